@@ -1,0 +1,44 @@
+# Everything runs from the virtual environment in .venv, which the targets make by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE   := wire bookie managed_ledger broker clients daybook
+
+.PHONY: help setup demo test lint bench sim clean java
+
+help: ## what there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-8s %s\n' "$$t" "$$d"; done
+
+setup: $(STAMP) java ## the virtual environment, and Java
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Daybook needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a minute or two the first time)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+java:
+	@sh tools/java.sh
+
+demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark reads it all
+	@$(BIN)/python -m clients.cli.demo
+
+test: setup lint ## lint, types and all tests
+	@$(BIN)/pytest -q -n 2 --dist loadgroup
+
+lint: $(STAMP) ## ruff, mypy and pyright
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q . || { echo "run: $(BIN)/ruff format ." >&2; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/pyright --warnings | tail -n 20; test $${PIPESTATUS:-0} -eq 0
+
+bench: setup ## the measurements, as a table and JSON
+	@$(BIN)/python -m bench
+
+sim: setup ## the simulated cluster; SEED=n for one run
+	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)
+
+clean: ## forget the virtual environment and what tools left
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,40 @@
+"""What a peer can send wrong, and what a connection can do to us.
+
+    WireError                  the bytes are not what they claim to be; the peer is at fault
+      TruncatedError           fewer bytes than the layout needs
+      OversizeError            a length above the limit
+      ChecksumError            the bytes were changed on their way, or on a disk
+      MalformedError           anything else that does not parse
+    ConnectionLostError        the stream ended or broke; what was under way is in doubt
+      NobodyListensError       connect: the host is there and says that nothing listens on the port
+
+Every decoder either returns a value or raises a `WireError`; no input makes it raise anything else.
+"""
+
+
+class WireError(Exception):
+    """The peer sent bytes that break the protocol."""
+
+
+class TruncatedError(WireError):
+    """Fewer bytes than the layout needs."""
+
+
+class OversizeError(WireError):
+    """A length above the limit that the reader allows."""
+
+
+class ChecksumError(WireError):
+    """The bytes do not match their checksum."""
+
+
+class MalformedError(WireError):
+    """The bytes do not parse."""
+
+
+class ConnectionLostError(Exception):
+    """The stream ended or broke.  Requests that wait for an answer are in doubt."""
+
+
+class NobodyListensError(ConnectionLostError):
+    """The host answered that nothing listens on that port: no process serves it now."""

@@ -1,0 +1,177 @@
+"""SEAM metadata: a small tree of versioned records that all hosts of a cluster share.
+
+ZooKeeper in production (`wire.metadata.zookeeper`), memory in tests and simulation
+(`wire.metadata.memory`).  One conformance suite runs against both.
+
+Paths start with `/`; a record has a value (bytes) and may have children.  Every write is
+conditional: `set` and `delete` name the version that they replace (`ANY` for no condition).
+
+**A write whose answer was lost is unknown, not failed.**  It raises `OutcomeUnknownError`, the
+caller re-reads and decides.  No write is ever retried in here.  A read that gets no answer raises
+`StoreUnavailableError`; it may be repeated.
+
+    MetadataError
+      NoRecordError            the record (or, in `create`, its parent) is not there
+      RecordExistsError        create: it is there already
+      VersionConflictError     set, delete, check: the record has another version
+      NotEmptyError            delete: it has children
+      StoreUnavailableError    no answer to a read, or the request was certainly not carried out
+      OutcomeUnknownError      no answer to a write: it may have been carried out, or may yet be
+
+Session: ephemeral records live as long as the session of their creator.  SUSPENDED means that the
+store cannot be reached and nobody knows whether the session lives; only LOST says that it is gone,
+with all its ephemeral records.  After LOST the store starts a new session by itself (a new
+`session_id`, CONNECTED).  Listeners are called in the trio thread, in order.
+
+A watch is one-shot: a plain function, called once, in the trio thread, after the record (or, for
+`get_children`, the list of children) has changed or been created or deleted, or when the session
+was lost.  It says "look again", not what happened.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol, TypeAlias
+
+ANY = -1  # The version that matches every version.
+
+Watch: TypeAlias = Callable[[], None]
+
+
+class MetadataError(Exception):
+    """The store refused, or did not answer."""
+
+
+class NoRecordError(MetadataError):
+    """The record, or the parent of a record to be created, does not exist."""
+
+
+class RecordExistsError(MetadataError):
+    """There is a record at that path."""
+
+
+class VersionConflictError(MetadataError):
+    """The record has another version than the caller believed."""
+
+
+class NotEmptyError(MetadataError):
+    """The record has children and cannot be deleted."""
+
+
+class StoreUnavailableError(MetadataError):
+    """No answer to a read, or a request that was certainly not carried out."""
+
+
+class OutcomeUnknownError(MetadataError):
+    """No answer to a write: it may have been carried out."""
+
+
+class SessionState(Enum):
+    CONNECTED = auto()
+    SUSPENDED = auto()  # no contact; the session may or may not be alive
+    LOST = auto()  # the store says that the session, and all its ephemeral records, are gone
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the store knows of a record.  Transaction ids order all writes of the cluster."""
+
+    version: int  # counts `set`s; 0 after `create`
+    created_txid: int
+    modified_txid: int
+    created_ms: int
+    modified_ms: int
+    owner: int  # session id of the creator of an ephemeral record, else 0
+    children_count: int
+    children_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    value: bytes
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    value: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    path: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The record exists and has this version (`ANY`: just exists)."""
+
+    path: str
+    version: int
+
+
+Operation: TypeAlias = Create | Set | Delete | Check
+
+
+class MetadataStore(Protocol):
+    @property
+    def session_state(self) -> SessionState: ...
+
+    @property
+    def session_id(self) -> int:
+        """The id of the present session; 0 before the first one."""
+        ...
+
+    def add_session_listener(self, listener: Callable[[SessionState], None]) -> None: ...
+
+    def remove_session_listener(self, listener: Callable[[SessionState], None]) -> None: ...
+
+    async def get(self, path: str, watch: Watch | None = None) -> Record | None:
+        """The record, or None.  A watch on None fires when the record is created."""
+        ...
+
+    async def get_children(self, path: str, watch: Watch | None = None) -> list[str] | None:
+        """The names of the children, sorted; None if there is no such record (no watch is left)."""
+        ...
+
+    async def create(
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        """Create a record of version 0 and return its path; `sequential` appends ten digits.
+
+        `make_parents` creates missing parents, persistent and empty, first.
+        """
+        ...
+
+    async def set(self, path: str, value: bytes, version: int) -> int:
+        """Replace the value; return the new version."""
+        ...
+
+    async def delete(self, path: str, version: int) -> None: ...
+
+    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+        """All of them or none; the new versions (0 for Create, -1 for Delete and Check).
+
+        The error is that of the first operation that failed.
+        """
+        ...
+
+    async def sync(self, path: str) -> None:
+        """What this session reads afterwards is at least as new as everything written before."""
+        ...

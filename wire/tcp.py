@@ -1,0 +1,167 @@
+"""TCP behind the network seam: plain non-blocking sockets; trio only waits for them.
+
+Calling the socket first and waiting only when it is dry saves a good part of what a stream class
+costs for each message.
+"""
+
+import errno
+import socket
+from collections.abc import Sequence
+
+import trio
+
+from wire.errors import ConnectionLostError, NobodyListensError
+from wire.transport import Buffer, Listener, Stream
+
+_BACKLOG = 1024
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_ACCEPT_PAUSE_S = 0.1
+
+
+class TcpStream:
+    """A connected socket, non-blocking."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._closed = False
+        try:
+            host, port = sock.getpeername()[:2]
+            self._peer = f"{host}:{port}"
+        except OSError:
+            self._peer = "gone"
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    def try_recv_into(self, buffer: memoryview) -> int | None:
+        if self._closed:
+            raise trio.ClosedResourceError("this end was closed")
+        try:
+            return self._socket.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise ConnectionLostError(f"{self._peer}: {error}") from error
+
+    async def wait_readable(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this end was closed")
+        await trio.lowlevel.wait_readable(self._socket)
+
+    def try_send(self, buffers: Sequence[Buffer]) -> int:
+        if self._closed:
+            raise trio.ClosedResourceError("this end was closed")
+        try:
+            return self._socket.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise ConnectionLostError(f"{self._peer}: {error}") from error
+
+    async def wait_writable(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this end was closed")
+        await trio.lowlevel.wait_writable(self._socket)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class TcpListener:
+    """A listening socket, non-blocking."""
+
+    def __init__(self, sock: socket.socket, congestion: str | None) -> None:
+        self._socket = sock
+        self._congestion = congestion
+        address = sock.getsockname()
+        self._host, self._port = str(address[0]), int(address[1])
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def accept(self) -> Stream:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                await trio.lowlevel.wait_readable(self._socket)
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise trio.ClosedResourceError(str(error)) from error
+                await trio.sleep(_ACCEPT_PAUSE_S)  # Those who are connected go on meanwhile.
+            else:
+                _tune(sock, self._congestion)
+                return TcpStream(sock)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class TcpNetwork:
+    """The network of this machine.  `congestion` names a TCP congestion control, None: as it is."""
+
+    def __init__(self, *, congestion: str | None = None) -> None:
+        self._congestion = congestion
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Try the addresses of `host` in turn.  Raises ConnectionLostError if none answers."""
+        try:
+            addresses = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ConnectionLostError(f"{host}: {error}") from error
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in addresses:
+            attempt = trio.socket.socket(family, kind, protocol)
+            try:
+                await attempt.connect(address)
+            except OSError as error:
+                attempt.close()
+                failure = error
+                continue
+            except BaseException:
+                attempt.close()
+                raise
+            sock = socket.socket(family, kind, protocol, fileno=attempt.detach())
+            _tune(sock, self._congestion)
+            return TcpStream(sock)
+        if isinstance(failure, ConnectionRefusedError):
+            raise NobodyListensError(f"{host}:{port}: {failure}") from failure
+        raise ConnectionLostError(f"{host}:{port}: {failure}") from failure
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Listen on `host`; raises OSError, with the address in it, if the port is taken."""
+        await trio.lowlevel.checkpoint()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(_BACKLOG)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            raise OSError(
+                error.errno, f"cannot listen on {host}:{port}: {error.strerror}"
+            ) from None
+        return TcpListener(sock, self._congestion)
+
+
+def _tune(sock: socket.socket, congestion: str | None) -> None:
+    sock.setblocking(False)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if congestion is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+    except OSError:
+        return  # The peer is gone already; whoever uses the stream finds out.

@@ -1,0 +1,73 @@
+"""SEAM network: streams of bytes between hosts.  TCP in production, memory in the simulator.
+
+A `Stream` carries bytes both ways, and moves them without waiting: `try_recv_into` fills the
+caller's memory, `try_send` takes what fits now and says how much that was.  Waiting is apart, so
+that a connection needs no memory while it is idle.
+
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1", 0)
+    stream = await network.connect("127.0.0.1", listener.port)
+
+What breaks the stream from outside (reset, unreachable, refused) is a `ConnectionLostError`.
+Using a stream after `close` is a `trio.ClosedResourceError`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Stream(Protocol):
+    """One end of a connection.  One task receives; sending is synchronous and may be anybody's."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end, `host:port`, for logs."""
+        ...
+
+    def try_recv_into(self, buffer: memoryview) -> int | None:
+        """Receive what is there: the number of bytes, 0 at the end, None if nothing is there."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Return when `try_recv_into` has something to say."""
+        ...
+
+    def try_send(self, buffers: Sequence[Buffer]) -> int:
+        """Send what fits without waiting, in order; return the number of bytes taken (maybe 0)."""
+        ...
+
+    async def wait_writable(self) -> None:
+        """Return when `try_send` may take bytes again."""
+        ...
+
+    def close(self) -> None:
+        """Close both ways.  Wakes whoever waits in this stream.  Idempotent."""
+        ...
+
+
+class Listener(Protocol):
+    """A port that accepts connections."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    async def accept(self) -> Stream:
+        """The next connection.  Out of file descriptors and the like is waited out inside."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """What a host sees of the network."""
+
+    async def connect(self, host: str, port: int) -> Stream: ...
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Listen; port 0 takes a free one.  `OSError` if the port is taken."""
+        ...
