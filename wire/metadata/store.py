@@ -17,15 +17,20 @@ caller re-reads and decides.  No write is ever retried in here.  A read that get
       NotEmptyError            delete: it has children
       StoreUnavailableError    no answer to a read, or the request was certainly not carried out
       OutcomeUnknownError      no answer to a write: it may have been carried out, or may yet be
+    and MetadataError itself   the store forbids it: a child of an ephemeral record, a huge value
 
 Session: ephemeral records live as long as the session of their creator.  SUSPENDED means that the
 store cannot be reached and nobody knows whether the session lives; only LOST says that it is gone,
 with all its ephemeral records.  After LOST the store starts a new session by itself (a new
 `session_id`, CONNECTED).  Listeners are called in the trio thread, in order.
 
+A request made while there is no contact waits for it, up to the request timeout, and never crosses
+into another session: at LOST it fails with `StoreUnavailableError`, like one whose time is up.
+
 A watch is one-shot: a plain function, called once, in the trio thread, after the record (or, for
-`get_children`, the list of children) has changed or been created or deleted, or when the session
-was lost.  It says "look again", not what happened.
+`get_children`, the list of children) has changed or been created or deleted.  Changes can hide
+behind a gap in the contact, so it is also called when contact is back, or the session lost.  It
+says "look again", not what happened.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,6 +39,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 ANY = -1  # The version that matches every version.
+VALUE_BYTES_MAX = 1_000_000  # ZooKeeper cuts the connection of a client that sends 2**20 bytes.
 
 Watch: TypeAlias = Callable[[], None]
 

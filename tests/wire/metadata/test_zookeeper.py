@@ -1,0 +1,252 @@
+"""The metadata store on real ZooKeeper: the suite, and memory against ZooKeeper."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncGenerator, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+
+from clients.cli.zookeeper import Server, find_server
+from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
+from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
+from wire.clock import SystemClock
+from wire.metadata.memory import MemoryStore
+from wire.metadata.store import (
+    ANY,
+    Create,
+    Delete,
+    MetadataError,
+    MetadataStore,
+    Operation,
+    SessionState,
+    Set,
+    StoreUnavailableError,
+)
+from wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
+
+pytestmark = pytest.mark.real
+SESSION_TIMEOUT_S = 4.0
+_serial = count()
+
+
+class RunningServer:
+    """A ZooKeeper process that can be killed, paused and started again."""
+
+    def __init__(self, server: Server, log: Path) -> None:
+        self.server = server
+        self.port = server.port
+        self._log = log
+        server.prepare()
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                self.server.command(), stdout=log, stderr=subprocess.STDOUT
+            )
+        trio.run(self._wait_ready)
+
+    async def _wait_ready(self) -> None:
+        with trio.fail_after(PATIENCE_S):
+            await self.server.wait_ready()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    directory = tmp_path_factory.mktemp("zookeeper")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
+    running = RunningServer(server, directory / "log")
+    yield running
+    running.kill()
+
+
+class ZooKeeperWorld:
+    def __init__(self, port: int, nursery: trio.Nursery) -> None:
+        self._port = port
+        self._nursery = nursery
+        self._root = f"/test/{next(_serial)}"
+        self._proxies: dict[MetadataStore, Proxy] = {}
+        self._closers: dict[MetadataStore, trio.Event] = {}
+        self._closed: dict[MetadataStore, trio.Event] = {}
+
+    async def open(self) -> MetadataStore:
+        store: ZooKeeperStore = await self._nursery.start(self._hold_open)
+        return store
+
+    async def _hold_open(self, task_status: trio.TaskStatus[ZooKeeperStore]) -> None:
+        closer, closed = trio.Event(), trio.Event()
+        async with (
+            open_proxy(self._port) as proxy,
+            open_zookeeper(
+                f"127.0.0.1:{proxy.port}",
+                session_timeout_s=SESSION_TIMEOUT_S,
+                root=self._root,
+                request_timeout_s=REQUEST_TIMEOUT_S,
+            ) as store,
+        ):
+            self._proxies[store], self._closers[store], self._closed[store] = proxy, closer, closed
+            task_status.started(store)
+            await closer.wait()
+        closed.set()
+
+    async def close(self, store: MetadataStore) -> None:
+        self._closers[store].set()
+        await self._closed[store].wait()
+
+    def suspend(self, store: MetadataStore) -> None:
+        self._proxies[store].set_mood(Mood.REFUSE)
+
+    def resume(self, store: MetadataStore) -> None:
+        self._proxies[store].set_mood(Mood.FORWARD)
+
+    async def expire(self, store: MetadataStore) -> None:
+        """ZooKeeper ends a session when another connection takes it over and says goodbye."""
+        assert isinstance(store, ZooKeeperStore)
+        kazoo = store._kazoo
+        assert kazoo is not None
+        # While there is no contact kazoo does not tell, but it keeps them to come back with.
+        internals: Any = kazoo
+        client_id = (internals._session_id, internals._session_passwd)
+
+        def end() -> None:
+            thief = KazooClient(f"127.0.0.1:{self._port}", client_id=client_id)
+            thief.start()
+            thief.stop()
+            thief.close()
+
+        await trio.to_thread.run_sync(end)
+
+    def lose_next_answer(self, store: MetadataStore, *, applied: bool) -> None:
+        self._proxies[store].set_mood(Mood.LOSE_ANSWER if applied else Mood.LOSE_REQUEST)
+
+
+@pytest.fixture
+async def world(zookeeper: RunningServer) -> AsyncGenerator[ZooKeeperWorld]:
+    async with trio.open_nursery() as nursery:
+        yield ZooKeeperWorld(zookeeper.port, nursery)
+        nursery.cancel_scope.cancel()
+
+
+class TestZooKeeper(MetadataSuite):
+    pass
+
+
+async def test_memory_and_zookeeper_give_the_same_answers(world: ZooKeeperWorld) -> None:
+    real = await world.open()
+    memory = MemoryStore(SystemClock()).session()
+    rng = random.Random(1)
+    for step in range(400):
+        operation = draw(rng)
+        assert await outcome(real, operation) == await outcome(memory, operation), (step, operation)
+
+
+def draw(rng: random.Random) -> tuple[Any, ...]:
+    path = rng.choice(["/a", "/b", "/a/c", "/a/d", "/a/c/e", "/b/f"])
+    match rng.randrange(8):
+        case 0:
+            return ("create", path, b"", rng.random() < 0.2, rng.random() < 0.3)
+        case 1:
+            return ("set", path, b"x", rng.choice([ANY, 0, 1, 2]))
+        case 2:
+            return ("delete", path, rng.choice([ANY, 0, 1]))
+        case 3 | 4:
+            return ("multi", [draw_operation(rng) for _ in range(rng.randint(1, 4))])
+        case 5:
+            return ("get_children", path)
+        case _:
+            return ("get", path)
+
+
+def draw_operation(rng: random.Random) -> Operation:
+    path = rng.choice(["/a", "/b", "/a/c", "/b/f"])
+    match rng.randrange(3):
+        case 0:
+            return Create(path, b"m", ephemeral=rng.random() < 0.2)
+        case 1:
+            return Set(path, b"m", rng.choice([ANY, 0, 1]))
+        case _:
+            return Delete(path, rng.choice([ANY, 0]))
+
+
+async def outcome(store: MetadataStore, operation: tuple[Any, ...]) -> object:
+    """What the store answers, without what differs between two stores: ids and times."""
+    try:
+        match operation:
+            case ("create", path, value, ephemeral, sequential):
+                return await store.create(path, value, ephemeral=ephemeral, sequential=sequential)
+            case ("get", path):
+                record = await store.get(path)
+                if record is None:
+                    return None
+                stat = record.stat
+                owned = stat.owner == store.session_id
+                children = (stat.children_count, stat.children_version)
+                return record.value, stat.version, owned, children
+            case (name, *arguments):
+                return await getattr(store, name)(*arguments)
+            case _:
+                raise AssertionError(operation)
+    except MetadataError as error:
+        return type(error)
+
+
+async def test_the_session_outlives_a_restart_of_zookeeper(
+    zookeeper: RunningServer, world: ZooKeeperWorld
+) -> None:
+    store = await world.open()
+    await store.create("/e", b"", ephemeral=True)
+    session_id = store.session_id
+    heard = Calls()
+    store.add_session_listener(heard)
+    zookeeper.kill()
+    await heard.wait_states(SessionState.SUSPENDED)
+    await trio.to_thread.run_sync(zookeeper.start)
+    await heard.wait_states(SessionState.SUSPENDED, SessionState.CONNECTED)
+    record = await store.get("/e")
+    assert record is not None
+    assert record.stat.owner == store.session_id == session_id
+
+
+async def test_a_zookeeper_that_falls_silent_is_unknown_not_failed(
+    zookeeper: RunningServer, world: ZooKeeperWorld
+) -> None:
+    store = await world.open()
+    heard = Calls()
+    store.add_session_listener(heard)
+    zookeeper.process.send_signal(signal.SIGSTOP)
+    try:
+        started = trio.current_time()
+        with pytest.raises(MetadataError, match="no answer to a write"):
+            await store.create("/a", b"")
+        assert trio.current_time() - started < REQUEST_TIMEOUT_S + 1
+        await heard.wait_states(SessionState.SUSPENDED)
+    finally:
+        zookeeper.process.send_signal(signal.SIGCONT)
+    await heard.wait(lambda: heard.states[-1] is SessionState.CONNECTED)
+    await store.get("/a")
+
+
+async def test_without_a_zookeeper_opening_fails_in_time() -> None:
+    with pytest.raises(StoreUnavailableError, match="ZooKeeper at 127"):
+        async with open_zookeeper("127.0.0.1:1", session_timeout_s=4.0, connect_timeout_s=0.3):
+            raise AssertionError
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: RunningServer) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with open_zookeeper(f"127.0.0.1:{zookeeper.port}", session_timeout_s=4.0):
+            raise ZeroDivisionError

@@ -1,0 +1,254 @@
+"""What is inside an entry of a topic: the broker's own block, a checksum, metadata, messages.
+
+    | 0e02 | size u32 | BrokerEntryMetadata |     in front, by the broker; may be missing
+    | 0e01 | crc32c u32 |                         may be missing
+    | metadata_size u32 | MessageMetadata |
+    | body ...                            |       compressed as a whole
+
+The checksum covers what follows it.  The broker writes its block in front of what a producer sent
+and never touches the rest: not covered by the checksum, it says when the entry was taken and the
+offset of its *last* message.
+
+The body is one message's data, or a batch: for each message
+
+    | size u32 | SingleMessageMetadata | data, payload_size bytes |
+
+It is a batch if `num_messages_in_batch` is *present*, also if that is 1.  Metadata that was stored
+is never serialised again: it may have fields that are newer than ours.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from wire.errors import ChecksumError, MalformedError, TruncatedError
+from wire.fields import U32, encode_varint
+from wire.proto import pulsar_pb2 as pb
+from wire.transport import Buffer
+
+_MAGIC_BYTES = 2
+_BROKER_MAGIC = b"\x0e\x02"
+_CHECKSUM_MAGIC = b"\x0e\x01"
+_CHECKSUM_END = 6  # magic, checksum
+_BROKER_HEAD_BYTES = 6  # magic, size
+_SIZE_BYTES = 4
+_KNOWN_MAX = 4096
+_BATCH_MAX = 1 << 18  # messages in one entry
+
+# -- the broker's block
+
+
+def broker_entry_metadata(timestamp_ms: int, index: int) -> bytes:
+    """The block in front of an entry.  `index`: the offset of its last message."""
+    fields = b"\x08" + encode_varint(timestamp_ms) + b"\x10" + encode_varint(index)
+    return b"%b\x00\x00\x00%c%b" % (_BROKER_MAGIC, len(fields), fields)
+
+
+def split_broker_metadata(entry: memoryview) -> tuple[int | None, int | None, memoryview]:
+    """Timestamp and index, where there are such, and the entry as its producer sent it."""
+    if entry[:_MAGIC_BYTES].tobytes() != _BROKER_MAGIC:
+        return None, None, entry
+    if len(entry) < _BROKER_HEAD_BYTES:
+        raise TruncatedError("broker entry metadata is cut off")
+    end = _BROKER_HEAD_BYTES + U32.unpack_from(entry, _MAGIC_BYTES)[0]
+    if end > len(entry):
+        raise TruncatedError("broker entry metadata is cut off")
+    try:
+        block = pb.BrokerEntryMetadata.FromString(bytes(entry[_BROKER_HEAD_BYTES:end]))
+    except DecodeError as error:
+        raise MalformedError(f"broker entry metadata: {error}") from None
+    return (
+        block.broker_timestamp if block.HasField("broker_timestamp") else None,
+        block.index if block.HasField("index") else None,
+        entry[end:],
+    )
+
+
+# -- checksum and metadata
+
+
+def _producer_part(payload: memoryview) -> memoryview:
+    """The entry without the broker's block."""
+    if payload[:_MAGIC_BYTES].tobytes() == _BROKER_MAGIC:
+        return split_broker_metadata(payload)[2]
+    return payload
+
+
+def verify_checksum(payload: memoryview) -> None:
+    """Raise ChecksumError if the payload has a checksum and does not match it."""
+    payload = _producer_part(payload)
+    if payload[:_MAGIC_BYTES].tobytes() != _CHECKSUM_MAGIC:
+        return
+    if len(payload) < _CHECKSUM_END:
+        raise TruncatedError("a checksum is cut off")
+    (checksum,) = U32.unpack_from(payload, _MAGIC_BYTES)
+    if crc32c(payload[_CHECKSUM_END:]) != checksum:
+        raise ChecksumError("the entry does not match its checksum")
+
+
+def without_checksum(payload: memoryview) -> memoryview:
+    """The payload as peers know it that are too old for checksums."""
+    payload = _producer_part(payload)
+    return (
+        payload[_CHECKSUM_END:] if payload[:_MAGIC_BYTES].tobytes() == _CHECKSUM_MAGIC else payload
+    )
+
+
+def parse_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]:
+    """The metadata of an entry and its body.  Does not verify the checksum.
+
+    All strings can be read and `num_messages_in_batch` is at least 1, or it is a MalformedError.
+    """
+    payload = without_checksum(payload)
+    if len(payload) < _SIZE_BYTES:
+        raise TruncatedError("an entry without metadata")
+    end = _SIZE_BYTES + U32.unpack_from(payload)[0]
+    if end > len(payload):
+        raise TruncatedError("the metadata of an entry are cut off")
+    try:
+        metadata = pb.MessageMetadata.FromString(bytes(payload[_SIZE_BYTES:end]))
+    except DecodeError as error:
+        raise MalformedError(f"the metadata of an entry: {error}") from None
+    _check_metadata(metadata)
+    return metadata, payload[end:]
+
+
+def _check_metadata(metadata: pb.MessageMetadata) -> None:
+    if not metadata.IsInitialized():
+        raise MalformedError("metadata without producer, sequence id or time")
+    if not 1 <= metadata.num_messages_in_batch <= _BATCH_MAX:
+        raise MalformedError(f"a batch of {metadata.num_messages_in_batch} messages")
+    texts: list[object] = [metadata.producer_name, metadata.partition_key, metadata.uuid]
+    if metadata.properties:
+        texts += _texts(metadata.properties)
+    if metadata.replicate_to or metadata.replicated_from:
+        texts += [*metadata.replicate_to, metadata.replicated_from]
+    if not all(isinstance(text, str) for text in texts):
+        raise MalformedError("metadata that are not UTF-8")
+
+
+def _texts(properties: Iterable[pb.KeyValue]) -> list[object]:
+    return [text for pair in properties for text in (pair.key, pair.value)]
+
+
+def num_messages(metadata: pb.MessageMetadata) -> int:
+    """How many messages the entry holds, and how many permits it takes."""
+    return metadata.num_messages_in_batch
+
+
+def is_batch(metadata: pb.MessageMetadata) -> bool:
+    return metadata.HasField("num_messages_in_batch")
+
+
+def publish_time(payload: memoryview) -> int:
+    """When the producer says that it sent the entry, in ms since the epoch."""
+    return parse_metadata(payload)[0].publish_time
+
+
+def encode_payload_head(metadata: pb.MessageMetadata, body: Buffer) -> bytes:
+    """Checksum and metadata: what goes in front of `body`, which is not copied."""
+    fields = metadata.SerializeToString()
+    head = U32.pack(len(fields)) + fields
+    return _CHECKSUM_MAGIC + U32.pack(crc32c(body, crc32c(head))) + head
+
+
+def encode_payload(metadata: pb.MessageMetadata, body: Buffer) -> bytes:
+    """A whole entry as a producer sends it."""
+    return encode_payload_head(metadata, body) + body
+
+
+# -- the messages of a batch
+
+
+@dataclass(slots=True, frozen=True)
+class SingleMetadata:
+    """What a batch says about one of its messages."""
+
+    payload_size: int
+    key: str | None
+    key_is_base64: bool
+    ordering_key: bytes | None
+    properties: tuple[tuple[str, str], ...]
+    event_time_ms: int  # 0: none
+    sequence_id: int | None
+    null_value: bool
+    compacted_out: bool
+
+    @classmethod
+    def of(cls, single: pb.SingleMessageMetadata) -> "SingleMetadata":
+        if not single.IsInitialized() or single.payload_size < 0:
+            raise MalformedError("a message of a batch without its size")
+        properties = tuple((pair.key, pair.value) for pair in single.properties)
+        key = single.partition_key if single.HasField("partition_key") else None
+        texts: list[object] = [key or "", *(text for pair in properties for text in pair)]
+        if not all(isinstance(text, str) for text in texts):
+            raise MalformedError("metadata of a message that are not UTF-8")
+        return cls(
+            single.payload_size,
+            None if single.null_partition_key else key,
+            single.partition_key_b64_encoded,
+            single.ordering_key if single.HasField("ordering_key") else None,
+            properties,
+            single.event_time,
+            single.sequence_id if single.HasField("sequence_id") else None,
+            single.null_value,
+            single.compacted_out,
+        )
+
+
+class BatchReader:
+    """Takes batches apart.  Remembers metadata: most messages have the same as others."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, SingleMetadata] = {}
+        self.met_compacted = False  # some message was removed by compaction
+
+    def split(self, body: bytes, count: int) -> list[tuple[SingleMetadata, bytes]]:
+        """The messages of a batch that is to hold `count`, data copied.  Raises a WireError."""
+        known = self._known
+        messages: list[tuple[SingleMetadata, bytes]] = []
+        offset, end = 0, len(body)
+        from_bytes = int.from_bytes
+        for _ in range(count):
+            first = offset + _SIZE_BYTES
+            last = first + from_bytes(body[offset:first], "big")
+            raw = body[first:last]
+            single = known.get(raw)
+            if single is None:
+                if last > end or first > end:
+                    raise TruncatedError("a batch is cut off")
+                single = self._learn(raw)
+            offset = last + single.payload_size
+            if offset > end:
+                raise TruncatedError("a batch is cut off")
+            messages.append((single, body[last:offset]))
+        return messages
+
+    def _learn(self, raw: bytes) -> SingleMetadata:
+        try:
+            single = SingleMetadata.of(pb.SingleMessageMetadata.FromString(raw))
+        except DecodeError as error:
+            raise MalformedError(f"the metadata of a message: {error}") from None
+        self.met_compacted |= single.compacted_out
+        if single.sequence_id is None:  # Else it never comes again.
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[raw] = single
+        return single
+
+
+def iter_batch(body: Buffer, count: int) -> Iterator[tuple[SingleMetadata, bytes]]:
+    """The messages of one batch.  Who takes many apart keeps a `BatchReader`."""
+    yield from BatchReader().split(bytes(body), count)
+
+
+def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, Buffer]]) -> bytes:
+    """The body of a batch, not compressed; sets the sizes in the metadata."""
+    parts: list[Buffer] = []
+    for single, data in messages:
+        single.payload_size = len(data)
+        fields = single.SerializeToString()
+        parts += (U32.pack(len(fields)), fields, data)
+    return b"".join(parts)

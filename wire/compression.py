@@ -1,0 +1,74 @@
+"""The codecs that a batch may be compressed with, and their limits.
+
+    LZ4      a raw LZ4 block without header
+    ZLIB     a zlib stream
+    ZSTD     a zstd frame
+    SNAPPY   a raw snappy block
+
+None of them may grow beyond what the sender announced, nor that beyond the limit of the reader:
+memory is asked for once, in the announced size, and filled or not.
+"""
+
+from enum import IntEnum
+
+import cramjam
+
+from wire.errors import MalformedError, OversizeError
+from wire.transport import Buffer
+
+
+class CompressionType(IntEnum):
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+_ZSTD_LEVEL = 1  # Twice as fast as the default, and a tenth larger.
+
+
+def compress(kind: CompressionType, data: Buffer) -> Buffer:
+    """`data` compressed; itself for NONE."""
+    match kind:
+        case CompressionType.NONE:
+            return data
+        case CompressionType.LZ4:
+            return memoryview(cramjam.lz4.compress_block(data, store_size=False))
+        case CompressionType.ZLIB:
+            return memoryview(cramjam.zlib.compress(data))
+        case CompressionType.ZSTD:
+            return memoryview(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+        case CompressionType.SNAPPY:
+            return memoryview(cramjam.snappy.compress_raw(data))
+
+
+def decompress(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> Buffer:
+    """What was compressed: `uncompressed_size` bytes, says the sender; `limit` is what we take.
+
+    Raises OversizeError if that is too much, MalformedError if the data do not give that size.
+    """
+    if kind == CompressionType.NONE:
+        return data
+    if not 0 <= uncompressed_size <= limit:
+        raise OversizeError(f"{uncompressed_size} bytes when decompressed, at most {limit} fit")
+    if uncompressed_size == 0:
+        return b""
+    out = bytearray(uncompressed_size)
+    try:
+        match kind:
+            case CompressionType.LZ4:
+                size = cramjam.lz4.decompress_block_into(data, out, output_len=uncompressed_size)
+            case CompressionType.ZLIB:
+                size = cramjam.zlib.decompress_into(data, out)
+            case CompressionType.ZSTD:
+                size = cramjam.zstd.decompress_into(data, out)
+            case CompressionType.SNAPPY:
+                size = cramjam.snappy.decompress_raw_into(data, out)
+            case _:
+                raise MalformedError(f"unknown compression {kind}")
+    except cramjam.DecompressionError as error:
+        raise MalformedError(f"compressed data: {error}") from None
+    if size != uncompressed_size:
+        raise MalformedError(f"{uncompressed_size} bytes were announced, {size} came out")
+    return out

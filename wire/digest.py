@@ -1,0 +1,86 @@
+"""What protects an entry on its way to a disk and back; the keys that passwords become.
+
+    type     bytes  what they are
+    CRC32        8  zlib's CRC-32 in the lower half, zeros above
+    HMAC        20  HMAC-SHA1 with the key SHA-1("mac" + password)
+    CRC32C       4  the Castagnoli CRC; the default
+    DUMMY        0  nothing
+
+A digest covers the header of an entry, then its payload, as if they were one run of bytes; never
+itself.  It does not depend on the protocol that carries the entry.  Clients verify it, bookies do
+not.
+
+The master key says who may use a ledger: SHA-1("ledger" + password).  It goes to every bookie with
+every add; the password stays in the metadata of the ledger.
+"""
+
+import hashlib
+import hmac
+from enum import IntEnum
+from zlib import crc32
+
+import crc32c as _crc32c
+
+from wire.fields import U32, U64
+from wire.transport import Buffer
+
+MASTER_KEY_BYTES = 20
+
+
+class DigestType(IntEnum):
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+_SIZES = {
+    DigestType.CRC32: 8,
+    DigestType.HMAC: 20,
+    DigestType.CRC32C: 4,
+    DigestType.DUMMY: 0,
+}
+
+
+def crc32c(buffer: Buffer, value: int = 0) -> int:
+    """The CRC-32C of `buffer`, continued from `value`."""
+    return _crc32c.crc32c(buffer, value)
+
+
+def master_key(password: bytes) -> bytes:
+    # SHA-1 is what the protocol fixes.
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+
+
+def mac_key(password: bytes) -> bytes:
+    return hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
+
+
+class Digester:
+    """The digests of one ledger."""
+
+    def __init__(self, digest_type: DigestType = DigestType.CRC32C, password: bytes = b"") -> None:
+        self.digest_type = digest_type
+        self.size = _SIZES[digest_type]
+        self._mac_key = mac_key(password) if digest_type is DigestType.HMAC else b""
+
+    def compute(self, *buffers: Buffer) -> bytes:
+        """The digest of the buffers, one behind the other."""
+        match self.digest_type:
+            case DigestType.CRC32C:
+                value = 0
+                for buffer in buffers:
+                    value = _crc32c.crc32c(buffer, value)
+                return U32.pack(value)
+            case DigestType.CRC32:
+                value = 0
+                for buffer in buffers:
+                    value = crc32(buffer, value)
+                return U64.pack(value)
+            case DigestType.HMAC:
+                mac = hmac.new(self._mac_key, digestmod="sha1")
+                for buffer in buffers:
+                    mac.update(buffer)
+                return mac.digest()
+            case DigestType.DUMMY:
+                return b""

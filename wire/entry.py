@@ -1,0 +1,114 @@
+"""An entry, as it travels to a bookie, lies on its disk, and comes back to a reader.
+
+    offset  size  field
+         0     8  ledger_id
+         8     8  entry_id
+        16     8  lac        last add confirmed when the add was sent, -1 while nothing is confirmed
+        24     8  length     payload bytes of the ledger up to and including this entry
+        32     d  digest     of the fields above and the payload; d by the type (`wire.digest`)
+      32+d     -  payload    may be empty
+
+All integers are signed and big-endian.  These bytes are the same on the wire (v2 and v3), in the
+log of a bookie and in an answer.  A re-written copy of an entry (recovery) has the same payload and
+length, and its own lac.
+
+An explicit LAC, which a writer sends to idle bookies, is a packet of its own:
+
+         0     8  ledger_id
+         8     8  lac
+        16     d  digest     of the fields above
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from wire.digest import Digester
+from wire.errors import ChecksumError, MalformedError, TruncatedError
+from wire.transport import Buffer
+
+_HEADER = Struct(">qqqq")
+_IDS = Struct(">qq")
+ENTRY_HEADER_BYTES = _HEADER.size
+LAC_HEADER_BYTES = _IDS.size
+assert (ENTRY_HEADER_BYTES, LAC_HEADER_BYTES) == (32, 16)  # what others have on their disks
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    ledger_id: int
+    entry_id: int
+    lac: int
+    length: int
+    payload: memoryview
+
+
+def encode_header(
+    ledger_id: int,
+    entry_id: int,
+    lac: int,
+    length: int,
+    digester: Digester,
+    payload: Sequence[Buffer],
+) -> bytes:
+    """What goes in front of the payload: the fields and the digest.  Nothing is copied."""
+    fields = _HEADER.pack(ledger_id, entry_id, lac, length)
+    return fields + digester.compute(fields, *payload)
+
+
+def decode_entry(
+    buffer: memoryview, digester: Digester, ledger_id: int, entry_id: int | None
+) -> Entry:
+    """The entry in `buffer`, verified.  `entry_id` None takes any id (a read of the last entry).
+
+    The digest is looked at before the ids: ids that do not match are somebody's mistake, and no
+    proof of anything, in an entry that is damaged.
+    """
+    start = ENTRY_HEADER_BYTES + digester.size
+    if len(buffer) < start:
+        raise TruncatedError(f"an entry of {len(buffer)} bytes, at least {start} needed")
+    payload = buffer[start:]
+    if bytes(buffer[ENTRY_HEADER_BYTES:start]) != digester.compute(
+        buffer[:ENTRY_HEADER_BYTES], payload
+    ):
+        raise ChecksumError(f"ledger {ledger_id} entry {entry_id}: the digest does not match")
+    ledger, entry, lac, length = _HEADER.unpack_from(buffer)
+    if ledger != ledger_id or (entry_id is not None and entry != entry_id):
+        raise MalformedError(
+            f"entry {entry} of ledger {ledger} in place of entry {entry_id} of ledger {ledger_id}"
+        )
+    return Entry(ledger, entry, lac, length, payload)
+
+
+def peek_ids(buffer: Buffer) -> tuple[int, int]:
+    """Ledger and entry id of an entry, nothing verified."""
+    if len(buffer) < ENTRY_HEADER_BYTES:
+        raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
+    ledger_id, entry_id = _IDS.unpack_from(buffer)
+    return ledger_id, entry_id
+
+
+def peek_lac(buffer: Buffer) -> int:
+    """The LAC that an entry carries, nothing verified."""
+    if len(buffer) < ENTRY_HEADER_BYTES:
+        raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
+    lac: int = _HEADER.unpack_from(buffer)[2]
+    return lac
+
+
+def encode_lac(ledger_id: int, lac: int, digester: Digester) -> bytes:
+    fields = _IDS.pack(ledger_id, lac)
+    return fields + digester.compute(fields)
+
+
+def decode_lac(buffer: memoryview, digester: Digester, ledger_id: int) -> int:
+    """The LAC in an explicit-LAC packet, verified."""
+    size = LAC_HEADER_BYTES + digester.size
+    if len(buffer) < size:
+        raise TruncatedError(f"a LAC packet of {len(buffer)} bytes, {size} needed")
+    if bytes(buffer[LAC_HEADER_BYTES:size]) != digester.compute(buffer[:LAC_HEADER_BYTES]):
+        raise ChecksumError(f"ledger {ledger_id}: the digest of the LAC does not match")
+    ledger, lac = _IDS.unpack_from(buffer)
+    if ledger != ledger_id:
+        raise MalformedError(f"the LAC of ledger {ledger} in place of ledger {ledger_id}")
+    return int(lac)

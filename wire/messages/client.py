@@ -1,0 +1,133 @@
+"""Connect, look up, produce: the commands of an entry's way in, and helpers for the rest.
+
+SEND and SEND_RECEIPT cross the wire once per entry.  They are written by slices: a frame is the
+lengths, two bytes of type and a few varints, put together without a protobuf object.
+
+    SEND          | total u32 | command_size u32 | 08 06 32 size | CommandSend | payload ... |
+    SEND_RECEIPT  | total u32 | command_size u32 | 08 07 3a size | CommandSendReceipt        |
+
+A payload is never copied: `encode_send` gives what goes in front of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from wire.errors import MalformedError
+from wire.fields import U32, encode_varint
+from wire.proto import pulsar_pb2 as pb
+
+_MESSAGES_MAX = (1 << 31) - 1
+_ABSENT = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Send:
+    """An entry to store.  `payload` is what is stored: checksum, metadata, messages."""
+
+    producer_id: int
+    sequence_id: int
+    highest_sequence_id: int | None
+    num_messages: int
+    is_chunk: bool
+    marker: bool
+    txn: tuple[int, int] | None  # least, most significant bits
+    payload: memoryview
+
+    @classmethod
+    def of(cls, command: pb.CommandSend, payload: memoryview) -> Self:
+        if not command.IsInitialized():
+            raise MalformedError("SEND without its ids")
+        count = command.num_messages
+        if count < 0:
+            raise MalformedError(f"SEND of {count} messages")
+        least, most = command.txnid_least_bits, command.txnid_most_bits
+        return cls(
+            command.producer_id,
+            command.sequence_id,
+            command.highest_sequence_id or None,  # 0 is how some clients say that there is none.
+            count or 1,
+            command.is_chunk,
+            command.marker,
+            (least, most) if command.HasField("txnid_most_bits") or least else None,
+            payload,
+        )
+
+
+@dataclass(slots=True)
+class SendReceipt:
+    """An entry is stored, under these ids; both are -1 for a duplicate that was dropped."""
+
+    producer_id: int
+    sequence_id: int
+    highest_sequence_id: int
+    ledger_id: int
+    entry_id: int
+
+    @classmethod
+    def of(cls, command: pb.CommandSendReceipt) -> Self:
+        if not command.IsInitialized():
+            raise MalformedError("SEND_RECEIPT without its ids")
+        message_id = command.message_id
+        ledger_id, entry_id = -1, -1
+        if command.HasField("message_id"):
+            ledger_id, entry_id = message_id.ledgerId, message_id.entryId
+        return cls(
+            command.producer_id,
+            command.sequence_id,
+            command.highest_sequence_id,
+            ledger_id - (1 << 64) if ledger_id >> 63 else ledger_id,
+            entry_id - (1 << 64) if entry_id >> 63 else entry_id,
+        )
+
+
+def encode_send(
+    producer_id: int,
+    sequence_id: int,
+    payload_bytes: int,
+    *,
+    num_messages: int = 1,
+    highest_sequence_id: int | None = None,
+) -> bytes:
+    """The frame of an entry up to its payload, which the caller sends behind it."""
+    command = b"\x08" + encode_varint(producer_id) + b"\x10" + encode_varint(sequence_id)
+    if num_messages != 1:
+        command += b"\x18" + encode_varint(num_messages)
+    if highest_sequence_id is not None and highest_sequence_id != sequence_id:
+        command += b"\x30" + encode_varint(highest_sequence_id)
+    size = len(command) + 4  # at most 46: one byte is enough for the size of the command
+    return b"%b%b\x08\x06\x32%c%b" % (
+        U32.pack(4 + size + payload_bytes),
+        U32.pack(size),
+        len(command),
+        command,
+    )
+
+
+def encode_send_receipts(
+    producer_id: int, receipts: Iterable[tuple[int, int | None, int, int]]
+) -> bytes:
+    """Frames of receipts: (sequence id, highest sequence id or None, ledger id, entry id) each.
+
+    In the order of the sends; the sequence ids are those of the SENDs.  Ledger and entry -1 tell of
+    a duplicate that was not stored again.
+    """
+    frames = bytearray()
+    prefix = b"\x08" + encode_varint(producer_id) + b"\x10"
+    last_ledger, ledger = -1, b"\x08" + encode_varint(_ABSENT) + b"\x10"
+    for sequence_id, highest, ledger_id, entry_id in receipts:
+        if ledger_id != last_ledger:
+            last_ledger, ledger = ledger_id, b"\x08" + encode_varint(ledger_id) + b"\x10"
+        message_id = ledger + encode_varint(entry_id)
+        command = b"%b%b\x1a%c%b" % (
+            prefix,
+            encode_varint(sequence_id),
+            len(message_id),
+            message_id,
+        )
+        if highest is not None:
+            command += b"\x20" + encode_varint(highest)
+        size = len(command)  # at most 57
+        frames += b"\x00\x00\x00%c\x00\x00\x00%c\x08\x07\x3a%c" % (size + 8, size + 4, size)
+        frames += command
+    return bytes(frames)

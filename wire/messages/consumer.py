@@ -1,0 +1,182 @@
+"""Subscribe, permits, deliver, acknowledge: the commands of an entry's way out.
+
+MESSAGE and ACK cross the wire once per entry.  MESSAGE is written by slices in front of a payload
+that is passed on as it was stored:
+
+    | total u32 | command_size u32 | 08 09 4a size | CommandMessage | payload ... |
+
+An acknowledgement set is the bits of a batch that are still *pending*, in words of 64 bits, the
+first messages in the lowest bits.  An empty one speaks of the whole entry.  Words are signed on the
+wire, trailing zero words are left out.  Here a set is one `int` (bit i: message i is pending), and
+`None` is the whole entry.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from wire.errors import MalformedError
+from wire.fields import U32, encode_varint
+from wire.proto import pulsar_pb2 as pb
+
+_WORD_BITS = 64
+_WORD_MASK = (1 << _WORD_BITS) - 1
+_ACK_SET_WORDS_MAX = 1 << 12  # 262,144 messages in an entry
+
+
+def decode_ack_set(words: Sequence[int]) -> int | None:
+    """The pending messages as bits of an int; None for the whole entry."""
+    if not words:
+        return None
+    if len(words) > _ACK_SET_WORDS_MAX:
+        raise MalformedError(f"an acknowledgement set of {len(words)} words")
+    return int.from_bytes(
+        b"".join((word & _WORD_MASK).to_bytes(8, "little") for word in words), "little"
+    )
+
+
+def encode_ack_set(pending: int | None) -> list[int]:
+    """The words of a set; one zero word if nothing is pending, none for the whole entry."""
+    if pending is None:
+        return []
+    words: list[int] = []
+    while pending or not words:
+        word = pending & _WORD_MASK
+        words.append(word - (1 << _WORD_BITS) if word >> 63 else word)
+        pending >>= _WORD_BITS
+    return words
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+@dataclass(slots=True)
+class Delivery:
+    """MESSAGE: an entry for a consumer.  `ack_set`: what of it is still pending, if not all."""
+
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    partition: int
+    redelivery_count: int
+    ack_set: int | None
+    consumer_epoch: int | None
+    payload: memoryview
+
+    @classmethod
+    def of(cls, command: pb.CommandMessage, payload: memoryview) -> Self:
+        if not command.IsInitialized():
+            raise MalformedError("MESSAGE without its ids")
+        message_id = command.message_id
+        return cls(
+            command.consumer_id,
+            _signed(message_id.ledgerId),
+            _signed(message_id.entryId),
+            message_id.partition,
+            command.redelivery_count,
+            decode_ack_set(command.ack_set) if command.ack_set else None,
+            command.consumer_epoch if command.HasField("consumer_epoch") else None,
+            payload,
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class AckedId:
+    """What an ACK names.  `ack_set`: the messages of the batch that stay pending; None: no one."""
+
+    ledger_id: int
+    entry_id: int
+    ack_set: int | None = None
+
+
+@dataclass(slots=True)
+class Ack:
+    """ACK of single entries, or of everything up to one.  `request_id` asks for an ACK_RESPONSE."""
+
+    consumer_id: int
+    cumulative: bool
+    ids: list[AckedId]
+    request_id: int | None
+    properties: dict[str, int]
+    validation_error: int | None
+    txn: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, command: pb.CommandAck) -> Self:
+        if not command.IsInitialized():
+            raise MalformedError("ACK without its ids")
+        properties = {pair.key: pair.value for pair in command.properties}
+        keys: list[object] = list(properties)
+        if not all(isinstance(key, str) for key in keys):
+            raise MalformedError("ACK with a property that is not UTF-8")
+        return cls(
+            command.consumer_id,
+            command.ack_type == pb.CommandAck.Cumulative,
+            [
+                AckedId(
+                    _signed(each.ledgerId),
+                    _signed(each.entryId),
+                    decode_ack_set(each.ack_set) if each.ack_set else None,
+                )
+                for each in command.message_id
+            ],
+            command.request_id if command.HasField("request_id") else None,
+            properties,
+            int(command.validation_error) if command.HasField("validation_error") else None,
+            (command.txnid_least_bits, command.txnid_most_bits)
+            if command.HasField("txnid_most_bits") or command.txnid_least_bits
+            else None,
+        )
+
+
+def encode_message(
+    consumer_id: int,
+    ledger_id: int,
+    entry_id: int,
+    partition: int,
+    redelivery_count: int,
+    ack_set: int | None,
+    payload_bytes: int,
+    consumer_epoch: int | None = None,
+) -> bytes:
+    """The frame of MESSAGE up to its payload, which the caller sends behind it."""
+    # partition is always there, -1 included: clients of old take its absence for something else.
+    message_id = b"\x08%b\x10%b\x18%b" % (
+        encode_varint(ledger_id),
+        encode_varint(entry_id),
+        encode_varint(partition),
+    )
+    command = b"\x08%b\x12%c%b" % (encode_varint(consumer_id), len(message_id), message_id)
+    if redelivery_count:
+        command += b"\x18" + encode_varint(redelivery_count)
+    if ack_set is not None:
+        command += b"".join(b"\x20" + encode_varint(word) for word in encode_ack_set(ack_set))
+    if consumer_epoch is not None:
+        command += b"\x28" + encode_varint(consumer_epoch)
+    size = len(command)
+    base = b"\x08\x09\x4a" + encode_varint(size) + command
+    return U32.pack(4 + len(base) + payload_bytes) + U32.pack(len(base)) + base
+
+
+def encode_ack(
+    consumer_id: int,
+    ids: Iterable[tuple[int, int, int | None]],
+    *,
+    cumulative: bool = False,
+    request_id: int | None = None,
+    validation_error: int | None = None,
+) -> bytes:
+    """The whole frame of an ACK of (ledger id, entry id, pending messages or None) each."""
+    command = bytearray(b"\x08%b\x10%c" % (encode_varint(consumer_id), cumulative))
+    for ledger_id, entry_id, pending in ids:
+        each = b"\x08%b\x10%b" % (encode_varint(ledger_id), encode_varint(entry_id))
+        if pending is not None:
+            each += b"".join(b"\x28" + encode_varint(word) for word in encode_ack_set(pending))
+        command += b"\x1a" + encode_varint(len(each)) + each
+    if validation_error is not None:
+        command += b"\x20" + encode_varint(validation_error)
+    if request_id is not None:
+        command += b"\x40" + encode_varint(request_id)
+    base = b"\x08\x0a\x52" + encode_varint(len(command)) + command
+    return U32.pack(4 + len(base)) + U32.pack(len(base)) + base

@@ -1,0 +1,175 @@
+"""What we use of kazoo, with types; kazoo itself has none.  Nothing outside `zookeeper` needs this.
+
+kazoo calls back in its own threads: completions, watches and state changes each in another one.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, KazooState
+from kazoo.retry import KazooRetry
+
+from wire.metadata.store import (
+    MetadataError,
+    NoRecordError,
+    NotEmptyError,
+    RecordExistsError,
+    SessionState,
+    Stat,
+    VersionConflictError,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+# kazoo adds up to 40 % to a delay: ZooKeeper is tried again at least every 0.3 s.
+RETRY_DELAY_S = 0.05
+_RETRY_DELAY_MAX_S = 0.2
+_RETRY_JITTER = 0.4
+
+_REFUSALS: dict[type[Exception], type[MetadataError]] = {
+    exceptions.NoNodeError: NoRecordError,
+    exceptions.NodeExistsError: RecordExistsError,
+    exceptions.BadVersionError: VersionConflictError,
+    exceptions.NotEmptyError: NotEmptyError,
+    exceptions.NoChildrenForEphemeralsError: MetadataError,
+    exceptions.BadArgumentsError: MetadataError,
+    exceptions.NoAuthError: MetadataError,
+}
+_STATES: dict[object, SessionState] = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+
+
+class ZnodeStat(Protocol):
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    ephemeralOwner: int  # noqa: N815  ZooKeeper's name
+    numChildren: int  # noqa: N815
+
+
+class WatchedEvent(Protocol):
+    type: str
+
+
+class AsyncResult(Protocol[T_co]):
+    @property
+    def exception(self) -> Exception | None: ...
+
+    @property
+    def value(self) -> T_co: ...
+
+    def rawlink(self, callback: "Callable[[AsyncResult[T_co]], None]") -> None: ...
+
+
+EventWatch = Callable[[WatchedEvent], None]
+TransactionResult = Exception | ZnodeStat | str | bool
+
+
+class Transaction(Protocol):
+    def create(self, path: str, value: bytes, *, ephemeral: bool) -> None: ...
+    def set_data(self, path: str, value: bytes, version: int) -> None: ...
+    def delete(self, path: str, version: int) -> None: ...
+    def check(self, path: str, version: int) -> None: ...
+    def commit_async(self) -> AsyncResult[list[TransactionResult]]: ...
+
+
+class Kazoo(Protocol):
+    @property
+    def client_id(self) -> tuple[int, bytes] | None: ...
+
+    def start_async(self) -> object: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def get_async(
+        self, path: str, watch: EventWatch | None
+    ) -> AsyncResult[tuple[bytes, ZnodeStat]]: ...
+    def exists_async(
+        self, path: str, watch: EventWatch | None
+    ) -> AsyncResult[ZnodeStat | None]: ...
+    def get_children_async(self, path: str, watch: EventWatch | None) -> AsyncResult[list[str]]: ...
+    def create_async(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+    ) -> AsyncResult[str]: ...
+    def set_async(self, path: str, value: bytes, version: int) -> AsyncResult[ZnodeStat]: ...
+    def delete_async(self, path: str, version: int) -> AsyncResult[bool]: ...
+    def sync_async(self, path: str) -> AsyncResult[str]: ...
+    def transaction(self) -> Transaction: ...
+
+
+def new_client(
+    hosts: str, session_timeout_s: float, state_changed: Callable[[Kazoo, SessionState, int], None]
+) -> Kazoo:
+    """A client that was not started yet.  It tries to connect for ever, and tells `state_changed`,
+    in its own thread, the state and the session id (0 if there is none)."""
+    # kazoo's chatter about its attempts to connect says nothing that listeners are not told.
+    silent = logging.Logger("kazoo", level=logging.CRITICAL + 1)
+    client: Any = KazooClient(
+        hosts,
+        timeout=session_timeout_s,
+        connection_retry=KazooRetry(
+            max_tries=-1,
+            delay=RETRY_DELAY_S,
+            max_delay=_RETRY_DELAY_MAX_S,
+            max_jitter=_RETRY_JITTER,
+        ),
+        logger=silent,
+    )
+    kazoo = cast("Kazoo", client)
+
+    def listener(state: object) -> None:
+        # The connection's own thread calls, so the id cannot change meanwhile.
+        client_id = kazoo.client_id
+        state_changed(kazoo, _STATES[state], 0 if client_id is None else client_id[0])
+
+    client.add_listener(listener)
+    return kazoo
+
+
+def stop_client(kazoo: Kazoo) -> None:
+    """End the session.  Blocks, and for long if ZooKeeper does not answer."""
+    try:
+        kazoo.stop()
+        kazoo.close()
+    except (exceptions.KazooException, KazooTimeoutError, OSError):
+        return  # Not told; ZooKeeper finds out when the session times out.
+
+
+def is_contact_lost(event: WatchedEvent) -> bool:
+    """The event does not come from ZooKeeper: the watch is gone, because the connection is."""
+    return event.type == str(EventType.NONE)
+
+
+def is_rolled_back(result: TransactionResult) -> bool:
+    """The operation was fine, one behind it was not."""
+    return isinstance(result, exceptions.RolledBackError)
+
+
+def refusal(error: Exception) -> MetadataError | None:
+    """ZooKeeper's refusal in our terms; None if the error does not say what happened."""
+    for theirs, ours in _REFUSALS.items():
+        if isinstance(error, theirs):
+            return ours(str(error) or theirs.__name__)
+    return None
+
+
+def to_stat(stat: ZnodeStat) -> Stat:
+    return Stat(
+        version=stat.version,
+        created_txid=stat.czxid,
+        modified_txid=stat.mzxid,
+        created_ms=stat.ctime,
+        modified_ms=stat.mtime,
+        owner=stat.ephemeralOwner,
+        children_count=stat.numChildren,
+        children_version=stat.cversion,
+    )

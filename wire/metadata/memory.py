@@ -1,0 +1,320 @@
+"""The metadata store in memory: the reference for its contract, for tests and simulation.
+
+    store = MemoryStore(clock)
+    metadata = store.session("broker-1")     # a MetadataStore; one for each host
+    await metadata.create("/a", b"")
+
+One `MemoryStore` is the ensemble; a `MemorySession` is what one host sees of it.  Nothing runs by
+itself and no time passes: what goes wrong is said by calling
+
+    store.suspend() / resume()            nobody reaches the store / everybody does again
+    session.suspend() / resume()          this host does not / does again
+    store.expire(session.session_id)      the store ends a session, reachable or not: its ephemeral
+                                          records go at once; the host hears of it once in contact
+    session.crash()                       the host is dead: nothing is sent or called any more; its
+                                          session lives on until `store.expire`
+    session.link.lose_next(applied=...)   a request is, or is not, carried out; no answer comes
+
+and how requests and notices travel is the business of a `Link`, which the simulator replaces to
+draw delays and losses from its seed: a write may well be carried out after its caller was told
+that the outcome is unknown.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import trio
+
+from wire.clock import WallClock
+from wire.metadata.session import HostSession, create_with_parents
+from wire.metadata.store import (
+    Create,
+    Delete,
+    MetadataError,
+    Operation,
+    OutcomeUnknownError,
+    Record,
+    SessionState,
+    Set,
+    StoreUnavailableError,
+    Watch,
+)
+from wire.metadata.tree import SessionExpiredError, Tree
+
+T = TypeVar("T")
+
+
+class NoAnswerError(Exception):
+    """No answer will come; nothing is known about the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a link may look at to decide on the fate of a request."""
+
+    host: str
+    operation: str  # the name of the method: get, get_children, create, set, delete, multi, sync
+    path: str  # of the first operation, for multi
+    write: bool
+
+
+class Link(Protocol):
+    """How requests travel from one host to the store, and notices back."""
+
+    async def request(self, request: Request, execute: Callable[[], None]) -> None:
+        """Return when the answer is here.
+
+        `execute` carries the request out; it does not raise, except for a `NoAnswerError`, which
+        is to be passed on.  It is called once, or never, and maybe long after the caller has gone;
+        the requests of a host in the order in which they were made.  `NoAnswerError` if no answer
+        comes.
+        """
+        ...
+
+    def notify(self, call: Callable[[], None]) -> None:
+        """Call `call` on the host, now or later, all calls in order."""
+        ...
+
+
+class DirectLink:
+    """Answers at once, except where told otherwise."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0  # from now on, before a request is carried out
+        self._losses: list[tuple[str, str, bool]] = []
+
+    def lose_next(self, *, applied: bool, operation: str = "", path: str = "") -> None:
+        """Give no answer to the next request (of that operation, on paths that start so)."""
+        self._losses.append((operation, path, applied))
+
+    async def request(self, request: Request, execute: Callable[[], None]) -> None:
+        await trio.sleep(self.delay_s)
+        for loss in self._losses:
+            operation, path, applied = loss
+            if operation in ("", request.operation) and request.path.startswith(path):
+                self._losses.remove(loss)
+                if applied:
+                    execute()
+                raise NoAnswerError
+        execute()
+
+    def notify(self, call: Callable[[], None]) -> None:
+        call()
+
+
+class MemoryStore:
+    """The shared tree.  It lives as long as the test or the simulated run."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self.tree = Tree(clock)
+        self._hosts: list[MemorySession] = []
+
+    def session(
+        self, host: str = "", *, link: Link | None = None, request_timeout_s: float = 10.0
+    ) -> "MemorySession":
+        """A new session, connected."""
+        session = MemorySession(self.tree, host, link or DirectLink(), request_timeout_s)
+        self._hosts.append(session)
+        return session
+
+    def suspend(self) -> None:
+        for host in self._hosts:
+            host.suspend()
+
+    def resume(self) -> None:
+        for host in self._hosts:
+            host.resume()
+
+    def expire(self, session_id: int) -> None:
+        """End a session; nothing happens if it has ended already."""
+        if not self.tree.is_alive(session_id):
+            return
+        watches = self.tree.close_session(session_id)
+        for host in self._hosts:
+            host.session_expired(session_id, watches)
+
+
+class MemorySession:
+    """What one host sees of the store; a `MetadataStore`."""
+
+    def __init__(self, tree: Tree, host: str, link: Link, request_timeout_s: float) -> None:
+        self.link = link
+        self._tree = tree
+        self._host = host
+        self._request_timeout_s = request_timeout_s
+        self._view = HostSession()
+        self._store_session_id = 0  # the store's side of it; the host hears of changes by notices
+        self._in_contact = False
+        self._dead = False
+        self._in_flight: list[trio.CancelScope] = []
+        self.resume()
+
+    # What goes wrong
+
+    def suspend(self) -> None:
+        """Cut the host off.  Requests under way get no answer."""
+        if self._dead or not self._in_contact:
+            return
+        self._in_contact = False
+        watches = self._tree.drop_watches(self._store_session_id)
+        self.link.notify(lambda: self._contact_lost(SessionState.SUSPENDED, watches))
+
+    def resume(self) -> None:
+        """Let the host reach the store again; if its session is gone, it hears that, and starts a
+        new one."""
+        if self._dead or self._in_contact:
+            return
+        self._in_contact = True
+        self._join()
+
+    def crash(self) -> None:
+        self._dead = True
+        self._in_contact = False
+        self._view.close()
+        for scope in self._in_flight:
+            scope.cancel()
+
+    def close(self) -> None:
+        """Say goodbye: the session and its ephemeral records end."""
+        if self._dead:
+            return
+        self.crash()
+        if self._tree.is_alive(self._store_session_id):
+            self._tree.close_session(self._store_session_id)
+
+    def session_expired(self, session_id: int, watches: Sequence[Watch]) -> None:
+        """The store has ended a session.  Called by the store."""
+        if session_id == self._store_session_id and self._in_contact:
+            self._join(watches)
+
+    def _join(self, watches: Sequence[Watch] = ()) -> None:
+        if not self._tree.is_alive(self._store_session_id):
+            if self._store_session_id:
+                self.link.notify(lambda: self._contact_lost(SessionState.LOST, watches))
+            self._store_session_id = self._tree.open_session(self._notify)
+        session_id = self._store_session_id
+        self.link.notify(lambda: self._view.move(SessionState.CONNECTED, session_id))
+
+    def _notify(self, watch: Watch) -> None:
+        self.link.notify(lambda: None if self._dead else watch())
+
+    def _contact_lost(self, state: SessionState, watches: Sequence[Watch]) -> None:
+        for scope in self._in_flight:
+            scope.cancel()
+        self._view.move(state)
+        for watch in watches:
+            self._view.strand(watch)
+
+    # The contract
+
+    @property
+    def session_state(self) -> SessionState:
+        return self._view.state
+
+    @property
+    def session_id(self) -> int:
+        return self._view.session_id
+
+    def add_session_listener(self, listener: Callable[[SessionState], None]) -> None:
+        self._view.add_listener(listener)
+
+    def remove_session_listener(self, listener: Callable[[SessionState], None]) -> None:
+        self._view.remove_listener(listener)
+
+    async def get(self, path: str, watch: Watch | None = None) -> Record | None:
+        return await self._read("get", path, lambda tree, me: tree.get(me, path, watch))
+
+    async def get_children(self, path: str, watch: Watch | None = None) -> list[str] | None:
+        return await self._read(
+            "get_children", path, lambda tree, me: tree.get_children(me, path, watch)
+        )
+
+    async def create(
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        async def create_one(operation: Create, *, sequential: bool = False) -> str:
+            return await self._write(
+                "create",
+                operation.path,
+                lambda tree, me: tree.create(me, operation, sequential=sequential),
+            )
+
+        operation = Create(path, value, ephemeral)
+        if not make_parents:
+            return await create_one(operation, sequential=sequential)
+        return await create_with_parents(
+            path,
+            lambda: create_one(operation, sequential=sequential),
+            lambda parent: create_one(Create(parent, b"")),
+        )
+
+    async def set(self, path: str, value: bytes, version: int) -> int:
+        operation = Set(path, value, version)
+        return await self._write("set", path, lambda tree, me: tree.multi(me, [operation])[0])
+
+    async def delete(self, path: str, version: int) -> None:
+        operation = Delete(path, version)
+        await self._write("delete", path, lambda tree, me: tree.multi(me, [operation]))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+        operations = list(operations)
+        if not operations:
+            return []
+        path = operations[0].path
+        return await self._write("multi", path, lambda tree, me: tree.multi(me, operations))
+
+    async def sync(self, path: str) -> None:
+        await self._read("sync", path, lambda tree, me: None)
+
+    async def _read(self, operation: str, path: str, act: Callable[[Tree, int], T]) -> T:
+        try:
+            return await self._request(Request(self._host, operation, path, False), act)
+        except NoAnswerError:
+            raise StoreUnavailableError(f"no answer: {operation} {path}") from None
+
+    async def _write(self, operation: str, path: str, act: Callable[[Tree, int], T]) -> T:
+        try:
+            return await self._request(Request(self._host, operation, path, True), act)
+        except NoAnswerError:
+            raise OutcomeUnknownError(f"no answer: {operation} {path}") from None
+
+    async def _request(self, request: Request, act: Callable[[Tree, int], T]) -> T:
+        await self._view.wait_connected(self._request_timeout_s)
+        session_id = self._view.session_id
+        results: list[T] = []
+        errors: list[MetadataError] = []
+
+        def execute() -> None:
+            if not self._in_contact:
+                raise NoAnswerError
+            try:
+                results.append(act(self._tree, session_id))
+            except MetadataError as error:
+                errors.append(error)
+            except SessionExpiredError:
+                errors.append(StoreUnavailableError("the session is over; nothing was done"))
+
+        with self._under_way():
+            await self.link.request(request, execute)
+            if errors:
+                raise errors[0]
+            return results[0]
+        raise NoAnswerError  # Contact was lost while we waited.
+
+    @contextmanager
+    def _under_way(self) -> Generator[None]:
+        """Cancelled when contact is lost."""
+        with trio.CancelScope() as scope:
+            self._in_flight.append(scope)
+            try:
+                yield
+            finally:
+                self._in_flight.remove(scope)

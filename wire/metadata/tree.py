@@ -1,0 +1,271 @@
+"""The records of the in-memory metadata store, with ZooKeeper's rules.  Plain synchronous data.
+
+Every write is one transaction with one id, a `multi` too.  Versions count as ZooKeeper counts: the
+version of a record its `set`s, its children version the creations and deletions of children; the
+number of a sequential record is the number of children that its parent has had so far, whatever
+their names.  Ephemeral records belong to a session, and have no children.
+
+A watch belongs to a session, and leaves the tree when it fires.  Watches fire after the whole
+transaction is visible, through the function that the session gave.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, assert_never
+
+from wire.clock import WallClock
+from wire.metadata.paths import check_path, name_of, parent_of
+from wire.metadata.store import (
+    ANY,
+    VALUE_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    MetadataError,
+    NoRecordError,
+    NotEmptyError,
+    Operation,
+    Record,
+    RecordExistsError,
+    Set,
+    Stat,
+    VersionConflictError,
+    Watch,
+)
+
+Notify: TypeAlias = Callable[[Watch], None]
+_FIRST_SESSION_ID = 0x100_0000
+
+
+class SessionExpiredError(Exception):
+    """The session of the request is over; nothing was done."""
+
+
+@dataclass(slots=True)
+class _Node:
+    value: bytes
+    version: int
+    created_txid: int
+    modified_txid: int
+    created_ms: int
+    modified_ms: int
+    owner: int
+    children: dict[str, None] = field(default_factory=dict[str, None])
+    children_created: int = 0
+
+    def stat(self) -> Stat:
+        return Stat(
+            version=self.version,
+            created_txid=self.created_txid,
+            modified_txid=self.modified_txid,
+            created_ms=self.created_ms,
+            modified_ms=self.modified_ms,
+            owner=self.owner,
+            children_count=len(self.children),
+            children_version=2 * self.children_created - len(self.children),
+        )
+
+
+@dataclass(slots=True)
+class _Session:
+    notify: Notify
+    ephemerals: dict[str, None] = field(default_factory=dict[str, None])
+
+
+@dataclass(slots=True)
+class _Watch:
+    session_id: int
+    watch: Watch
+
+
+class Tree:
+    """All records, sessions and watches."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self._clock = clock
+        self._txid = 0
+        self._next_session_id = _FIRST_SESSION_ID
+        self._sessions: dict[int, _Session] = {}
+        now = clock.now_ms()
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, now, now, 0)}
+        self._record_watches: dict[str, list[_Watch]] = {}
+        self._children_watches: dict[str, list[_Watch]] = {}
+
+    # Sessions
+
+    def open_session(self, notify: Notify) -> int:
+        session_id = self._next_session_id
+        self._next_session_id += 1
+        self._txid += 1
+        self._sessions[session_id] = _Session(notify)
+        return session_id
+
+    def is_alive(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    def close_session(self, session_id: int) -> list[Watch]:
+        """End a session and delete its ephemeral records; returns the watches that it still had."""
+        session = self._sessions.pop(session_id)
+        watches = self.drop_watches(session_id)
+        self._txid += 1
+        for path in session.ephemerals:
+            self._remove(path)
+        for path in session.ephemerals:
+            self._fire_deleted(path)
+        return watches
+
+    def drop_watches(self, session_id: int) -> list[Watch]:
+        dropped: list[Watch] = []
+        for table in (self._record_watches, self._children_watches):
+            for path in list(table):
+                dropped += [w.watch for w in table[path] if w.session_id == session_id]
+                table[path] = [w for w in table[path] if w.session_id != session_id]
+                if not table[path]:
+                    del table[path]
+        return dropped
+
+    # Reading
+
+    def get(self, session_id: int, path: str, watch: Watch | None) -> Record | None:
+        self._check_session(session_id)
+        node = self._nodes.get(check_path(path))
+        if watch is not None:
+            self._record_watches.setdefault(path, []).append(_Watch(session_id, watch))
+        return None if node is None else Record(node.value, node.stat())
+
+    def get_children(self, session_id: int, path: str, watch: Watch | None) -> list[str] | None:
+        self._check_session(session_id)
+        node = self._nodes.get(check_path(path))
+        if node is None:
+            return None
+        if watch is not None:
+            self._children_watches.setdefault(path, []).append(_Watch(session_id, watch))
+        return sorted(node.children)
+
+    # Writing
+
+    def create(self, session_id: int, operation: Create, *, sequential: bool = False) -> str:
+        self._check_session(session_id)
+        if sequential:
+            parent = self._nodes.get(parent_of(operation.path))
+            number = 0 if parent is None else parent.children_created
+            operation = replace(operation, path=f"{operation.path}{number:010d}")
+        self.multi(session_id, [operation])
+        return operation.path
+
+    def multi(self, session_id: int, operations: Sequence[Operation]) -> list[int]:
+        """Carry out all of them or, if one raises, none."""
+        self._check_session(session_id)
+        if sum(len(o.value) for o in operations if isinstance(o, Create | Set)) > VALUE_BYTES_MAX:
+            raise MetadataError(f"more than {VALUE_BYTES_MAX} bytes in one request")
+        self._txid += 1
+        undo: list[Callable[[], None]] = []
+        try:
+            versions = [self._apply(session_id, operation, undo) for operation in operations]
+        except MetadataError:
+            for step in reversed(undo):
+                step()
+            raise
+        for operation in operations:
+            self._fire(operation)
+        return versions
+
+    def _apply(self, session_id: int, operation: Operation, undo: list[Callable[[], None]]) -> int:
+        match operation:
+            case Create(path, value, ephemeral):
+                self._insert(path, value, session_id if ephemeral else 0)
+                undo.append(lambda: self._uninsert(path))
+                return 0
+            case Set(path, value, version):
+                node = self._node(path, version)
+                before = (node.value, node.version, node.modified_txid, node.modified_ms)
+                undo.append(lambda: self._unset(node, *before))
+                node.value = value
+                node.version += 1
+                node.modified_txid, node.modified_ms = self._txid, self._clock.now_ms()
+                return node.version
+            case Delete(path, version):
+                node = self._node(path, version)
+                if path == "/":
+                    raise MetadataError("the root cannot be deleted")
+                if node.children:
+                    raise NotEmptyError(path)
+                self._remove(path)
+                undo.append(lambda: self._unremove(path, node))
+                return -1
+            case Check(path, version):
+                self._node(path, version)
+                return -1
+            case _:
+                assert_never(operation)
+
+    def _node(self, path: str, version: int) -> _Node:
+        node = self._nodes.get(check_path(path))
+        if node is None:
+            raise NoRecordError(path)
+        if version not in (ANY, node.version):
+            raise VersionConflictError(f"{path} has version {node.version}, not {version}")
+        return node
+
+    def _insert(self, path: str, value: bytes, owner: int) -> None:
+        parent = None if path == "/" else self._nodes.get(parent_of(check_path(path)))
+        if path in self._nodes:
+            raise RecordExistsError(path)
+        if parent is None:
+            raise NoRecordError(parent_of(path))
+        if parent.owner:
+            raise MetadataError(f"the parent of {path} is ephemeral and cannot have children")
+        now = self._clock.now_ms()
+        self._nodes[path] = _Node(value, 0, self._txid, self._txid, now, now, owner)
+        parent.children[name_of(path)] = None
+        parent.children_created += 1
+        if owner:
+            self._sessions[owner].ephemerals[path] = None
+
+    def _uninsert(self, path: str) -> None:
+        self._remove(path)
+        self._nodes[parent_of(path)].children_created -= 1
+
+    def _unset(self, node: _Node, value: bytes, version: int, txid: int, ms: int) -> None:
+        node.value, node.version, node.modified_txid, node.modified_ms = value, version, txid, ms
+
+    def _remove(self, path: str) -> None:
+        node = self._nodes.pop(path)
+        del self._nodes[parent_of(path)].children[name_of(path)]
+        if node.owner in self._sessions:
+            del self._sessions[node.owner].ephemerals[path]
+
+    def _unremove(self, path: str, node: _Node) -> None:
+        self._nodes[path] = node
+        self._nodes[parent_of(path)].children[name_of(path)] = None
+        if node.owner:
+            self._sessions[node.owner].ephemerals[path] = None
+
+    # Watches
+
+    def _fire(self, operation: Operation) -> None:
+        match operation:
+            case Create(path):
+                self._fire_table(self._record_watches, path)
+                self._fire_table(self._children_watches, parent_of(path))
+            case Set(path):
+                self._fire_table(self._record_watches, path)
+            case Delete(path):
+                self._fire_deleted(path)
+            case Check():
+                pass
+            case _:
+                assert_never(operation)
+
+    def _fire_deleted(self, path: str) -> None:
+        self._fire_table(self._record_watches, path)
+        self._fire_table(self._children_watches, path)
+        self._fire_table(self._children_watches, parent_of(path))
+
+    def _fire_table(self, table: dict[str, list[_Watch]], path: str) -> None:
+        for watch in table.pop(path, []):
+            self._sessions[watch.session_id].notify(watch.watch)
+
+    def _check_session(self, session_id: int) -> None:
+        if session_id not in self._sessions:
+            raise SessionExpiredError

@@ -1,0 +1,377 @@
+"""The metadata store on Apache ZooKeeper: kazoo in its own threads, bridged to trio.
+
+    async with open_zookeeper("zk1:2181,zk2:2181", session_timeout_s=4.0) as metadata:
+        await metadata.create("/a", b"")
+
+trio's thread never waits for one of kazoo's: requests are handed over by kazoo's asynchronous
+calls, and everything that kazoo has to say comes back as a call in trio's thread.
+
+* One kazoo client is one session.  When ZooKeeper says that the session is gone, the client is
+  thrown away, with whatever it had queued, and the next one started; so no request crosses from
+  one session into another.
+* While there is no contact, kazoo tries again at least every 0.3 s, so that a ZooKeeper that was
+  restarted finds the session alive.
+* A request waits for contact here, not in kazoo's queue, where nobody could say whether it was
+  sent: while it waits here it certainly was not (`StoreUnavailableError`).  Once kazoo has it, a
+  lost connection or a passed deadline is an `OutcomeUnknownError` for a write, and the write may
+  yet be carried out.  A cancelled request is left to its fate.  Nothing is retried.
+* `root` is put in front of every path, and created.
+
+Values above `VALUE_BYTES_MAX` are refused here: ZooKeeper would cut the connection, and the
+request look like one of unknown outcome for ever.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TypeVar, TypeVarTuple, Unpack, assert_never
+
+import trio
+
+from wire.metadata.kazoo_client import (
+    RETRY_DELAY_S,
+    AsyncResult,
+    Kazoo,
+    TransactionResult,
+    WatchedEvent,
+    is_contact_lost,
+    is_rolled_back,
+    new_client,
+    refusal,
+    stop_client,
+    to_stat,
+)
+from wire.metadata.paths import ancestors_of, check_path
+from wire.metadata.session import HostSession, create_with_parents
+from wire.metadata.store import (
+    VALUE_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    MetadataError,
+    NoRecordError,
+    Operation,
+    OutcomeUnknownError,
+    Record,
+    RecordExistsError,
+    SessionState,
+    Set,
+    StoreUnavailableError,
+    Watch,
+)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_STOP_TIMEOUT_S = 2.0
+
+
+class _NoAnswerError(Exception):
+    """The request was handed to kazoo, and nothing is known about it."""
+
+
+class ZooKeeperStore:
+    """A `MetadataStore`; from `open_zookeeper`."""
+
+    def __init__(
+        self, hosts: str, root: str, session_timeout_s: float, request_timeout_s: float
+    ) -> None:
+        self._hosts = hosts
+        self._root = root
+        self._session_timeout_s = session_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._session = HostSession()
+        self._token = trio.lowlevel.current_trio_token()
+        self._kazoo: Kazoo | None = None
+        self._kazoo_lost = trio.Event()
+        self._watches: dict[_OneShot, None] = {}
+
+    @property
+    def session_state(self) -> SessionState:
+        return self._session.state
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    def add_session_listener(self, listener: Callable[[SessionState], None]) -> None:
+        self._session.add_listener(listener)
+
+    def remove_session_listener(self, listener: Callable[[SessionState], None]) -> None:
+        self._session.remove_listener(listener)
+
+    # Reading
+
+    async def get(self, path: str, watch: Watch | None = None) -> Record | None:
+        full = self._full(path)
+        with self._armed(watch) as event:
+            while True:
+                try:
+                    value, stat = await self._read(lambda kazoo: kazoo.get_async(full, event))
+                    return Record(value, to_stat(stat))
+                except NoRecordError:
+                    if event is None:
+                        return None
+                # ZooKeeper leaves a watch on what is not there only if asked whether it is there.
+                if await self._read(lambda kazoo: kazoo.exists_async(full, event)) is None:
+                    return None
+
+    async def get_children(self, path: str, watch: Watch | None = None) -> list[str] | None:
+        full = self._full(path)
+        try:
+            with self._armed(watch) as event:
+                names = await self._read(lambda kazoo: kazoo.get_children_async(full, event))
+        except NoRecordError:
+            return None
+        return sorted(names)
+
+    async def sync(self, path: str) -> None:
+        full = self._full(path)
+        await self._read(lambda kazoo: kazoo.sync_async(full))
+
+    # Writing
+
+    async def create(
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        _check_size(len(value))
+        full = self._full(f"{path}0")[:-1] if sequential else self._full(path)
+
+        async def create_one() -> str:
+            created = await self._write(
+                lambda kazoo: kazoo.create_async(
+                    full, value, ephemeral=ephemeral, sequence=sequential
+                )
+            )
+            return created[len(self._root) :]
+
+        if not make_parents:
+            return await create_one()
+        return await create_with_parents(path, create_one, lambda parent: self.create(parent, b""))
+
+    async def set(self, path: str, value: bytes, version: int) -> int:
+        _check_size(len(value))
+        full = self._full(path)
+        stat = await self._write(lambda kazoo: kazoo.set_async(full, value, version))
+        return stat.version
+
+    async def delete(self, path: str, version: int) -> None:
+        full = self._full(path)
+        await self._write(lambda kazoo: kazoo.delete_async(full, version))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+        operations = list(operations)
+        if not operations:
+            return []
+        _check_size(sum(len(o.value) for o in operations if isinstance(o, Create | Set)))
+        results = await self._write(lambda kazoo: self._commit(kazoo, operations))
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, Exception) and not is_rolled_back(result):
+                raise refusal(result) or MetadataError(f"{operation.path}: {result!r}")
+        return [_version(*pair) for pair in zip(operations, results, strict=True)]
+
+    def _commit(
+        self, kazoo: Kazoo, operations: Sequence[Operation]
+    ) -> AsyncResult[list[TransactionResult]]:
+        transaction = kazoo.transaction()
+        for operation in operations:
+            full = self._full(operation.path)
+            match operation:
+                case Create(_, value, ephemeral):
+                    transaction.create(full, value, ephemeral=ephemeral)
+                case Set(_, value, version):
+                    transaction.set_data(full, value, version)
+                case Delete(_, version):
+                    transaction.delete(full, version)
+                case Check(_, version):
+                    transaction.check(full, version)
+                case _:
+                    assert_never(operation)
+        return transaction.commit_async()
+
+    # Requests
+
+    def _full(self, path: str) -> str:
+        check_path(path)
+        return (self._root + path if path != "/" else self._root) or "/"
+
+    async def _read(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+        try:
+            return await self._request(submit)
+        except _NoAnswerError as error:
+            raise StoreUnavailableError(f"no answer to a read: {error}") from error.__cause__
+
+    async def _write(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+        try:
+            return await self._request(submit)
+        except _NoAnswerError as error:
+            raise OutcomeUnknownError(f"no answer to a write: {error}") from error.__cause__
+
+    async def _request(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+        deadline = trio.current_time() + self._request_timeout_s
+        await self._session.wait_connected(self._request_timeout_s)
+        assert self._kazoo is not None
+        answers: list[AsyncResult[T]] = []
+        answered = trio.Event()
+
+        def settle(result: AsyncResult[T]) -> None:
+            answers.append(result)
+            answered.set()
+
+        submit(self._kazoo).rawlink(lambda result: self._soon(settle, result))
+        with trio.move_on_at(deadline):
+            await answered.wait()
+        if not answers:
+            raise _NoAnswerError(f"after {self._request_timeout_s} s")
+        error = answers[0].exception
+        if error is None:
+            return answers[0].value
+        if refused := refusal(error):
+            raise refused from error
+        raise _NoAnswerError(repr(error)) from error
+
+    # Watches
+
+    @contextmanager
+    def _armed(self, watch: Watch | None) -> "Generator[_OneShot | None]":
+        """Around a read that leaves a watch: armed before it is sent, disarmed if it fails."""
+        if watch is None:
+            yield None
+            return
+        event = _OneShot(self, watch)
+        self._watches[event] = None
+        try:
+            yield event
+        except BaseException:
+            self._watches.pop(event, None)
+            raise
+
+    def watch_event(self, watch: "_OneShot", event: WatchedEvent) -> None:
+        """Called in kazoo's thread."""
+        self._soon(self._fire, watch, is_contact_lost(event))
+
+    def _fire(self, watch: "_OneShot", contact_lost: bool) -> None:
+        if watch not in self._watches:
+            return
+        del self._watches[watch]
+        if contact_lost:
+            self._session.strand(watch.watch)
+        else:
+            watch.watch()
+
+    # Sessions
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Start one client after the other, each when the session of the last one is gone."""
+        while True:
+            kazoo = new_client(self._hosts, self._session_timeout_s, self._heard)
+            self._kazoo, self._kazoo_lost = kazoo, trio.Event()
+            kazoo.start_async()
+            await self._kazoo_lost.wait()
+            self._kazoo = None
+            nursery.start_soon(_stop, kazoo)
+            await trio.sleep(RETRY_DELAY_S)
+
+    def _heard(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
+        """Called in kazoo's thread."""
+        self._soon(self._state_changed, kazoo, state, session_id)
+
+    def _state_changed(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
+        if kazoo is not self._kazoo or self._kazoo_lost.is_set():
+            return  # the last words of a client that we have left
+        watches = list(self._watches) if state is not SessionState.CONNECTED else []
+        if state is SessionState.LOST:
+            self._kazoo_lost.set()
+        self._session.move(state, session_id if state is SessionState.CONNECTED else None)
+        for watch in watches:
+            self._fire(watch, contact_lost=True)
+
+    async def connect(self, timeout_s: float) -> None:
+        try:
+            await self._session.wait_connected(timeout_s)
+        except StoreUnavailableError as error:
+            raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {error}") from None
+        if self._root:
+            for path in [*ancestors_of(self._root), self._root]:
+                await self._ensure(path)
+
+    async def _ensure(self, path: str) -> None:
+        with suppress(RecordExistsError):
+            await self._write(lambda kazoo: kazoo.create_async(path, b""))
+
+    async def close(self) -> None:
+        """End the session; give up on telling ZooKeeper after a while."""
+        self._session.close()
+        self._watches.clear()
+        if self._kazoo is not None:
+            await _stop(self._kazoo)
+
+    def _soon(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """From any thread: call it in trio's, in order."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(call, *args)
+
+
+class _OneShot:
+    """What kazoo holds of a watch."""
+
+    def __init__(self, store: ZooKeeperStore, watch: Watch) -> None:
+        self.watch = watch
+        self._store = store
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self._store.watch_event(self, event)
+
+
+async def _stop(kazoo: Kazoo) -> None:
+    with trio.move_on_after(_STOP_TIMEOUT_S, shield=True):
+        await trio.to_thread.run_sync(stop_client, kazoo, abandon_on_cancel=True)
+
+
+def _check_size(size: int) -> None:
+    if size > VALUE_BYTES_MAX:
+        raise MetadataError(f"{size} bytes in one request, at most {VALUE_BYTES_MAX} are allowed")
+
+
+def _version(operation: Operation, result: TransactionResult) -> int:
+    if isinstance(operation, Create):
+        return 0
+    if isinstance(operation, Set):
+        assert not isinstance(result, Exception | str | bool)
+        return result.version
+    return -1
+
+
+@asynccontextmanager
+async def open_zookeeper(
+    hosts: str,
+    *,
+    session_timeout_s: float,
+    root: str = "",
+    request_timeout_s: float = 10.0,
+    connect_timeout_s: float = 10.0,
+) -> AsyncGenerator[ZooKeeperStore]:
+    """Open a session; `StoreUnavailableError` if there is no ZooKeeper in `connect_timeout_s`.
+
+    Leaving the block ends the session, and with it our ephemeral records.
+    """
+    assert root == "" or check_path(root) != "/", "the root of everything is the empty string"
+    store = ZooKeeperStore(hosts, root, session_timeout_s, request_timeout_s)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run, nursery)
+            try:
+                await store.connect(connect_timeout_s)
+                yield store
+            finally:
+                await store.close()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # Our own task raises nothing: what came out of the block is alone in the nursery's group.
+        if len(group.exceptions) != 1:
+            raise
+        raise group.exceptions[0] from group.exceptions[0].__cause__
