@@ -57,11 +57,18 @@ class FrameConnection:
         self._view = memoryview(b"")
         self._read = self._written = 0  # the bytes of the arena in between are not parsed yet
         self._turn_bytes = 0
+        self._owes_since = inf
+        self._waits = False
         self._out: list[Buffer] = []
         self._marked = False  # the flusher knows, or `drain` is running
         self._progress: trio.Event | None = None
 
     # -- receiving
+
+    @property
+    def owes_since(self) -> float:
+        """Since when we wait for the rest of a frame that the peer has begun; inf if we do not."""
+        return self._owes_since if self._waits else inf
 
     async def receive(self) -> list[memoryview]:
         """All whole frames that are there, at least one; [] when the connection has ended.
@@ -72,6 +79,7 @@ class FrameConnection:
         while not self.closed:
             frames, need = self._parse()
             if frames:
+                self._owes_since = inf
                 return frames
             try:
                 if not await self._fill(need):
@@ -120,10 +128,16 @@ class FrameConnection:
         begun = self._written > self._read
         if not begun:
             self._arenas.lend(self, self._give_back)
+        elif self._owes_since == inf:
+            self._owes_since = trio.current_time()
+        self._waits = True
         try:
-            with trio.move_on_after(self._frame_timeout_s if begun else inf) as scope:
+            # Whatever trickles in, the whole frame has to come in that time.
+            deadline = self._owes_since + self._frame_timeout_s if begun else inf
+            with trio.CancelScope(deadline=deadline) as scope:
                 await self._stream.wait_readable()
         finally:
+            self._waits = False
             self._arenas.keep(self)
         if scope.cancelled_caught:
             raise ConnectionLostError("a frame was begun and not finished in time")

@@ -1,6 +1,8 @@
 """What we use of kazoo, with types; kazoo itself has none.  Nothing outside `zookeeper` needs this.
 
-kazoo calls back in its own threads: completions, watches and state changes each in another one.
+A client has one thread, that of its connection, and calls back in it: answers, watches and changes
+of state come in the order in which they happened.  What is called must not block, and must not
+call kazoo.
 """
 
 import logging
@@ -9,7 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
@@ -55,6 +57,14 @@ class ZnodeStat(Protocol):
     cversion: int
     ephemeralOwner: int  # noqa: N815  ZooKeeper's name
     numChildren: int  # noqa: N815
+
+
+class _Callback(Protocol):
+    @property
+    def func(self) -> Callable[..., None]: ...
+
+    @property
+    def args(self) -> tuple[object, ...]: ...
 
 
 class WatchedEvent(Protocol):
@@ -122,6 +132,7 @@ def new_client(
             max_delay=_RETRY_DELAY_MAX_S,
             max_jitter=_RETRY_JITTER,
         ),
+        handler=_InConnectionThread(),
         logger=silent,
     )
     kazoo = cast("Kazoo", client)
@@ -133,6 +144,22 @@ def new_client(
 
     client.add_listener(listener)
     return kazoo
+
+
+class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Calls back at once, where kazoo would go through a queue to a thread for each kind.
+
+    A handler that is not running is one whose answers are delivered by the thread that has them.
+    """
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def dispatch_callback(self, callback: "_Callback") -> None:
+        callback.func(*callback.args)
 
 
 def stop_client(kazoo: Kazoo) -> None:
@@ -147,6 +174,11 @@ def stop_client(kazoo: Kazoo) -> None:
 def is_contact_lost(event: WatchedEvent) -> bool:
     """The event does not come from ZooKeeper: the watch is gone, because the connection is."""
     return event.type == str(EventType.NONE)
+
+
+def is_connection_loss(error: Exception | None) -> bool:
+    """The connection broke while the request was under way."""
+    return isinstance(error, exceptions.ConnectionLoss)
 
 
 def is_rolled_back(result: TransactionResult) -> bool:

@@ -145,7 +145,7 @@ class MemorySession:
         self._host = host
         self._request_timeout_s = request_timeout_s
         self._view = HostSession()
-        self._store_session_id = 0  # the store's side of it; the host hears of changes by notices
+        self.store_session_id = 0  # the store's side of it; the host hears of changes by notices
         self._in_contact = False
         self._dead = False
         self._in_flight: list[trio.CancelScope] = []
@@ -158,7 +158,7 @@ class MemorySession:
         if self._dead or not self._in_contact:
             return
         self._in_contact = False
-        watches = self._tree.drop_watches(self._store_session_id)
+        watches = self._tree.drop_watches(self.store_session_id)
         self.link.notify(lambda: self._contact_lost(SessionState.SUSPENDED, watches))
 
     def resume(self) -> None:
@@ -170,8 +170,8 @@ class MemorySession:
         self._join()
 
     def crash(self) -> None:
+        """Stop for ever, without a word.  What was sent before may still be carried out."""
         self._dead = True
-        self._in_contact = False
         self._view.close()
         for scope in self._in_flight:
             scope.cancel()
@@ -181,20 +181,20 @@ class MemorySession:
         if self._dead:
             return
         self.crash()
-        if self._tree.is_alive(self._store_session_id):
-            self._tree.close_session(self._store_session_id)
+        if self._tree.is_alive(self.store_session_id):
+            self._tree.close_session(self.store_session_id)
 
     def session_expired(self, session_id: int, watches: Sequence[Watch]) -> None:
         """The store has ended a session.  Called by the store."""
-        if session_id == self._store_session_id and self._in_contact:
+        if session_id == self.store_session_id and self._in_contact and not self._dead:
             self._join(watches)
 
     def _join(self, watches: Sequence[Watch] = ()) -> None:
-        if not self._tree.is_alive(self._store_session_id):
-            if self._store_session_id:
+        if not self._tree.is_alive(self.store_session_id):
+            if self.store_session_id:
                 self.link.notify(lambda: self._contact_lost(SessionState.LOST, watches))
-            self._store_session_id = self._tree.open_session(self._notify)
-        session_id = self._store_session_id
+            self.store_session_id = self._tree.open_session(self._notify)
+        session_id = self.store_session_id
         self.link.notify(lambda: self._view.move(SessionState.CONNECTED, session_id))
 
     def _notify(self, watch: Watch) -> None:

@@ -33,6 +33,7 @@ from wire.metadata.kazoo_client import (
     Kazoo,
     TransactionResult,
     WatchedEvent,
+    is_connection_loss,
     is_contact_lost,
     is_rolled_back,
     new_client,
@@ -214,15 +215,19 @@ class ZooKeeperStore:
     async def _request(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         deadline = trio.current_time() + self._request_timeout_s
         await self._session.wait_connected(self._request_timeout_s)
-        assert self._kazoo is not None
+        kazoo = self._kazoo
+        assert kazoo is not None
         answers: list[AsyncResult[T]] = []
         answered = trio.Event()
 
         def settle(result: AsyncResult[T]) -> None:
+            if is_connection_loss(result.exception):
+                # kazoo tells requests first.  Who is told must find the state that goes with it.
+                self._state_changed(kazoo, SessionState.SUSPENDED, 0)
             answers.append(result)
             answered.set()
 
-        submit(self._kazoo).rawlink(lambda result: self._soon(settle, result))
+        submit(kazoo).rawlink(lambda result: self._soon(settle, result))
         with trio.move_on_at(deadline):
             await answered.wait()
         if not answers:
@@ -281,7 +286,7 @@ class ZooKeeperStore:
         self._soon(self._state_changed, kazoo, state, session_id)
 
     def _state_changed(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
-        if kazoo is not self._kazoo or self._kazoo_lost.is_set():
+        if kazoo is not self._kazoo or self._kazoo_lost.is_set() or self._session.closed:
             return  # the last words of a client that we have left
         watches = list(self._watches) if state is not SessionState.CONNECTED else []
         if state is SessionState.LOST:

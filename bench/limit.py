@@ -1,0 +1,137 @@
+"""The physical limit of this machine for the flow of bytes that a broker causes.
+
+    writing   producer -> relay -> three sinks, each writing a file, O_DIRECT and DSYNC per chunk
+    reading   pread -> relay -> sink
+
+Plain blocking sockets in one process per part, no frames, no checksums, no acknowledgements.  A
+chunk is what a broker would store as one entry.
+"""
+
+import mmap
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+SINKS = 3
+BLOCK = 4096
+
+
+def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
+    """MB/s that reach all three files when `total_bytes` are produced in chunks."""
+    chunks = max(1, total_bytes // chunk_bytes)
+    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=_data_dir()) as directory:
+        sinks = [_listener() for _ in range(SINKS)]
+        relay = _listener()
+        children = [
+            _fork(partial(_write_file, s, Path(directory) / f"{i}", chunk_bytes, chunks))
+            for i, s in enumerate(sinks)
+        ]
+        children.append(_fork(lambda: _relay(relay, [s.getsockname() for s in sinks], chunk_bytes)))
+        started = time.perf_counter()
+        with socket.create_connection(relay.getsockname()) as out:
+            _tune(out)
+            data = os.urandom(chunk_bytes)
+            for _ in range(chunks):
+                out.sendall(data)
+            out.shutdown(socket.SHUT_WR)
+            _join(children)
+        elapsed = time.perf_counter() - started
+    return chunks * chunk_bytes / elapsed / 1e6
+
+
+def reading_mb_s(chunk_bytes: int, total_bytes: int) -> float:
+    """MB/s from a file (in the page cache) over a relay into a sink that throws it away."""
+    chunks = max(1, total_bytes // chunk_bytes)
+    with tempfile.NamedTemporaryFile(prefix="daybook-limit-", dir=_data_dir()) as file:
+        data = os.urandom(chunk_bytes)
+        for _ in range(chunks):
+            file.write(data)
+        file.flush()
+        sink, relay = _listener(), _listener()
+        children = [
+            _fork(lambda: _swallow(sink, chunk_bytes)),
+            _fork(lambda: _relay(relay, [sink.getsockname()], chunk_bytes)),
+        ]
+        started = time.perf_counter()
+        with socket.create_connection(relay.getsockname()) as out:
+            _tune(out)
+            for i in range(chunks):
+                out.sendall(os.pread(file.fileno(), chunk_bytes, i * chunk_bytes))
+            out.shutdown(socket.SHUT_WR)
+            _join(children)
+        elapsed = time.perf_counter() - started
+    return chunks * chunk_bytes / elapsed / 1e6
+
+
+def _data_dir() -> str:
+    """Where the measured files lie: a disk, not a file system in memory."""
+    return os.environ.get("DAYBOOK_BENCH_DIR", os.getcwd())
+
+
+def _listener() -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(30)
+    return listener
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _fork(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(120)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _join(children: list[int]) -> None:
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
+def _relay(listener: socket.socket, targets: list[tuple[str, int]], chunk_bytes: int) -> None:
+    source, _ = listener.accept()
+    outs = [socket.create_connection(target) for target in targets]
+    for out in outs:
+        _tune(out)
+    buffer = memoryview(bytearray(max(chunk_bytes, 1 << 20)))
+    while count := source.recv_into(buffer):
+        for out in outs:
+            out.sendall(buffer[:count])
+    for out in outs:
+        out.close()
+
+
+def _swallow(listener: socket.socket, chunk_bytes: int) -> None:
+    source, _ = listener.accept()
+    buffer = memoryview(bytearray(max(chunk_bytes, 1 << 20)))
+    while source.recv_into(buffer):
+        pass
+
+
+def _write_file(listener: socket.socket, path: Path, chunk_bytes: int, chunks: int) -> None:
+    source, _ = listener.accept()
+    size = (chunk_bytes + BLOCK - 1) // BLOCK * BLOCK
+    buffer = mmap.mmap(-1, size)
+    view = memoryview(buffer)
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+    os.posix_fallocate(file, 0, min(size * chunks, 1 << 30))
+    offset = 0
+    while True:
+        filled = 0
+        while filled < chunk_bytes and (count := source.recv_into(view[filled:chunk_bytes])):
+            filled += count
+        if not filled:
+            return
+        os.pwritev(file, [view], offset, os.RWF_DSYNC)
+        offset = (offset + size) % (1 << 30)

@@ -1,0 +1,157 @@
+"""The records of ledgers in the metadata store: create, read, compare-and-swap, delete."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TypeAlias, assert_never
+
+import trio
+
+from bookie.errors import NoSuchLedgerError
+from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
+from bookie.ledger.protocol.update import (
+    Conflict,
+    Decide,
+    Event,
+    Gone,
+    Missing,
+    NotAllowed,
+    NotDone,
+    Read,
+    Settled,
+    Stored,
+    Unavailable,
+    Unknown,
+    UpdateProtocol,
+    Write,
+    Written,
+)
+from bookie.registry import LedgerPaths, list_ledgers, new_ledger_id, prune_parents
+from wire.metadata.store import (
+    ANY,
+    MetadataStore,
+    NoRecordError,
+    OutcomeUnknownError,
+    RecordExistsError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
+
+UpdateResult: TypeAlias = Settled | NotAllowed | NotDone | Gone
+
+_PAUSE_S = 0.1
+_PAUSE_S_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMetadata:
+    metadata: LedgerMetadata
+    version: int
+
+
+class Catalog:
+    def __init__(self, store: MetadataStore, paths: LedgerPaths, rng: Random) -> None:
+        self.store = store
+        self.paths = paths
+        self._rng = rng
+
+    async def create(
+        self, metadata: LedgerMetadata, janitor: trio.Nursery
+    ) -> tuple[int, StoredMetadata]:
+        """Store the metadata of a new ledger; return its id.
+
+        A creation whose outcome is unknown is looked up: a token tells ours from another's.
+        """
+        metadata = replace(metadata, creator_token=self._rng.getrandbits(62) + 1)
+        value = encode_metadata(metadata)
+        while True:
+            ledger_id = await new_ledger_id(self.store, self.paths, janitor)
+            if await self._create(self.paths.ledger(ledger_id), value, metadata.creator_token):
+                return ledger_id, StoredMetadata(metadata, 0)
+
+    async def _create(self, path: str, value: bytes, token: int) -> bool:
+        """False if there is a ledger of somebody else with that id."""
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                await self.store.create(path, value, make_parents=True)
+            except RecordExistsError:
+                record = await self.store.get(path)
+                return record is not None and decode_metadata(record.value).creator_token == token
+            except OutcomeUnknownError:
+                continue  # Either it is there now, and ours, or it can be created.
+            except NoRecordError:
+                # Whoever deletes the neighbours removes the parents that we create.
+                await trio.sleep(self._rng.uniform(0, pause_s))
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                continue
+            return True
+
+    async def read(self, ledger_id: int) -> StoredMetadata:
+        """NoSuchLedgerError only if the store, asked for its newest state, has none."""
+        path = self.paths.ledger(ledger_id)
+        record = await self.store.get(path)
+        if record is None:
+            await self.store.sync(path)
+            record = await self.store.get(path)
+        if record is None:
+            raise NoSuchLedgerError(ledger_id)
+        metadata = decode_metadata(record.value, record.stat.created_ms)
+        return StoredMetadata(metadata, record.stat.version)
+
+    async def update(self, ledger_id: int, stored: StoredMetadata, decide: Decide) -> UpdateResult:
+        """Change the metadata as `decide` wants; `stored` is what the caller has read last."""
+        protocol = UpdateProtocol(decide)
+        effect = protocol.start(stored.metadata, stored.version)
+        pause_s = _PAUSE_S
+        while True:
+            match effect:
+                case Write(metadata, version):
+                    event = await self._write(ledger_id, metadata, version)
+                case Read(patiently):
+                    if patiently:
+                        await trio.sleep(self._rng.uniform(pause_s / 2, pause_s))
+                        pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                    event = await self._read(ledger_id)
+                case Settled() | NotAllowed() | NotDone() | Gone():
+                    return effect
+                case _:
+                    assert_never(effect)
+            effect = protocol.step(event)
+
+    async def _write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Event:
+        path = self.paths.ledger(ledger_id)
+        try:
+            return Written(await self.store.set(path, encode_metadata(metadata), version))
+        except VersionConflictError:
+            return Conflict()
+        except NoRecordError:
+            return Missing()
+        except OutcomeUnknownError:
+            return Unknown()
+        except StoreUnavailableError:
+            return Unavailable()
+
+    async def _read(self, ledger_id: int) -> Event:
+        try:
+            stored = await self.read(ledger_id)
+        except NoSuchLedgerError:
+            return Missing()
+        except StoreUnavailableError:
+            return Unavailable()
+        return Stored(stored.metadata, stored.version)
+
+    async def delete(self, ledger_id: int) -> None:
+        """One that is not there is deleted already."""
+        while True:
+            try:
+                await self.store.delete(self.paths.ledger(ledger_id), ANY)
+            except OutcomeUnknownError:
+                continue
+            except NoRecordError:
+                return
+            await prune_parents(self.store, self.paths, ledger_id)
+            return
+
+    def list(self) -> AsyncIterator[int]:
+        return list_ledgers(self.store, self.paths)

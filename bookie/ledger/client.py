@@ -1,0 +1,162 @@
+"""The way in: create, open, recover and delete ledgers.
+
+    async with open_ledger_client(store=store, network=network, rng=rng, clock=clock,
+                                  arenas=arenas, flusher=flusher) as client:
+        writer = await client.create(Quorums(3, 3, 2))
+        entry_id = writer.append([payload])
+        await writer.wait_confirmed(entry_id)
+        await writer.close()
+
+        reader = await client.open(writer.ledger_id, recover=True)
+        entries = await reader.read(0, reader.last_add_confirmed, max_bytes=1 << 20)
+
+Nothing that a client starts outlives its block; writers that are still open then are abandoned.
+Errors are those of `bookie.errors`; what the metadata store reports passes through.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from random import Random
+
+import trio
+
+from bookie.errors import UnauthorizedError
+from bookie.ledger.bookies import Bookies
+from bookie.ledger.catalog import Catalog, StoredMetadata
+from bookie.ledger.context import LedgerContext, LedgerLimits
+from bookie.ledger.ensemble import BookieDirectory
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol.placement import Fragment, Quorums
+from bookie.ledger.reader import LedgerReader, open_reader
+from bookie.ledger.recoverer import recover_ledger
+from bookie.ledger.writer import LedgerWriter
+from bookie.registry import LedgerPaths
+from wire.arena import ArenaPool
+from wire.clock import WallClock
+from wire.digest import DigestType
+from wire.metadata.store import MetadataStore
+from wire.outbox import Flusher
+from wire.transport import Network
+
+__all__ = [
+    "DigestType",
+    "LedgerClient",
+    "LedgerLimits",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerWriter",
+    "Quorums",
+    "open_ledger_client",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class LedgerClient:
+    """Ledgers of one cluster.  See `open_ledger_client`."""
+
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
+
+    @property
+    def directory(self) -> BookieDirectory:
+        """The bookies of the cluster: who can be written to, who has failed lately."""
+        return self._context.directory
+
+    async def create(
+        self,
+        quorums: Quorums,
+        *,
+        custom: Mapping[str, bytes] | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+    ) -> LedgerWriter:
+        """A new ledger, and its only writer.  NotEnoughBookiesError if entries could not be
+        confirmed now; with fewer than an ensemble the ledger starts under-replicated."""
+        if quorums.ack == 1 and quorums.write > 1:
+            _log.warning(
+                "an ack quorum of 1: an entry is confirmed while only one bookie holds it, and one"
+                " bookie away stalls recovery"
+            )
+        choice = await self._context.directory.choose(quorums)
+        metadata = LedgerMetadata(
+            quorums=quorums,
+            fragments=(Fragment(0, choice.ensemble),),
+            digest_type=digest_type,
+            password=password,
+            custom=dict(custom or {}),
+        )
+        ledger_id, stored = await self._context.catalog.create(metadata, self._context.nursery)
+        return LedgerWriter(self._context, ledger_id, stored, choice.missing)
+
+    async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
+        """Open a ledger to read it.
+
+        With `recover` its writer is fenced, and the ledger closed, unless it is closed already.
+        Without, nobody notices, and the reader sees what is confirmed so far.
+        """
+        stored = await self._context.catalog.read(ledger_id)
+        if stored.metadata.password not in (None, password):
+            raise UnauthorizedError(f"ledger {ledger_id} has another password")
+        if recover and not stored.metadata.closed:
+            stored = await recover_ledger(self._context, ledger_id, stored)
+        return await open_reader(self._context, ledger_id, stored)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Forget a ledger; bookies give its space back later.  One that is not there is fine."""
+        await self._context.catalog.delete(ledger_id)
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """NoSuchLedgerError only if the metadata store says that there is none."""
+        return (await self.stored_metadata(ledger_id)).metadata
+
+    async def stored_metadata(self, ledger_id: int) -> StoredMetadata:
+        """The metadata with their version."""
+        return await self._context.catalog.read(ledger_id)
+
+    def list_ledgers(self) -> AsyncIterator[int]:
+        """The ids of all ledgers, ascending."""
+        return self._context.catalog.list()
+
+
+@asynccontextmanager
+async def open_ledger_client(
+    *,
+    store: MetadataStore,
+    network: Network,
+    rng: Random,
+    clock: WallClock,
+    arenas: ArenaPool,
+    flusher: Flusher,
+    limits: LedgerLimits | None = None,
+    root: str = "/ledgers",
+) -> AsyncGenerator[LedgerClient]:
+    """A client for an `async with`.  `flusher` runs in the caller's nursery."""
+    limits = limits or LedgerLimits()
+    paths = LedgerPaths(root)
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        directory = BookieDirectory(store, paths, rng, limits.directory)
+        bookies = Bookies(
+            network=network,
+            arenas=arenas,
+            flusher=flusher,
+            resolve=directory.resolve,
+            observer=directory,
+            nursery=nursery,
+            limits=limits.bookies,
+        )
+        nursery.start_soon(bookies.run)
+        nursery.start_soon(directory.follow)
+        nursery.start_soon(directory.probe, bookies)
+        try:
+            context = LedgerContext(
+                Catalog(store, paths, rng), directory, bookies, nursery, limits, rng, clock
+            )
+            yield LedgerClient(context)
+        except Exception as caught:
+            error = caught  # Raised below: the caller's error is not a group.
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

@@ -1,0 +1,51 @@
+"""What the shells of one ledger client share: its limits, its bookies, its place for tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from bookie.ledger.bookies import BookieLimits, Bookies
+from bookie.ledger.catalog import Catalog
+from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from bookie.ledger.marks import mark_under_replicated
+from bookie.ledger.protocol.placement import BookieId
+from wire.clock import WallClock
+from wire.metadata.store import MetadataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLimits:
+    bookies: BookieLimits = field(default_factory=BookieLimits)
+    directory: DirectoryLimits = field(default_factory=DirectoryLimits)
+    change_retry_s: float = 1.0  # an ensemble change that the metadata store did not answer
+    slow_read_s: float = 1.0  # then another copy is asked for, too
+    read_entries_max: int = 256  # under way at once, for one call
+    recovery_attempts: int = 3  # when the metadata change underneath
+    recovery_reads_max: int = 16
+    mark_attempts: int = 10
+    mark_retry_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContext:
+    catalog: Catalog
+    directory: BookieDirectory
+    bookies: Bookies
+    nursery: trio.Nursery
+    limits: LedgerLimits
+    rng: Random
+    clock: WallClock
+
+    async def mark_under_replicated(self, ledger_id: int, missing: Sequence[BookieId]) -> None:
+        """Say so in the metadata store; without an answer there, try for a while."""
+        for _ in range(self.limits.mark_attempts):
+            try:
+                await mark_under_replicated(
+                    self.catalog.store, self.catalog.paths, ledger_id, missing, self.clock.now_ms()
+                )
+            except MetadataError:
+                await trio.sleep(self.rng.uniform(0.5, 1.5) * self.limits.mark_retry_s)
+            else:
+                return

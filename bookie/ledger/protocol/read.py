@@ -1,0 +1,223 @@
+"""How entries are read: from one bookie of their write set, then from the next.
+
+An entry is asked of one bookie; on any failure (no answer in time, an error, bytes that do not
+match their digest, or "I do not have it") the next one of its write set is asked.  It is *absent*
+only if every bookie of its write set said so.  If all were asked, none had it, and one could not
+say, nothing is known: an entry that cannot be had now is not an entry that is not there.
+
+    protocol = ReadProtocol(quorums, fragments, first=7, count=3, prefer=(b2,))
+    effects = protocol.step(Start())       # Ask(b2, 7, 3)
+
+Bookies in `prefer` are asked first where they hold the entry, those in `avoid` last.  Who may read
+up to where (the LAC of an open ledger, the end of a closed one) is decided before.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums, fragment_at
+
+
+class Verdict(Enum):
+    """What one answer of one bookie says about one entry."""
+
+    FOUND = auto()  # here it is, and its digest matches
+    ABSENT = auto()  # the bookie says that it has no such entry, or no such ledger
+    UNKNOWN = auto()  # anything else, and no answer at all
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    bookie: BookieId
+    entry_id: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What has been asked takes long: ask the next ones, too."""
+
+
+Event: TypeAlias = Start | Answered | Slow
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    bookie: BookieId
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer that came last is the one to take."""
+
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    entry_id: int
+    absent: bool  # else unknown
+
+
+Effect: TypeAlias = Ask | Found | Failed
+
+
+class Inquiry:
+    """One entry, and what the bookies of its write set have said about it."""
+
+    __slots__ = ("_absent", "_order", "_unknown", "asked")
+
+    def __init__(self, order: Sequence[BookieId]) -> None:
+        self._order = order
+        self._absent: set[BookieId] = set()
+        self._unknown: set[BookieId] = set()
+        self.asked = 0
+
+    def next(self) -> BookieId | None:
+        """Whom to ask next; None if all have been."""
+        if self.asked == len(self._order):
+            return None
+        self.asked += 1
+        return self._order[self.asked - 1]
+
+    def rest(self) -> Iterator[BookieId]:
+        while (bookie := self.next()) is not None:
+            yield bookie
+
+    def answered(self, bookie: BookieId, verdict: Verdict) -> None:
+        """Take down an answer that is not FOUND."""
+        if bookie in self._order:
+            (self._absent if verdict is Verdict.ABSENT else self._unknown).add(bookie)
+
+    @property
+    def absences(self) -> int:
+        return len(self._absent)
+
+    @property
+    def exhausted(self) -> bool:
+        """Everybody was asked, and everybody has answered."""
+        return len(self._absent | self._unknown) == len(self._order)
+
+    @property
+    def waiting(self) -> bool:
+        """Somebody who was asked has not answered."""
+        return len(self._absent | self._unknown) < self.asked
+
+    def snapshot(self) -> "InquirySnapshot":
+        absent, unknown = tuple(sorted(self._absent)), tuple(sorted(self._unknown))
+        return tuple(self._order), absent, unknown, self.asked
+
+    @classmethod
+    def restored(cls, snapshot: "InquirySnapshot") -> "Inquiry":
+        order, absent, unknown, asked = snapshot
+        inquiry = cls(order)
+        inquiry._absent, inquiry._unknown, inquiry.asked = set(absent), set(unknown), asked
+        return inquiry
+
+
+InquirySnapshot: TypeAlias = tuple[
+    tuple[BookieId, ...], tuple[BookieId, ...], tuple[BookieId, ...], int
+]
+
+
+def asking_order(
+    quorums: Quorums,
+    fragments: Sequence[Fragment],
+    entry_id: int,
+    prefer: Collection[BookieId] = (),
+    avoid: Collection[BookieId] = (),
+) -> list[BookieId]:
+    """The write set of an entry, those in `prefer` first, those in `avoid` last."""
+    ensemble = fragment_at(fragments, entry_id).ensemble
+    write_set = [ensemble[position] for position in quorums.write_set(entry_id)]
+    write_set.sort(key=lambda bookie: (bookie in avoid, bookie not in prefer))
+    return write_set
+
+
+class ReadProtocol:
+    """Reads `count` entries from `first` on."""
+
+    def __init__(
+        self,
+        quorums: Quorums,
+        fragments: Sequence[Fragment],
+        first: int,
+        count: int,
+        *,
+        prefer: Collection[BookieId] = (),
+        avoid: Collection[BookieId] = (),
+    ) -> None:
+        self._quorums = quorums
+        self._fragments = fragments
+        self._first = first
+        self._count = count
+        self._prefer = prefer
+        self._avoid = avoid
+        self._open: dict[int, Inquiry] = {}  # undecided entries
+        self._effects: list[Effect] = []
+
+    @property
+    def done(self) -> bool:
+        return not self._open
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Start():
+                self._start()
+            case Answered(bookie, entry_id, verdict):
+                self._answered(bookie, entry_id, verdict)
+            case Slow():
+                for entry_id, inquiry in self._open.items():
+                    self._ask_next(entry_id, inquiry)
+            case _:
+                assert_never(event)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _start(self) -> None:
+        run: Ask | None = None
+        for entry_id in range(self._first, self._first + self._count):
+            order = asking_order(
+                self._quorums, self._fragments, entry_id, self._prefer, self._avoid
+            )
+            inquiry = self._open[entry_id] = Inquiry(order)
+            bookie = inquiry.next()
+            assert bookie is not None
+            if run is not None and run.bookie == bookie:
+                run = Ask(bookie, run.first, run.count + 1)
+                continue
+            if run is not None:
+                self._effects.append(run)
+            run = Ask(bookie, entry_id, 1)
+        if run is not None:
+            self._effects.append(run)
+
+    def _answered(self, bookie: BookieId, entry_id: int, verdict: Verdict) -> None:
+        inquiry = self._open.get(entry_id)
+        if inquiry is None:
+            return  # Decided by an answer that came before.
+        if verdict is Verdict.FOUND:
+            del self._open[entry_id]
+            self._effects.append(Found(entry_id))
+            return
+        inquiry.answered(bookie, verdict)
+        if inquiry.exhausted:
+            del self._open[entry_id]
+            absent = inquiry.absences == self._quorums.write
+            self._effects.append(Failed(entry_id, absent))
+        elif not inquiry.waiting:
+            self._ask_next(entry_id, inquiry)
+
+    def _ask_next(self, entry_id: int, inquiry: Inquiry) -> None:
+        bookie = inquiry.next()
+        if bookie is not None:
+            self._effects.append(Ask(bookie, entry_id, 1))

@@ -1,0 +1,387 @@
+"""How one writer appends entries to one ledger.
+
+An entry is *confirmed* once AQ bookies of its write set hold it and every entry before it is
+confirmed; the newest confirmed entry is the LAC (last add confirmed).  When a bookie fails, the
+writer asks for an ensemble change: a fragment that starts at LAC + 1 with another bookie in its
+place, which is sent what is not confirmed yet.  The LAC stands still until the change is settled:
+else the new fragment would claim entries that its bookies were never sent.
+
+If nobody can take the place (`ChangePostponed`) the writer goes on *degraded*: the missing bookie
+is sent nothing, and the others confirm.  When too few are left for that, appends wait (`Starved`);
+a bookie that returns then is sent everything behind the LAC, so that it has no gap there.  As long
+as the others suffice a returned bookie is left out: what it missed is for the next ledger to mend.
+
+A fenced writer withdraws, and so does one whose ledger is no longer open: which of its unconfirmed
+entries the ledger keeps, recovery decides.
+
+               AddFailed, SpareFound
+        OPEN ------------------------> REPLACING
+          ^                              |   |
+          |`-- EnsembleChanged ----------'   |
+          |`-- ChangePostponed --------------'
+          `--> WITHDRAWN, from both: Refused, Stop
+
+Feed events to `step` and carry out, in order, the effects that it returns.  Runs are (first,
+count).  Payloads are not known here: `Send` names the entries, the shell has their bytes.
+Recovery writes back with the same machine.  After the TLA+ specification: ClientSendsAddEntry
+Requests, ClientChangesEnsemble, ClientResendsPendingAddOp.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Quorums
+
+# -- Events: what has happened
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The bookie holds these entries, durably."""
+
+    bookie: BookieId
+    first: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AddFailed:
+    """The bookie answered with an error, or not in time, or the connection to it was lost."""
+
+    bookie: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleChanged:
+    """The fragment that starts at LAC + 1 with these bookies is in the metadata."""
+
+    ensemble: Ensemble
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePostponed:
+    """The metadata are certainly unchanged: nobody can take the place, or the store is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareFound:
+    """A change that was postponed is worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieReturned:
+    """A bookie that was missing answers again."""
+
+    bookie: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A bookie refused for good (fenced), or the ledger is no longer open in the metadata."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The owner of the writer is done with the ledger."""
+
+
+Event: TypeAlias = (
+    Append
+    | Added
+    | AddFailed
+    | EnsembleChanged
+    | ChangePostponed
+    | SpareFound
+    | BookieReturned
+    | Refused
+    | Stop
+)
+
+
+# -- Effects: what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these entries to each of these bookies."""
+
+    first: int
+    count: int
+    to: Ensemble
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEnsemble:
+    """Replace these members of the ensemble, as far as there are others, from that entry on."""
+
+    first_entry_id: int
+    failed: Ensemble
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """Appends wait until one of these is back, or a spare is found."""
+
+    missing: Ensemble
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Nothing is written any more.  Of these entries recovery decides which the ledger keeps."""
+
+    first: int
+    count: int
+    reason: str
+
+
+Effect: TypeAlias = Send | ChangeEnsemble | Confirm | Starved | Withdraw
+
+
+# -- The state machine
+
+
+class State(Enum):
+    OPEN = auto()
+    REPLACING = auto()
+    WITHDRAWN = auto()
+
+
+Snapshot: TypeAlias = tuple[State, Ensemble, tuple[int, ...], int, int, tuple[int, ...], bool, bool]
+
+
+class WriteProtocol:
+    """`missing` are members of the ensemble that are known to be away from the start."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        quorums: Quorums,
+        *,
+        lac: int = NO_ENTRY,
+        missing: Iterable[BookieId] = (),
+    ) -> None:
+        assert len(set(ensemble)) == quorums.ensemble
+        self.quorums = quorums
+        self.state = State.OPEN
+        self.ensemble = ensemble
+        self.last_add_pushed = lac
+        self.lac = lac
+        self._missing = {ensemble.index(bookie) for bookie in missing}  # sent nothing
+        self._acks: deque[int] = deque()  # of LAC + 1 and on: positions that hold it, as bits
+        self._untried = False  # somebody failed whom no change has tried to replace
+        self._starved = False
+        self._effects: list[Effect] = []
+        self._everybody = quorums.write == quorums.ensemble
+        self._live: Ensemble = ()
+        self._positions: dict[BookieId, int] = {}
+        self._ensemble_is(ensemble)
+
+    @property
+    def under_replicated(self) -> bool:
+        """Some bookie is sent nothing."""
+        return bool(self._missing)
+
+    @property
+    def missing(self) -> Ensemble:
+        return tuple(self.ensemble[position] for position in sorted(self._missing))
+
+    @property
+    def starved(self) -> bool:
+        """Some write set has no ack quorum: appends wait."""
+        return self._starved
+
+    def step(self, event: Event) -> list[Effect]:
+        if self.state is not State.WITHDRAWN:
+            match event:
+                case Added(bookie, first, count):
+                    self._added(bookie, first, count)
+                case Append(count):
+                    self._append(count)
+                case AddFailed(bookie):
+                    self._add_failed(bookie)
+                case EnsembleChanged(ensemble):
+                    self._ensemble_changed(ensemble)
+                case ChangePostponed():
+                    self._change_postponed()
+                case SpareFound():
+                    self._untried = True
+                    self._replace()
+                case BookieReturned(bookie):
+                    self._bookie_returned(bookie)
+                case Refused(reason):
+                    self._withdraw(reason)
+                case Stop():
+                    self._withdraw("stopped by its owner")
+                case _:
+                    assert_never(event)
+        assert len(self._acks) == self.last_add_pushed - self.lac
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _append(self, count: int) -> None:
+        first = self.last_add_pushed + 1
+        self.last_add_pushed += count
+        if count == 1:
+            self._acks.append(0)
+        else:
+            self._acks.extend([0] * count)
+        if self._everybody:
+            self._emit(Send(first, count, self._live))
+            return
+        for entry_id in range(first, first + count):
+            positions = self.quorums.write_set(entry_id)
+            to = tuple(self.ensemble[p] for p in positions if p not in self._missing)
+            self._emit(Send(entry_id, 1, to))
+
+    def _added(self, bookie: BookieId, first: int, count: int) -> None:
+        position = self._positions.get(bookie)
+        if position is None:
+            return  # It has been replaced: nobody would look for the entry there.
+        bit = 1 << position
+        head = self.lac + 1
+        acks = self._acks
+        for index in range(max(first - head, 0), min(first + count - head, len(acks))):
+            if self._everybody or self.quorums.holds(position, head + index):
+                acks[index] |= bit
+        self._confirm()
+
+    def _add_failed(self, bookie: BookieId) -> None:
+        position = self._positions.get(bookie)
+        if position is not None and position not in self._missing:
+            self._missing.add(position)
+            self._membership_changed()
+            self._untried = True
+            self._replace()
+
+    def _replace(self) -> None:
+        if self._missing and self._untried and self.state is State.OPEN:
+            self._untried = False
+            self.state = State.REPLACING
+            self._emit(ChangeEnsemble(self.lac + 1, self.missing))
+
+    def _ensemble_changed(self, ensemble: Ensemble) -> None:
+        assert self.state is State.REPLACING
+        assert len(set(ensemble)) == self.quorums.ensemble
+        newcomers = [p for p, bookie in enumerate(self.ensemble) if ensemble[p] != bookie]
+        kept = ~sum(1 << position for position in newcomers)
+        for index, positions in enumerate(self._acks):
+            self._acks[index] = positions & kept
+        self._missing.difference_update(newcomers)
+        self._ensemble_is(ensemble)
+        for position in newcomers:
+            self._send_pending(position)
+        self._settled()
+
+    def _change_postponed(self) -> None:
+        assert self.state is State.REPLACING
+        self._settled()
+
+    def _settled(self) -> None:
+        self.state = State.OPEN
+        self._untried = self._untried and bool(self._missing)
+        # A bookie that failed meanwhile comes next.  The LAC moves only if that starts no change.
+        self._replace()
+        self._confirm()
+
+    def _bookie_returned(self, bookie: BookieId) -> None:
+        position = self._positions.get(bookie)
+        if self._starved and position in self._missing:
+            self._missing.discard(position)
+            self._membership_changed()
+            self._send_pending(position)
+
+    def _withdraw(self, reason: str) -> None:
+        self.state = State.WITHDRAWN
+        self._emit(Withdraw(self.lac + 1, self.last_add_pushed - self.lac, reason))
+
+    def _send_pending(self, position: int) -> None:
+        """Send what is not confirmed to that bookie, unless it has said that it holds it."""
+        bookie = (self.ensemble[position],)
+        for first, count in self._runs_without(position):
+            self._emit(Send(first, count, bookie))
+
+    def _runs_without(self, position: int) -> Iterator[tuple[int, int]]:
+        first = count = 0
+        for entry_id, positions in enumerate(self._acks, self.lac + 1):
+            if positions >> position & 1 or not self.quorums.holds(position, entry_id):
+                if count:
+                    yield first, count
+                count = 0
+            else:
+                first = first if count else entry_id
+                count += 1
+        if count:
+            yield first, count
+
+    def _confirm(self) -> None:
+        """Confirm from the head.  Worked out anew each time, so that no flag can go stale."""
+        if self.state is not State.OPEN:
+            return
+        first = self.lac + 1
+        acks, ack_quorum = self._acks, self.quorums.ack
+        while acks and acks[0].bit_count() >= ack_quorum:
+            acks.popleft()
+            self.lac += 1
+        if self.lac >= first:
+            self._emit(Confirm(first, self.lac + 1 - first))
+
+    def _ensemble_is(self, ensemble: Ensemble) -> None:
+        self.ensemble = ensemble
+        self._positions = {bookie: position for position, bookie in enumerate(ensemble)}
+        self._membership_changed()
+
+    def _membership_changed(self) -> None:
+        live = [p for p in range(self.quorums.ensemble) if p not in self._missing]
+        self._live = tuple(self.ensemble[position] for position in live)
+        starved = not self.quorums.can_confirm(live)
+        if starved:
+            self._emit(Starved(self.missing))
+        self._starved = starved
+
+    def _emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    # -- for searches
+
+    def snapshot(self) -> Snapshot:
+        """All of the state between two steps."""
+        return (
+            self.state,
+            self.ensemble,
+            tuple(sorted(self._missing)),
+            self.lac,
+            self.last_add_pushed,
+            tuple(self._acks),
+            self._untried,
+            self._starved,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        state, ensemble, missing, lac, pushed, acks, untried, starved = snapshot
+        self.state, self.lac, self.last_add_pushed = state, lac, pushed
+        self._missing, self._acks = set(missing), deque(acks)
+        self._ensemble_is(ensemble)
+        self._untried, self._starved = untried, starved
+        self._effects.clear()
+
+    def canonical(self) -> Snapshot:
+        """The same for states that nobody can tell apart."""
+        if self.state is State.WITHDRAWN:
+            return (self.state, self.ensemble, (), self.lac, self.last_add_pushed, (), False, False)
+        return self.snapshot()

@@ -1,0 +1,255 @@
+"""Brings a ledger to its end: the shell of `RecoverProtocol`.
+
+What recovery changes in the metadata are two writes: IN_RECOVERY before anything else, and the end
+with everything that was found on the way.  It may be cancelled, or fail, at any time in between.
+"""
+
+from functools import partial
+from typing import assert_never
+
+import trio
+
+from bookie.errors import (
+    LedgerError,
+    NoSuchLedgerError,
+    RecoveryAbortedError,
+    UnauthorizedError,
+)
+from bookie.ledger.bookies import Lane, Purpose
+from bookie.ledger.catalog import StoredMetadata, UpdateResult
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.protocol.placement import BookieId, Ensemble
+from bookie.ledger.protocol.read import Verdict
+from bookie.ledger.protocol.recover import (
+    Abort,
+    CloseLedger,
+    Drop,
+    Effect,
+    Event,
+    Fence,
+    FenceAnswered,
+    FencingRead,
+    LastEntry,
+    ReadAnswered,
+    RecoverProtocol,
+    Start,
+)
+from bookie.ledger.protocol.update import (
+    Gone,
+    NotAllowed,
+    NotDone,
+    Settled,
+    close_by_recovery,
+    mark_in_recovery,
+)
+from bookie.ledger.protocol.write import (
+    Added,
+    AddFailed,
+    ChangeEnsemble,
+    ChangePostponed,
+    Confirm,
+    EnsembleChanged,
+    Send,
+)
+from bookie.ledger.reader import digester_of, verdict_of
+from wire.digest import master_key
+from wire.entry import Entry, decode_entry, encode_header
+from wire.errors import WireError
+from wire.messages.bookie import LAST_ENTRY, Status, encode_add_header
+from wire.metadata.store import StoreUnavailableError
+from wire.transport import Buffer
+
+
+async def recover_ledger(
+    context: LedgerContext, ledger_id: int, stored: StoredMetadata
+) -> StoredMetadata:
+    """Fence, recover and close; return the metadata of the closed ledger.
+
+    RecoveryAbortedError when it cannot be decided now where the ledger ends.
+    """
+    for _ in range(context.limits.recovery_attempts):
+        marked = _stored(
+            ledger_id, await context.catalog.update(ledger_id, stored, mark_in_recovery)
+        )
+        if marked.metadata.closed:
+            return marked
+        attempt = _Recovery(context, ledger_id, marked)
+        try:
+            end = await attempt.run()
+        finally:
+            attempt.close()
+        decide = close_by_recovery(marked.version, end.last_entry_id, end.length, end.changes)
+        result = await context.catalog.update(ledger_id, marked, decide)
+        if isinstance(result, NotAllowed):
+            # Somebody moved copies meanwhile: decide anew, about what is stored now.
+            stored = StoredMetadata(result.metadata, result.version)
+            continue
+        return _stored(ledger_id, result)
+    raise RecoveryAbortedError(f"the metadata of ledger {ledger_id} keep changing")
+
+
+def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
+    match result:
+        case Settled(metadata, version) | NotAllowed(metadata, version):
+            return StoredMetadata(metadata, version)
+        case Gone():
+            raise NoSuchLedgerError(ledger_id)
+        case NotDone():
+            raise StoreUnavailableError(f"ledger {ledger_id} could not be recovered now")
+        case _:
+            assert_never(result)
+
+
+class _Recovery:
+    """One attempt, about metadata of one version."""
+
+    def __init__(self, context: LedgerContext, ledger_id: int, marked: StoredMetadata) -> None:
+        metadata = marked.metadata
+        self._context = context
+        self._ledger_id = ledger_id
+        self._digester = digester_of(metadata)
+        self._master_key = master_key(metadata.password or b"")
+        self._protocol = RecoverProtocol(
+            metadata.quorums, metadata.fragments, reads_max=context.limits.recovery_reads_max
+        )
+        self._lanes: dict[BookieId, Lane] = {}
+        self._entries: dict[int, Entry] = {}
+        self._frames: dict[int, list[Buffer]] = {}
+        self._inbox: list[Event] = []
+        self._stepping = False
+        self._ended = trio.Event()
+        self._end: CloseLedger | None = None
+        self._error: LedgerError | None = None
+
+    async def run(self) -> CloseLedger:
+        self._feed(Start())
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._end is not None
+        return self._end
+
+    def close(self) -> None:
+        self._ended.set()
+        for lane in self._lanes.values():
+            lane.close()
+        self._entries.clear()
+        self._frames.clear()
+
+    # -- what bookies say
+
+    def added(self, bookie: BookieId, first: int, count: int) -> None:
+        self._feed(Added(bookie, first, count))
+
+    def add_failed(self, bookie: BookieId, reason: str) -> None:
+        self._feed(AddFailed(bookie))
+
+    def add_refused(self, bookie: BookieId, status: Status) -> None:
+        # A recovery add is refused by a bookie only if it was deleted or has another key there.
+        self._feed(AddFailed(bookie))
+
+    def _fenced(self, bookie: BookieId, status: Status | None, buffer: memoryview) -> None:
+        last: LastEntry | None = None
+        fenced = verdict_of(status) is Verdict.ABSENT
+        if status is Status.UNAUTHORIZED:
+            self._fail(UnauthorizedError(f"ledger {self._ledger_id}: bookie {bookie} has a key"))
+        elif status is Status.OK:
+            fenced = True
+            try:
+                entry = decode_entry(buffer, self._digester, self._ledger_id, None)
+                last = LastEntry(entry.entry_id, entry.lac, entry.length)
+            except WireError:
+                pass  # It has fenced; what its last entry says is not to be believed.
+        self._feed(FenceAnswered(bookie, fenced, last))
+
+    def _read(
+        self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
+    ) -> None:
+        if self._ended.is_set() or not self._protocol.wants(entry_id):
+            return
+        verdict, length = verdict_of(status), 0
+        if status is Status.OK:
+            try:
+                entry = decode_entry(buffer, self._digester, self._ledger_id, entry_id)
+            except WireError:
+                verdict = Verdict.UNKNOWN  # It has the entry, and cannot say what it is.
+            else:
+                verdict, length = Verdict.FOUND, entry.length
+                self._entries[entry_id] = entry
+        self._feed(ReadAnswered(bookie, entry_id, verdict, length))
+
+    # -- carrying out
+
+    def _feed(self, event: Event) -> None:
+        """Step, and carry out what is asked for; what that brings about waits its turn."""
+        self._inbox.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inbox and not self._ended.is_set():
+                for effect in self._protocol.step(self._inbox.pop(0)):
+                    self._perform(effect)
+        finally:
+            self._stepping = False
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Fence(bookies):
+                for bookie in bookies:
+                    self._fence(bookie)
+            case FencingRead(bookie, first, count):
+                for entry_id in range(first, first + count):
+                    callback = partial(self._read, bookie, entry_id)
+                    self._lane(bookie).read(entry_id, callback, fence_key=self._master_key)
+            case Send(first, count, to):
+                self._send(first, count, to)
+            case Confirm(first, count):
+                for entry_id in range(first, first + count):
+                    del self._entries[entry_id], self._frames[entry_id]
+            case Drop(entry_id):
+                del self._entries[entry_id]
+            case ChangeEnsemble(_, failed):
+                ensemble = self._context.directory.replace(self._protocol.ensemble, failed)
+                self._feed(EnsembleChanged(ensemble) if ensemble else ChangePostponed())
+            case CloseLedger():
+                self._end = effect
+                self._ended.set()
+            case Abort(reason):
+                self._fail(RecoveryAbortedError(f"ledger {self._ledger_id}: {reason}"))
+            case _:
+                assert_never(effect)
+
+    def _fail(self, error: LedgerError) -> None:
+        self._error = self._error or error
+        self._ended.set()
+
+    def _fence(self, bookie: BookieId) -> None:
+        callback = partial(self._fenced, bookie)
+        self._lane(bookie).read(LAST_ENTRY, callback, fence_key=self._master_key)
+
+    def _send(self, first: int, count: int, to: Ensemble) -> None:
+        for entry_id in range(first, first + count):
+            frame = self._frames.get(entry_id) or self._frame(entry_id)
+            for bookie in to:
+                self._lane(bookie).add(entry_id, frame)
+
+    def _frame(self, entry_id: int) -> list[Buffer]:
+        """The entry again, with the same bytes, and the LAC that recovery found."""
+        entry = self._entries[entry_id]
+        payload = [entry.payload]
+        header = encode_header(
+            self._ledger_id, entry_id, self._protocol.lac, entry.length, self._digester, payload
+        )
+        size = len(header) + len(entry.payload)
+        head = encode_add_header(self._master_key, size, recovery=True, high_priority=True)
+        frame = self._frames[entry_id] = [head + header, entry.payload]
+        return frame
+
+    def _lane(self, bookie: BookieId) -> Lane:
+        lane = self._lanes.get(bookie)
+        if lane is None:
+            lane = self._lanes[bookie] = self._context.bookies.open_lane(
+                bookie, self._ledger_id, Purpose.RECOVER, self
+            )
+        return lane

@@ -1,0 +1,398 @@
+"""Appends entries to one ledger: the shell of `WriteProtocol`.
+
+`append` is synchronous and returns the id of the entry; that it is confirmed is told later to the
+listener, in order, in runs.  An entry is framed once; its buffers are shared by all bookies and
+copied by nobody, and are let go when the entry is confirmed and every connection has sent it.  So
+whoever appends must not change them, and bounds what is pending by `pending_bytes`.
+
+When the writer withdraws (another client recovers the ledger, or the ledger is gone) the listener
+is told once; whatever was not confirmed is in doubt.  `close` and `abandon` are the owner's own
+doing: the listener hears nothing of them, `wait_confirmed` ends with InDoubtError.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import trio
+
+from bookie.errors import (
+    InDoubtError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    WriterWithdrawnError,
+)
+from bookie.ledger.bookies import Lane, Purpose
+from bookie.ledger.catalog import StoredMetadata, UpdateResult
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
+from bookie.ledger.protocol.update import (
+    Gone,
+    NotAllowed,
+    NotDone,
+    Settled,
+    change_ensemble,
+    close_by_writer,
+)
+from bookie.ledger.protocol.write import (
+    Added,
+    AddFailed,
+    Append,
+    BookieReturned,
+    ChangeEnsemble,
+    ChangePostponed,
+    Confirm,
+    Effect,
+    EnsembleChanged,
+    Event,
+    Refused,
+    Send,
+    SpareFound,
+    Starved,
+    Stop,
+    Withdraw,
+    WriteProtocol,
+)
+from bookie.ledger.reader import digester_of, read_entries
+from wire.digest import master_key
+from wire.entry import Entry, encode_header
+from wire.messages.bookie import Status, encode_add_header
+from wire.metadata.store import StoreUnavailableError
+from wire.transport import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingEntry:
+    frame: list[Buffer]
+    size: int  # of the payload
+    length: int  # of the ledger, this entry included
+
+
+class LedgerWriter:
+    """The only writer of a ledger.  Made by `LedgerClient.create`."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        ledger_id: int,
+        stored: StoredMetadata,
+        missing: Sequence[BookieId] = (),
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.last_add_confirmed = NO_ENTRY
+        self.last_add_pushed = NO_ENTRY
+        self.length = 0  # payload bytes that are confirmed
+        self.pending_bytes = 0
+        self._context = context
+        self._stored = stored
+        self._digester = digester_of(stored.metadata)
+        self._master_key = master_key(stored.metadata.password or b"")
+        ensemble = stored.metadata.last_fragment.ensemble
+        self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
+        self._lanes: dict[BookieId, Lane] = {}
+        self._pending: dict[int, _PendingEntry] = {}
+        self._pushed_length = 0
+        self._inbox: deque[Event] = deque()
+        self._stepping = False
+        self._error: LedgerError | None = None
+        self._owner_is_done = False
+        self._confirmed: Callable[[int, int], None] | None = None
+        self._withdrawn: Callable[[LedgerError], None] | None = None
+        self._waiters: dict[int, list[trio.Event]] = {}
+        self._metadata_lock = trio.Lock()  # one change at a time
+        self._changes: dict[trio.CancelScope, None] = {}  # under way
+        self._marked: set[BookieId] = set()  # as lacking entries
+        context.directory.add_listener(self._directory_changed)
+        self._mark_missing()
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._stored.metadata
+
+    @property
+    def pending_entries(self) -> int:
+        return len(self._pending)
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why nothing can be appended any more; None while it can."""
+        return self._error
+
+    @property
+    def under_replicated(self) -> bool:
+        """Some bookie of the ensemble is sent nothing: entries have fewer copies than they should.
+
+        The next ledger would be whole if `replaceable` is true, too.
+        """
+        return self._protocol.under_replicated
+
+    @property
+    def replaceable(self) -> bool:
+        """Enough bookies are usable for a whole ensemble."""
+        return len(self._context.directory.usable()) >= self.metadata.quorums.ensemble
+
+    @property
+    def waiting_for(self) -> str:
+        """Why appends are not confirmed now, in words; empty if nothing is in the way."""
+        if not self._protocol.starved or self._error is not None:
+            return ""
+        missing = ", ".join(self._protocol.missing)
+        return (
+            f"ledger {self.ledger_id}: {self.metadata.quorums.ack} bookies have to confirm"
+            f" an entry; waiting for {missing}, or others"
+        )
+
+    def set_listener(
+        self, confirmed: Callable[[int, int], None], withdrawn: Callable[[LedgerError], None]
+    ) -> None:
+        """`confirmed(first, last)` is called in order; `withdrawn` once, then nothing more."""
+        self._confirmed = confirmed
+        self._withdrawn = withdrawn
+
+    # -- appending
+
+    def append(self, payload: Sequence[Buffer]) -> int:
+        """Send an entry on its way; return its id."""
+        if self._error is not None:
+            raise self._error
+        entry_id = self.last_add_pushed = self.last_add_pushed + 1
+        size = 0
+        for buffer in payload:
+            size += len(buffer)
+        self._pushed_length += size
+        header = encode_header(
+            self.ledger_id,
+            entry_id,
+            self.last_add_confirmed,
+            self._pushed_length,
+            self._digester,
+            payload,
+        )
+        head = encode_add_header(self._master_key, len(header) + size) + header
+        self._pending[entry_id] = _PendingEntry([head, *payload], size, self._pushed_length)
+        self.pending_bytes += size
+        self._feed(Append())
+        return entry_id
+
+    async def wait_confirmed(self, entry_id: int) -> None:
+        """Return when the entry is confirmed; InDoubtError if the writer stopped before."""
+        if entry_id <= self.last_add_confirmed:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._error is None:
+            event = trio.Event()
+            self._waiters.setdefault(entry_id, []).append(event)
+            await event.wait()
+        if entry_id > self.last_add_confirmed:
+            raise InDoubtError(self.ledger_id, entry_id) from self._error
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
+        """A prefix of the confirmed entries first..last, at least one."""
+        assert 0 <= first <= last
+        last = min(last, self.last_add_confirmed)
+        if first > last:
+            raise NoSuchEntryError(self.ledger_id, first, f"confirmed are those up to {last}")
+        return await read_entries(
+            self._context,
+            self.ledger_id,
+            self.metadata,
+            first,
+            last,
+            max_bytes=max_bytes,
+            entry_bytes=self.length // (self.last_add_confirmed + 1),
+        )
+
+    # -- the end
+
+    async def close(self) -> None:
+        """End the ledger at the last confirmed entry.  Waits for no append.
+
+        LedgerFencedError if the ledger is no longer open: somebody else decides its end.  When the
+        metadata store does not answer, closing again is how to go on.
+        """
+        if self._error is not None and not self._owner_is_done:
+            raise self._error
+        self._stop(LedgerClosedError(f"ledger {self.ledger_id} was closed by its owner"))
+        async with self._metadata_lock:
+            result = await self._context.catalog.update(
+                self.ledger_id, self._stored, close_by_writer(self.last_add_confirmed, self.length)
+            )
+        match result:
+            case Settled(metadata, version):
+                self._stored = StoredMetadata(metadata, version)
+            case NotAllowed(metadata):
+                raise LedgerFencedError(self._lost(metadata))
+            case Gone():
+                raise NoSuchLedgerError(self.ledger_id)
+            case NotDone():
+                raise StoreUnavailableError(f"ledger {self.ledger_id} could not be closed")
+            case _:
+                assert_never(result)
+
+    def abandon(self) -> None:
+        """Stop at once, and leave the ledger to whoever recovers it."""
+        self._stop(LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its owner"))
+        for scope in self._changes:
+            scope.cancel()
+
+    def _stop(self, error: LedgerError) -> None:
+        if self._error is None:
+            self._owner_is_done = True
+            self._error = error
+            self._feed(Stop())
+
+    # -- what bookies and the directory say
+
+    def added(self, bookie: BookieId, first: int, count: int) -> None:
+        self._feed(Added(bookie, first, count))
+
+    def add_failed(self, bookie: BookieId, reason: str) -> None:
+        self._feed(AddFailed(bookie))
+
+    def add_refused(self, bookie: BookieId, status: Status) -> None:
+        what = f"ledger {self.ledger_id}: bookie {bookie} answered {status.name}"
+        fenced = status is Status.FENCED
+        self._refuse(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))
+
+    def _refuse(self, error: LedgerError) -> None:
+        self._error = self._error or error
+        self._feed(Refused(str(error)))
+
+    def _directory_changed(self) -> None:
+        if not self._protocol.under_replicated:
+            return
+        self._look_for_returned()
+        if self._context.directory.replace(self._protocol.ensemble, self._protocol.missing):
+            self._feed(SpareFound())
+
+    def _look_for_returned(self) -> None:
+        for bookie in self._protocol.missing:
+            if self._protocol.starved and self._context.directory.is_usable(bookie):
+                self._feed(BookieReturned(bookie))
+
+    # -- carrying out
+
+    def _feed(self, event: Event) -> None:
+        """Step, and carry out what is asked for; what that brings about waits its turn."""
+        self._inbox.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inbox:
+                event = self._inbox.popleft()
+                for effect in self._protocol.step(event):
+                    self._perform(effect)
+                if isinstance(event, ChangePostponed | EnsembleChanged):
+                    self._mark_missing()
+        finally:
+            self._stepping = False
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(first, count, to):
+                self._send(first, count, to)
+            case Confirm(first, count):
+                self._confirm(first, first + count - 1)
+            case ChangeEnsemble(first_entry_id, failed):
+                self._start_change(first_entry_id, failed)
+            case Starved():
+                self._look_for_returned()
+            case Withdraw(reason=reason):
+                self._withdraw(reason)
+            case _:
+                assert_never(effect)
+
+    def _send(self, first: int, count: int, to: Ensemble) -> None:
+        for bookie in to:
+            lane = self._lanes.get(bookie)
+            if lane is None:
+                lane = self._lanes[bookie] = self._context.bookies.open_lane(
+                    bookie, self.ledger_id, Purpose.ADD, self
+                )
+            for entry_id in range(first, first + count):
+                lane.add(entry_id, self._pending[entry_id].frame)
+
+    def _confirm(self, first: int, last: int) -> None:
+        for entry_id in range(first, last + 1):
+            entry = self._pending.pop(entry_id)
+            self.pending_bytes -= entry.size
+            self.length = entry.length
+        self.last_add_confirmed = last
+        if self._waiters:
+            for entry_id in range(first, last + 1):
+                for event in self._waiters.pop(entry_id, ()):
+                    event.set()
+        if self._confirmed is not None:
+            self._confirmed(first, last)
+
+    def _withdraw(self, reason: str) -> None:
+        if self._error is None:
+            self._error = WriterWithdrawnError(f"ledger {self.ledger_id}: {reason}")
+        self._pending.clear()
+        self.pending_bytes = 0
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
+        self._context.directory.remove_listener(self._directory_changed)
+        for events in self._waiters.values():
+            for event in events:
+                event.set()
+        self._waiters.clear()
+        if self._withdrawn is not None and not self._owner_is_done:
+            self._withdrawn(self._error)
+
+    # -- changing the ensemble
+
+    def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
+        ensemble = self._context.directory.replace(self._protocol.ensemble, failed)
+        if ensemble is None:
+            self._feed(ChangePostponed())
+        else:
+            wanted = Fragment(first_entry_id, ensemble)
+            self._context.nursery.start_soon(self._change_ensemble, wanted)
+
+    async def _change_ensemble(self, wanted: Fragment) -> None:
+        with trio.CancelScope() as scope:
+            self._changes[scope] = None
+            match await self._write_fragment(wanted):
+                case Settled():
+                    self._feed(EnsembleChanged(wanted.ensemble))
+                case NotAllowed(metadata):
+                    self._refuse(LedgerFencedError(self._lost(metadata)))
+                case Gone():
+                    self._refuse(NoSuchLedgerError(self.ledger_id))
+                case NotDone():
+                    self._feed(ChangePostponed())
+                    await trio.sleep(self._context.limits.change_retry_s)
+                    self._directory_changed()
+        del self._changes[scope]
+
+    async def _write_fragment(self, wanted: Fragment) -> UpdateResult:
+        async with self._metadata_lock:
+            previous = self._stored.metadata.last_fragment
+            result = await self._context.catalog.update(
+                self.ledger_id, self._stored, change_ensemble(previous, wanted)
+            )
+            if isinstance(result, Settled | NotAllowed):
+                self._stored = StoredMetadata(result.metadata, result.version)
+            return result
+
+    def _mark_missing(self) -> None:
+        """Whoever goes on without a bookie says so at once: this process may die, too."""
+        new = [bookie for bookie in self._protocol.missing if bookie not in self._marked]
+        if new:
+            self._marked.update(new)
+            self._context.nursery.start_soon(
+                self._context.mark_under_replicated, self.ledger_id, new
+            )
+
+    def _lost(self, metadata: LedgerMetadata) -> str:
+        if metadata.state is LedgerState.OPEN:
+            return f"somebody else changed ledger {self.ledger_id}"
+        return f"ledger {self.ledger_id} is {metadata.state.name}: another client took it over"

@@ -1,0 +1,158 @@
+"""`python -m bookie.server --config FILE`: a bookie as a process.
+
+Prints one line of JSON on standard output when it serves, and logs to standard error:
+
+    {"ready": true, "name": "127.0.0.1:3181", "host": "127.0.0.1", "port": 3181, "http_port": ...}
+
+SIGTERM and SIGINT end it in order: the port is closed, the registration taken back, the log ends
+with a mark that says so.  With `exit_with_parent` the end of standard input does the same.
+
+Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed.
+"""
+
+import argparse
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from random import SystemRandom
+from typing import cast
+
+import msgspec
+import trio
+
+from bookie.server.config import BookieConfig, ConfigError, load
+from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
+from bookie.server.http import create_app, serve_http
+from bookie.server.logs import Log, log_to_stderr
+from bookie.server.metrics import registry_of
+from bookie.storage.disk import FileDisk
+from bookie.storage.index import open_rocks_index
+from wire.clock import SystemClock
+from wire.metadata.store import MetadataError
+from wire.metadata.zookeeper import open_zookeeper
+from wire.tcp import TcpNetwork
+
+_STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
+_STDIN_BYTES = 1 << 16
+_YOUNG_OBJECTS = 50_000  # between two collections; little in a bookie is ever in a cycle
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bookie.server", description="A bookie.")
+    parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
+    arguments = parser.parse_args()
+    try:
+        config = _absolute(load(arguments.config, os.environ))
+    except ConfigError as error:
+        print(f"bookie: {error}", file=sys.stderr)  # noqa: T201  there is no log yet
+        return _BAD_CONFIG
+    _raise_file_limit()
+    log = log_to_stderr()
+    try:
+        trio.run(_run, config, log)
+    except (Exception, BaseExceptionGroup) as error:
+        return _report(log, _leaves(error))
+    return _STOPPED
+
+
+async def _run(config: BookieConfig, log: Log) -> None:
+    rng = SystemRandom()
+    async with (
+        open_zookeeper(
+            config.zookeeper,
+            session_timeout_s=config.session_timeout_s,
+            connect_timeout_s=config.connect_timeout_s,
+        ) as metadata,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_stop_when_told, config, nursery.cancel_scope, log)
+
+        async def bookie(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
+            await run_bookie(
+                config,
+                network=TcpNetwork(),
+                metadata=metadata,
+                disk=FileDisk(),
+                index=open_rocks_index,
+                clock=SystemClock(),
+                rng=rng,
+                log=log,
+                task_status=task_status,
+            )
+
+        running: RunningBookie = await nursery.start(bookie)
+        app = create_app(registry_of(running.sources()), running.why_unhealthy)
+        http_port: int = await nursery.start(serve_http, app, config.host, config.http_port)
+        gc.collect()
+        gc.freeze()  # What is here now stays; it need not be looked at again.
+        gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
+        _say_ready(running, http_port)
+
+
+def _say_ready(running: RunningBookie, http_port: int) -> None:
+    facts = {
+        "ready": True,
+        "name": running.bookie_id,
+        "host": running.host,
+        "port": running.port,
+        "http_port": http_port,
+        "pid": os.getpid(),
+    }
+    print(json.dumps(facts), flush=True)  # noqa: T201  for whoever started us
+
+
+async def _stop_when_told(config: BookieConfig, scope: trio.CancelScope, log: Log) -> None:
+    async with trio.open_nursery() as nursery:
+        if config.exit_with_parent:
+            nursery.start_soon(_stop_with_stdin, scope, log)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                log.info("stopping", why=signal.Signals(number).name)
+                scope.cancel()
+                return
+
+
+async def _stop_with_stdin(scope: trio.CancelScope, log: Log) -> None:
+    def read() -> bytes:
+        return os.read(0, _STDIN_BYTES)
+
+    while await trio.to_thread.run_sync(read, abandon_on_cancel=True):
+        pass
+    log.info("stopping", why="standard input has ended")
+    scope.cancel()
+
+
+def _absolute(config: BookieConfig) -> BookieConfig:
+    """Directories are part of the cookie: they must not depend on where we are started."""
+    directories = tuple(str(Path(directory).absolute()) for directory in config.directories)
+    return msgspec.structs.replace(config, directories=directories)
+
+
+def _raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+    return [leaf for one in inner for leaf in _leaves(one)]
+
+
+def _report(log: Log, errors: list[BaseException]) -> int:
+    if all(isinstance(error, (*START_ERRORS, MetadataError)) for error in errors):
+        for error in errors:
+            log.error("cannot go on", why=str(error))
+        return _CANNOT_START
+    for error in errors:
+        log.error("failed", exc_info=error)
+    return _FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

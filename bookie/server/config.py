@@ -1,0 +1,118 @@
+"""The settings of a bookie: a TOML file, then the environment over it.
+
+`DAYBOOK_BOOKIE_HTTP_PORT=8000` sets `http_port`; a value is read as text where a text is wanted,
+else as TOML (`DAYBOOK_BOOKIE_DIRECTORIES='["/d0", "/d1"]'`).  A key that does not exist is an
+error, and so is a value of the wrong kind: nothing is ignored.
+
+Who the bookie is (`bookie_id`) is decided once, at the first start: host:port unless it is set
+here.  From then on its directories say it, and another id here is an error.  So a bookie keeps its
+identity when its port changes; where it can be reached is in its registration.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import msgspec.structs
+
+from bookie.server.requests import ServerLimits
+
+_PREFIX = "DAYBOOK_BOOKIE_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Bytes = Annotated[int, msgspec.Meta(ge=1 << 20)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+BookieId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9:_.\-]*$")]
+
+_LIMITS = ServerLimits()
+
+
+class ConfigError(ValueError):
+    """The settings make no sense; the message says which one."""
+
+
+class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    directories: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # the first keeps the index
+    bookie_id: BookieId = ""
+    host: str = "127.0.0.1"  # where to listen
+    advertised_host: str = ""  # what clients connect to; `host` if empty
+    port: Port = 3181  # 0: any free one
+    http_port: Port = 0  # metrics and health; 0: any free one
+    zookeeper: str = "127.0.0.1:2181"
+    ledgers_root: str = "/ledgers"
+    session_timeout_s: Seconds = 10.0
+    connect_timeout_s: Seconds = 30.0  # to ZooKeeper, at the start
+    sync: Literal["always"] = "always"  # when an add is acknowledged: after its sync
+    exit_with_parent: bool = False  # stop when standard input ends
+
+    connections_max: Positive = _LIMITS.connections_max
+    frame_bytes_max: Bytes = _LIMITS.frame_bytes_max
+    arena_bytes_max: Bytes = _LIMITS.arena_bytes_max
+    add_bytes_max: Bytes = _LIMITS.add_bytes_max
+    answer_bytes_max: Bytes = _LIMITS.answer_bytes_max
+    idle_timeout_s: Seconds = _LIMITS.idle_timeout_s
+
+    def __post_init__(self) -> None:
+        if not self.zookeeper:
+            raise ConfigError("zookeeper: host:port, or several with commas")
+        if not self.ledgers_root.startswith("/"):
+            raise ConfigError("ledgers_root: an absolute path, like /ledgers")
+        if len(set(self.directories)) != len(self.directories):
+            raise ConfigError("directories: one is named twice")
+        if self.bookie_id == "readonly":
+            raise ConfigError("bookie_id: readonly is the name of something else in ZooKeeper")
+        if self.arena_bytes_max < 4 * self.frame_bytes_max:
+            raise ConfigError("arena_bytes_max: at least four frames must fit")
+
+    @property
+    def public_host(self) -> str:
+        return self.advertised_host or self.host
+
+    @property
+    def limits(self) -> ServerLimits:
+        return ServerLimits(
+            connections_max=self.connections_max,
+            frame_bytes_max=self.frame_bytes_max,
+            arena_bytes_max=self.arena_bytes_max,
+            add_bytes_max=self.add_bytes_max,
+            answer_bytes_max=self.answer_bytes_max,
+            idle_timeout_s=self.idle_timeout_s,
+        )
+
+
+def load(path: Path | None, environment: Mapping[str, str]) -> BookieConfig:
+    """The settings in the file and the environment; raises ConfigError."""
+    settings: dict[str, object] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+    for name, text in sorted(environment.items()):
+        if name.startswith(_PREFIX):
+            key = name.removeprefix(_PREFIX).lower()
+            settings[key] = text if key in _TEXTS else _value(text)
+    return parse(settings)
+
+
+def parse(settings: Mapping[str, object]) -> BookieConfig:
+    """The settings in `settings`; raises ConfigError."""
+    try:
+        return msgspec.convert(settings, BookieConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+_TEXTS = {
+    field.name for field in msgspec.structs.fields(BookieConfig) if field.type in (str, BookieId)
+}

@@ -1,0 +1,201 @@
+"""A bookie, as a function of its seams: what the process runs, and what the simulator runs.
+
+    metadata --- layout, cookie ----.
+    directories -- cookie, log -----+--> store --> server <--- connections
+                                    '--> registration
+
+The order at the start: know the cluster, take the port (a new bookie is named after it), compare
+the cookies, read the log back, serve, announce.  At the end the other way round; a bookie that dies
+without an end loses nothing that it has acknowledged.
+
+Raises one of `START_ERRORS`, with a sentence for whoever started it, if directories, port and
+metadata do not fit together; nothing has been changed then.  It may be inside an exception group.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from bookie.errors import RegistryError
+from bookie.registry import BookieInfo, LedgerPaths, ensure_layout
+from bookie.server.config import BookieConfig
+from bookie.server.identity import StartError, examine
+from bookie.server.logs import Log, silent_log
+from bookie.server.registration import Registration, new_mark
+from bookie.server.requests import DiskSpace
+from bookie.server.serve import BookieServer
+from bookie.storage.disk import DirectoryInUseError, Disk
+from bookie.storage.index import OpenIndex
+from bookie.storage.records import UnsupportedVersionError
+from bookie.storage.store import LedgerStore, StorageLayoutError, StoreLimits, open_store
+from wire.clock import WallClock
+from wire.metadata.store import MetadataStore, OutcomeUnknownError, StoreUnavailableError
+from wire.outbox import Flusher
+from wire.transport import Listener, Network
+
+T = TypeVar("T")
+_METADATA_RETRY_S = 0.5
+START_ERRORS = (
+    StartError,
+    DirectoryInUseError,
+    StorageLayoutError,
+    UnsupportedVersionError,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationStatistics:
+    registered: bool
+    readonly: bool
+    sessions_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBookie:
+    """A bookie that serves."""
+
+    bookie_id: str
+    host: str
+    port: int
+    server: BookieServer
+    store: LedgerStore
+    registration: Registration
+
+    def why_unhealthy(self) -> str:
+        """What is wrong, in words; empty while all is well."""
+        statistics = self.store.statistics()
+        reasons: list[str] = []
+        if not self.registration.registered:
+            reasons.append("not registered: no session with the metadata store")
+        if statistics.limbo:
+            reasons.append("records were lost: " + "; ".join(statistics.losses))
+        if statistics.failure:
+            reasons.append(f"the storage has failed: {statistics.failure}")
+        elif not statistics.writable:
+            reasons.append("takes no new entries")
+        return "; ".join(reasons)
+
+    def sources(self) -> dict[str, Callable[[], object]]:
+        """What there is to measure."""
+
+        def registration() -> RegistrationStatistics:
+            state = self.registration
+            return RegistrationStatistics(state.registered, state.readonly, state.sessions_lost)
+
+        return {
+            "store": self.store.statistics,
+            "server": self.server.statistics,
+            "registration": registration,
+        }
+
+
+async def run_bookie(
+    config: BookieConfig,
+    *,
+    network: Network,
+    metadata: MetadataStore,
+    disk: Disk,
+    index: OpenIndex,
+    clock: WallClock,
+    rng: Random,
+    log: Log | None = None,
+    store_limits: StoreLimits | None = None,
+    task_status: trio.TaskStatus[RunningBookie] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run until cancelled."""
+    log = log or silent_log()
+    paths = LedgerPaths(config.ledgers_root)
+    instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
+    listener = await _listen(network, config)
+    try:
+        identity = await _available(
+            log,
+            lambda: examine(
+                disk,
+                config.directories,
+                metadata,
+                paths,
+                instance_id=instance_id,
+                wanted_id=config.bookie_id,
+                default_id=f"{config.public_host}:{listener.port}",
+            ),
+        )
+        async with open_store(
+            disk=disk,
+            directories=config.directories,
+            index=index,
+            clock=clock,
+            limits=store_limits or StoreLimits(),
+        ) as store:
+            await _available(log, identity.stamp)
+            marks = await new_mark(disk, config.directories[0], rng)
+            info = BookieInfo(identity.bookie_id, config.public_host, listener.port)
+            registration = Registration(
+                metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
+            )
+            store.add_writable_listener(registration.look_again)
+            flusher = Flusher()
+            server = BookieServer(
+                store,
+                limits=config.limits,
+                clock=clock,
+                flusher=flusher,
+                log=log,
+                disk_space=lambda: _disk_space(disk, config.directories, store),
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flusher.run)
+                nursery.start_soon(server.serve, listener)
+                try:
+                    await nursery.start(registration.run)
+                    task_status.started(
+                        RunningBookie(
+                            bookie_id=identity.bookie_id,
+                            host=config.public_host,
+                            port=listener.port,
+                            server=server,
+                            store=store,
+                            registration=registration,
+                        )
+                    )
+                    await trio.sleep_forever()
+                finally:
+                    await registration.leave()
+    finally:
+        listener.close()
+
+
+async def _layout(metadata: MetadataStore, paths: LedgerPaths, rng: Random) -> str:
+    try:
+        return await ensure_layout(metadata, paths, rng)
+    except RegistryError as error:
+        raise StartError(str(error)) from error
+
+
+async def _listen(network: Network, config: BookieConfig) -> Listener:
+    try:
+        return await network.listen(config.host, config.port)
+    except OSError as error:
+        raise StartError(str(error)) from error
+
+
+async def _available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
+    """The result of a call that can be repeated, once the metadata store answers."""
+    while True:
+        try:
+            return await call()
+        except (StoreUnavailableError, OutcomeUnknownError) as error:
+            log.warning("waiting for the metadata store", why=str(error))
+            await trio.sleep(_METADATA_RETRY_S)
+
+
+async def _disk_space(disk: Disk, directories: tuple[str, ...], store: LedgerStore) -> DiskSpace:
+    """What is free, and with what is used by the logs, the whole."""
+    free = 0
+    for directory in directories:
+        free += await disk.free_bytes(directory)
+    return DiskSpace(total_bytes=free + store.statistics().log_bytes, free_bytes=free)

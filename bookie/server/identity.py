@@ -1,0 +1,158 @@
+"""Who this bookie is: the cookie, which all its directories and the metadata store carry.
+
+A bookie that starts on a wiped, exchanged or foreign directory would say "no such entry" of what it
+has acknowledged.  So it starts only if the cookies agree:
+
+    directories      metadata store    what it means
+    all, the same    the same          it is us
+    none, no data    none              a new bookie: written to the directories, then to the store
+    some, no data    none              a new bookie whose first start was cut short
+    anything else                      refused, and nothing is touched
+
+The text is Apache BookKeeper's: a line with the layout version, then `CookieFormat` as protobuf
+text.  In a directory it is the file `VERSION`; in the metadata store the record `cookies/<id>`.
+
+The directories are compared as a list of paths; a bookie that has only one may be moved.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from bookie.errors import MalformedRecordError
+from bookie.registry import Cookie, LedgerPaths, create_cookie, read_cookie
+from bookie.storage.disk import Disk
+from wire.metadata.store import MetadataStore, RecordExistsError
+
+COOKIE_FILE = "VERSION"
+
+
+class StartError(Exception):
+    """The bookie cannot start like this.  The message is for whoever started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are, and what has to be written so that others know."""
+
+    bookie_id: str
+    cookie: Cookie
+    new: bool
+    disk: Disk
+    metadata: MetadataStore
+    paths: LedgerPaths
+
+    async def stamp(self) -> None:
+        """Write the cookies of a new bookie; may be repeated.  The directories are locked."""
+        if not self.new:
+            return
+        for directory in self.cookie.ledger_directories:
+            await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
+        try:
+            await create_cookie(self.metadata, self.paths, self.cookie)
+        except RecordExistsError:
+            raise StartError(f"another bookie has just taken the id {self.bookie_id}") from None
+
+
+async def examine(
+    disk: Disk,
+    directories: Sequence[str],
+    metadata: MetadataStore,
+    paths: LedgerPaths,
+    *,
+    instance_id: str,
+    wanted_id: str,
+    default_id: str,
+) -> Identity:
+    """Compare the cookies; nothing is changed.  Raises StartError if they do not agree.
+
+    `wanted_id` is the id that the settings ask for, if any; a new bookie without one is called
+    `default_id`.
+    """
+    found = {
+        directory: _decoded(text, directory)
+        for directory in directories
+        if (text := await _read_local(disk, directory)) is not None
+    }
+    local = _agreed(found)
+    if local is not None:
+        _compare(local, directories, instance_id, wanted_id)
+    bookie_id = local.bookie_id if local is not None else wanted_id or default_id
+    try:
+        known = await read_cookie(metadata, paths, bookie_id)
+    except MalformedRecordError as error:
+        raise StartError(f"{paths.cookie(bookie_id)}: {error}") from error
+    if known is None:
+        for directory in directories:
+            if await _has_data(disk, directory):
+                raise StartError(
+                    f"{directory} holds data, but the cluster does not know bookie {bookie_id}:"
+                    " the directory of another cluster, or of a bookie that was removed"
+                )
+        cookie = Cookie(bookie_id, tuple(directories), tuple(directories), instance_id)
+        return Identity(bookie_id, cookie, True, disk, metadata, paths)
+    if local is None:
+        raise StartError(
+            f"bookie {bookie_id} is known to the cluster, but {_names(directories)} hold nothing of"
+            " it: another directory, or its data are lost"
+        )
+    missing = [directory for directory in directories if directory not in found]
+    if missing:
+        raise StartError(
+            f"{_names(missing)} has no {COOKIE_FILE}, and {_names(list(found))} has: a disk that"
+            " was exchanged or is not mounted, or a directory that did not belong here before"
+        )
+    if known.cookie != local:
+        raise StartError(
+            f"the cookie in {_names(directories)} is not the one that the cluster has for bookie"
+            f" {bookie_id}: the directories are those of an earlier bookie of that name"
+        )
+    return Identity(bookie_id, local, False, disk, metadata, paths)
+
+
+def _agreed(found: Mapping[str, Cookie]) -> Cookie | None:
+    """The cookie that all these directories carry, None if there are none."""
+    cookies = list(found.values())
+    if any(cookie != cookies[0] for cookie in cookies):
+        raise StartError(f"{_names(list(found))} do not belong to the same bookie")
+    return cookies[0] if cookies else None
+
+
+def _compare(local: Cookie, directories: Sequence[str], instance_id: str, wanted_id: str) -> None:
+    where = _names(directories)
+    if local.instance_id != instance_id:
+        raise StartError(
+            f"{where} belongs to another cluster: its instance id is {local.instance_id}, here it"
+            f" is {instance_id}"
+        )
+    if wanted_id and wanted_id != local.bookie_id:
+        raise StartError(f"{where} belongs to bookie {local.bookie_id}, not to {wanted_id}")
+    before = tuple(local.ledger_directories)
+    if tuple(directories) != before and (len(directories), len(before)) != (1, 1):
+        raise StartError(
+            f"bookie {local.bookie_id} has the directories {_names(before)},"
+            f" and was started with {where}"
+        )
+
+
+async def _read_local(disk: Disk, directory: str) -> bytes | None:
+    with suppress(FileNotFoundError):
+        return await disk.read_file(f"{directory}/{COOKIE_FILE}")
+    return None
+
+
+async def _has_data(disk: Disk, directory: str) -> bool:
+    with suppress(FileNotFoundError):
+        return bool(await disk.list_directory(f"{directory}/log"))
+    return False
+
+
+def _decoded(text: bytes, directory: str) -> Cookie:
+    try:
+        return Cookie.decode(text)
+    except MalformedRecordError as error:
+        raise StartError(f"{directory}/{COOKIE_FILE}: {error}") from error
+
+
+def _names(directories: Sequence[str]) -> str:
+    return ", ".join(directories)

@@ -1,0 +1,54 @@
+"""What a bookie counts, for Prometheus.  Read when somebody asks; nothing is counted twice.
+
+The registry belongs to the host, not to the process: many bookies can live in one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+_PREFIX = "daybook_bookie_"
+_COUNTERS = {
+    "bytes_added",
+    "checkpoints",
+    "commits",
+    "connections_cut",
+    "connections_made",
+    "connections_refused",
+    "entries_added",
+    "sessions_lost",
+}
+
+
+class StatisticsCollector(Collector):
+    """Exports the numbers in records, which are dataclasses."""
+
+    def __init__(self, sources: dict[str, Callable[[], object]]) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        for group, source in self._sources.items():
+            record = source()
+            for field in fields(record):  # type: ignore[arg-type]
+                value = getattr(record, field.name)
+                if not isinstance(value, int | float):
+                    continue
+                name = f"{_PREFIX}{group}_{field.name}"
+                words = field.name.replace("_", " ")
+                family = CounterMetricFamily if field.name in _COUNTERS else GaugeMetricFamily
+                yield family(name, f"{group}: {words}", value=float(value))
+
+
+def registry_of(sources: dict[str, Callable[[], object]]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatisticsCollector(sources))
+    return registry
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    return generate_latest(registry)

@@ -1,0 +1,160 @@
+"""Announces the bookie in the metadata store, for as long as it serves.
+
+    <root>/available/<id>             it takes new entries
+    <root>/available/readonly/<id>    it serves what it has
+
+Both are ephemeral: they end with the session of this process.  A lost session is followed by a
+new one, in which the bookie announces itself again; nothing of that touches what it stores, for
+safety never rests on who is announced.  Going from one directory to the other, it is in both for a
+moment rather than in none.
+
+**A record that another session left.**  A bookie that was killed and starts again finds its own
+record, for as long as its old session lasts.  It may be removed at once if it is provably that of
+the last process on *these directories*, which are locked by us now: each process writes a random
+mark into its first directory before it announces itself with it.  Any other record may belong to a
+living bookie; it is waited for.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+
+import trio
+
+from bookie.errors import RegistryError
+from bookie.registry import BookieInfo, LedgerPaths, register_bookie, unregister_bookie
+from bookie.server.logs import Log
+from bookie.storage.disk import Disk
+from wire.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    SessionState,
+    VersionConflictError,
+)
+
+_MARK_FILE = "REGISTRATION"
+_MARK = "daybook.process"
+_RETRY_S = 0.2
+_WAIT_S = 30.0  # for another session's record to go, before that is said again
+_LEAVE_S = 2.0
+
+
+async def new_mark(disk: Disk, directory: str, rng: Random) -> tuple[str, str]:
+    """The mark of the last process on this directory ("" for none), and that of this one."""
+    path = f"{directory}/{_MARK_FILE}"
+    before = ""
+    with suppress(FileNotFoundError):
+        before = (await disk.read_file(path)).decode(errors="replace").strip()
+    mark = f"{rng.getrandbits(128):032x}"
+    await disk.write_file(path, mark.encode() + b"\n")
+    return before, mark
+
+
+class Registration:
+    """`run` keeps the records as they should be; `registered` says whether they are."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        paths: LedgerPaths,
+        info: BookieInfo,
+        *,
+        marks: tuple[str, str],
+        writable: Callable[[], bool],
+        log: Log,
+    ) -> None:
+        self.sessions_lost = 0
+        self.readonly = False
+        self._metadata = metadata
+        self._paths = paths
+        self._mark_before, mark = marks
+        self._info = replace(info, properties={**info.properties, _MARK: mark})
+        self._writable = writable
+        self._log = log
+        self._session_id = 0  # in which the records are as they should be
+        self._look = trio.Event()
+
+    @property
+    def registered(self) -> bool:
+        metadata = self._metadata
+        return (
+            metadata.session_state is not SessionState.LOST
+            and self._session_id != 0
+            and self._session_id == metadata.session_id
+        )
+
+    def look_again(self) -> None:
+        """Something may have changed: the records, or whether the bookie takes entries."""
+        self._look.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started when the bookie is announced for the first time; then for ever."""
+        self._metadata.add_session_listener(self._session_changed)
+        started = False
+        try:
+            while True:
+                self._look = trio.Event()
+                if await self._announce() and not started:
+                    started = True
+                    task_status.started()
+                await self._look.wait()
+        finally:
+            self._metadata.remove_session_listener(self._session_changed)
+
+    async def leave(self) -> None:
+        """Take the records back, so that nobody has to wait for the end of the session."""
+        with trio.move_on_after(_LEAVE_S) as scope, suppress(MetadataError):
+            scope.shield = True
+            await unregister_bookie(self._metadata, self._paths, self._info.bookie_id)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self.sessions_lost += 1
+            self._session_id = 0
+            self._log.warning("session lost", bookie=self._info.bookie_id)
+        self.look_again()
+
+    # -- the records
+
+    async def _announce(self) -> bool:
+        """Have the record in one directory and not in the other.  False: look again later."""
+        metadata = self._metadata
+        if metadata.session_state is not SessionState.CONNECTED:
+            return False  # The session listener calls when that changes.
+        session_id, readonly = metadata.session_id, not self._writable()
+        try:
+            await self._remove_stale()
+            await register_bookie(
+                metadata, self._paths, self._info, read_only=readonly, timeout_s=_WAIT_S
+            )
+            path = self._paths.registration(self._info.bookie_id, read_only=readonly)
+            record = await metadata.get(path, self.look_again)
+        except (MetadataError, RegistryError) as error:
+            self._log.warning("cannot register", bookie=self._info.bookie_id, why=str(error))
+            record = None
+        if record is None or record.stat.owner != session_id or metadata.session_id != session_id:
+            await trio.sleep(_RETRY_S)
+            self.look_again()
+            return False
+        if not self.registered or readonly != self.readonly:
+            self._log.info("registered", bookie=self._info.bookie_id, readonly=readonly)
+        self._session_id, self.readonly = session_id, readonly
+        return True
+
+    async def _remove_stale(self) -> None:
+        """Delete what the last process on our directories announced and could not take back."""
+        for read_only in (False, True):
+            path = self._paths.registration(self._info.bookie_id, read_only=read_only)
+            record = await self._metadata.get(path)
+            if record is None or record.stat.owner == self._metadata.session_id:
+                continue
+            announced = BookieInfo.decode(self._info.bookie_id, record.value)
+            mark = announced.properties.get(_MARK, "")
+            if not mark or mark != self._mark_before:
+                self._log.warning("another session has our record", record=path)
+                continue
+            with suppress(NoRecordError, VersionConflictError):
+                await self._metadata.delete(path, record.stat.version)
+                self._log.info("removed the record of the process before us", record=path)

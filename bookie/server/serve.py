@@ -1,0 +1,242 @@
+"""The port of a bookie: who may connect, for how long, and how much of the bookie each may use.
+
+    accept -> Session -> frames -> V2 or V3 (the first frame tells) -> store -> answers
+
+One task receives for each connection, and handles each batch of frames in one go.  After a commit
+of the store the answers of each connection leave as one buffer.
+
+What a peer can do to others is bounded by `ServerLimits`:
+
+- connections in all, and those that have not sent a whole frame yet: one more of these, and the
+  oldest of them goes;
+- an idle connection owns no memory; half a frame, an idle connection, a peer that does not take
+  its answers: each has its time, then the connection is cut; half a frame has very little of it
+  when memory to receive into is short;
+- who has too much under way is not read from; who makes all answers together too many by not
+  taking its own is cut;
+- a frame that makes no sense: what had been answered is sent, and the connection is cut.
+
+Nobody else notices.  An exception other than that is a mistake of ours and ends the bookie: what it
+has acknowledged is on the disk, and it starts again from there.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+import trio
+
+from bookie.server.logs import Log, LogGate
+from bookie.server.requests import DiskSpace, ServerLimits, Session
+from bookie.server.v2 import V2
+from bookie.server.v3 import V3
+from bookie.storage.store import LedgerStore
+from wire.arena import ArenaPool
+from wire.clock import WallClock
+from wire.connection import FrameConnection
+from wire.errors import WireError
+from wire.messages.bookie_v3 import is_v3
+from wire.outbox import Flusher
+from wire.transport import Listener, Stream
+
+Protocol: TypeAlias = V2 | V3
+
+_ARENA_CHECK_S = 0.25
+_ARENA_PATIENCE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    connections: int
+    connections_made: int
+    connections_refused: int
+    connections_cut: int  # for what they sent, or did not take
+    add_bytes: int  # of adds that are not durable yet
+    answer_bytes: int  # that peers have not taken yet
+    arena_bytes: int
+
+
+class BookieServer:
+    """Serves one store to any number of connections."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        *,
+        limits: ServerLimits,
+        clock: WallClock,
+        flusher: Flusher,
+        log: Log,
+        disk_space: Callable[[], Awaitable[DiskSpace]],
+    ) -> None:
+        self.store = store
+        self.limits = limits
+        self.clock = clock
+        self.add_bytes = 0
+        self._flusher = flusher
+        self._arenas = ArenaPool(total_bytes_max=limits.arena_bytes_max)
+        self._log = log
+        self._gate = LogGate(log)
+        self._disk_space = disk_space
+        self._sessions: dict[Session, None] = {}  # in the order in which they came
+        self._newcomers: dict[Session, None] = {}
+        self._dirty: list[Session] = []
+        self._connections_made = 0
+        self._connections_refused = 0
+        self._connections_cut = 0
+        store.add_commit_listener(self._committed)
+
+    def statistics(self) -> ServerStatistics:
+        return ServerStatistics(
+            connections=len(self._sessions),
+            connections_made=self._connections_made,
+            connections_refused=self._connections_refused,
+            connections_cut=self._connections_cut,
+            add_bytes=self.add_bytes,
+            answer_bytes=sum(s.connection.pending_bytes for s in self._sessions),
+            arena_bytes=self._arenas.total_bytes,
+        )
+
+    async def serve(self, listener: Listener) -> None:
+        """Serve until cancelled; then the port is closed, and every connection."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_arenas_free)
+                while True:
+                    self._admit(await listener.accept(), nursery)
+                    await trio.lowlevel.checkpoint()  # A flood must not keep others from running.
+        finally:
+            listener.close()
+
+    def _admit(self, stream: Stream, nursery: trio.Nursery) -> None:
+        if len(self._sessions) < self.limits.connections_max:
+            nursery.start_soon(self._serve, stream)
+            return
+        self._connections_refused += 1
+        self._gate.warning("connection refused", peer=stream.peer, why="there are too many")
+        stream.close()
+
+    async def _keep_arenas_free(self) -> None:
+        """While memory to receive into is short, half a frame has no time to be finished."""
+        arenas = self._arenas
+        while True:
+            await trio.sleep(_ARENA_CHECK_S)
+            if arenas.total_bytes + self.limits.frame_bytes_max <= arenas.total_bytes_max:
+                continue
+            arena = arenas.try_acquire(arenas.arena_bytes)
+            if arena is not None:
+                arenas.release(arena)
+                continue
+            late = trio.current_time() - _ARENA_PATIENCE_S
+            for session in list(self._sessions):
+                if session.connection.owes_since < late:
+                    self.cut(session, "has begun a frame, and memory is short")
+
+    # -- one connection
+
+    async def _serve(self, stream: Stream) -> None:
+        connection = FrameConnection(
+            stream,
+            arenas=self._arenas,
+            flusher=self._flusher,
+            frame_bytes_max=self.limits.frame_bytes_max,
+            frame_timeout_s=self.limits.frame_timeout_s,
+            name="bookie",
+        )
+        async with trio.open_nursery() as nursery:
+            session = Session(connection, self, nursery)
+            self._enter(session)
+            try:
+                await self._converse(session)
+            except WireError as error:
+                self._complain(session, str(error))
+                await connection.aclose(str(error))
+            finally:
+                self._leave(session)
+                nursery.cancel_scope.cancel()
+
+    def _enter(self, session: Session) -> None:
+        self._connections_made += 1
+        if len(self._newcomers) >= self.limits.newcomers_max:
+            oldest = next(iter(self._newcomers))
+            del self._newcomers[oldest]
+            self.cut(oldest, "has sent nothing, and others want to connect")
+        self._sessions[session] = None
+        self._newcomers[session] = None
+
+    def _leave(self, session: Session) -> None:
+        self._sessions.pop(session, None)
+        self._newcomers.pop(session, None)
+        session.close("done")
+
+    def _complain(self, session: Session, why: str) -> None:
+        self._connections_cut += 1
+        self._gate.warning("connection cut", peer=session.connection.peer, why=why)
+
+    async def _converse(self, session: Session) -> None:
+        limits, connection = self.limits, session.connection
+        protocol: Protocol | None = None
+        timeout_s = limits.first_frame_timeout_s
+        with trio.CancelScope() as idle:
+            while True:
+                idle.deadline = trio.current_time() + timeout_s
+                received = await connection.receive()
+                idle.deadline = inf
+                if not received:
+                    return
+                if protocol is None:
+                    self._newcomers.pop(session, None)
+                    protocol = V3(session) if is_v3(received[0]) else V2(session)
+                    timeout_s = limits.idle_timeout_s
+                # Looking and handling are one step, so that all connections together pass a bound
+                # by one batch at most.
+                frames = iter(received)
+                del received  # A view that is kept longer than needed keeps its arena.
+                done = False
+                while not done:
+                    if not session.has_room():
+                        await session.wait_room()
+                    done = protocol.handle(frames)
+                    self.flush()
+        if idle.cancelled_caught:
+            self.cut(session, f"nothing received for {timeout_s:g} s")
+
+    # -- what sessions need
+
+    def mark(self, session: Session) -> None:
+        if not self._dirty:
+            self._flusher.mark(self)  # for the add that is decided by itself, between two commits
+        self._dirty.append(session)
+
+    def flush(self) -> bool:
+        """Send the answers that have gathered; after each commit, and for what needed none."""
+        if not self._dirty:
+            return True
+        full = self.add_bytes > self.limits.add_bytes_max
+        dirty, self._dirty = self._dirty, []
+        for session in dirty:
+            session.flush()
+        if full and self.add_bytes <= self.limits.add_bytes_max:
+            for session in self._sessions:
+                session.wake()
+        return True
+
+    def _committed(self) -> None:
+        self.flush()
+
+    async def drain(self) -> None:
+        """For the flusher; there is never anything left to do."""
+
+    def cut(self, session: Session, why: str) -> None:
+        self._complain(session, why)
+        session.close(why)
+
+    def relieve(self) -> None:
+        total = sum(session.connection.pending_bytes for session in self._sessions)
+        if total > self.limits.answer_bytes_max:
+            worst = max(self._sessions, key=lambda session: session.connection.pending_bytes)
+            self.cut(worst, "does not take its answers, and all of them are too many")
+
+    async def disk_space(self) -> DiskSpace:
+        return await self._disk_space()

@@ -1,0 +1,199 @@
+"""Protocol v2 on one connection: adds in a tight loop, everything else as a task.
+
+A frame that does not parse cannot be answered: it is a WireError, and `serve` cuts the connection.
+A packet of a version or opcode that is not served is answered, with ids of -1, before that.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from bookie.server.requests import STATUSES, Session
+from bookie.storage.status import StoreError, StoreStatus
+from wire.entry import ENTRY_HEADER_BYTES
+from wire.errors import MalformedError
+from wire.fields import U32
+from wire.messages import bookie
+from wire.messages.bookie import (
+    ADD_ANSWER,
+    ADD_ANSWER_BYTES,
+    ADD_HEADER,
+    ADD_REQUEST_HEADER_BYTES,
+    Add,
+    Auth,
+    BatchRead,
+    Flag,
+    Read,
+    Status,
+    Unsupported,
+)
+from wire.transport import Buffer
+
+_ADD = Struct(">I20sqq")
+_FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
+_BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
+
+CODES: list[int] = [
+    Status.IO_ERROR if STATUSES[status] is Status.UNKNOWN_LEDGER_STATE else STATUSES[status]
+    for status in StoreStatus
+]
+assert list(StoreStatus) == list(range(len(CODES)))  # the hot loop looks up by number
+
+
+class AddDone:
+    """What the store calls when it has decided on an add."""
+
+    __slots__ = ("_entry_id", "_header", "_ledger_id", "_session", "_size")
+
+    def __init__(
+        self, session: Session, header: int, ledger_id: int, entry_id: int, size: int
+    ) -> None:
+        self._session = session
+        self._header = header
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+        self._size = size
+
+    def __call__(self, status: StoreStatus) -> None:
+        self._session.answered(
+            ADD_ANSWER.pack(
+                ADD_ANSWER_BYTES, self._header, CODES[status], self._ledger_id, self._entry_id
+            ),
+            self._size,
+        )
+
+
+class V2:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._store = session.store
+
+    def handle(self, frames: Iterator[memoryview]) -> bool:
+        """Handle frames until none is left, or return False when the next one has to wait."""
+        session, add, unpack = self._session, self._store.add, _ADD.unpack_from
+        size_max = ADD_REQUEST_HEADER_BYTES + session.limits.entry_bytes_max
+        accepted = 0
+        try:
+            for frame in frames:
+                size = len(frame)
+                if not _FRAME_BYTES_MIN <= size <= size_max or frame[0] != 2 or frame[1] != 1:
+                    self._handle_other(frame)
+                    if not session.may_start():
+                        return False
+                    continue
+                header, key, ledger_id, entry_id = unpack(frame)
+                accepted += size
+                add(
+                    ledger_id,
+                    entry_id,
+                    key,
+                    frame[ADD_REQUEST_HEADER_BYTES:],
+                    recovery=header & 2 != 0,
+                    done=AddDone(session, ADD_HEADER, ledger_id, entry_id, size),
+                )
+        finally:
+            session.accepted(accepted)
+        return True
+
+    def _handle_other(self, frame: memoryview) -> None:
+        session = self._session
+        request = bookie.decode_request(frame)
+        match request:
+            case Add():
+                self._add(request)
+            case Read():
+                if not self._try_read(request):
+                    session.start(self._read, request)
+            case BatchRead():
+                session.start(self._batch_read, request)
+            case Auth():
+                session.send(
+                    [bookie.encode_auth(bookie.AUTH_DISABLED, version=request.header >> 24)]
+                )
+            case Unsupported(header, status):
+                session.send([bookie.encode_add_answer(header, status, -1, -1)])
+                raise MalformedError(f"packet {header:#010x} is not served")
+
+    def _add(self, add: Add) -> None:
+        """An add of an old client, or one that cannot be."""
+        size = len(add.entry)
+        header = add.header if add.header < 1 << 24 else add.header & 0xFFFF0000
+        self._session.accepted(size)
+        done = AddDone(self._session, header, add.ledger_id, add.entry_id, size)
+        if not ENTRY_HEADER_BYTES <= size <= self._session.limits.entry_bytes_max:
+            done(StoreStatus.BAD_REQUEST)
+            return
+        self._store.add(
+            add.ledger_id,
+            add.entry_id,
+            add.master_key,
+            add.entry,
+            recovery=add.flags & Flag.RECOVERY_ADD != 0,
+            done=done,
+        )
+
+    def _try_read(self, read: Read) -> bool:
+        """Answer at once what needs no waiting."""
+        if read.master_key is not None or not self._session.takes_answers():
+            return False
+        try:
+            entry = self._store.try_read(read.ledger_id, read.entry_id)
+        except StoreError as error:
+            self._send_entry(read, CODES[error.status])
+            return True
+        if entry is None:
+            return False
+        self._send_entry(read, Status.OK, entry)
+        return True
+
+    async def _read(self, read: Read) -> None:
+        try:
+            # What a fencing read finds is found behind the fence: a "no" stays true for ever.
+            if read.master_key is not None:
+                await self._store.fence(read.ledger_id, read.master_key)
+            async with self._session.reading():
+                entry = await self._store.read(read.ledger_id, read.entry_id)
+                self._send_entry(read, Status.OK, entry)
+        except StoreError as error:
+            self._send_entry(read, CODES[error.status])
+
+    def _send_entry(self, read: Read, code: int, entry: Buffer = b"") -> None:
+        header = bookie.encode_read_answer(
+            read.header, code, read.ledger_id, read.entry_id, len(entry)
+        )
+        self._session.send([header, entry] if entry else [header])
+
+    async def _batch_read(self, request: BatchRead) -> None:
+        try:
+            if request.master_key is not None:
+                await self._store.fence(request.ledger_id, request.master_key)
+            async with self._session.reading():
+                parts = await self._collect(request)
+                size = sum(map(len, parts))
+                header = bookie.encode_batch_answer_header(request, Status.OK, size)
+                self._session.send([header, *parts])
+        except StoreError as error:
+            code = CODES[error.status]
+            self._session.send([bookie.encode_batch_answer_header(request, code)])
+
+    async def _collect(self, request: BatchRead) -> list[Buffer]:
+        """The entries that fit, each behind its size; an error only if there is not even one."""
+        limits = self._session.limits
+        room = limits.frame_bytes_max - _BATCH_OVERHEAD
+        if request.bytes_max > 0:
+            room = min(room, request.bytes_max - _BATCH_OVERHEAD)
+        count = limits.batch_entries_max
+        if request.entries_max > 0:
+            count = min(count, request.entries_max)
+        parts: list[Buffer] = []
+        for entry_id in range(request.first_entry_id, request.first_entry_id + count):
+            try:
+                entry = await self._store.read(request.ledger_id, entry_id)
+            except StoreError:
+                if not parts:
+                    raise
+                break
+            room -= U32.size + len(entry)
+            if parts and room < 0:
+                break
+            parts += [U32.pack(len(entry)), entry]
+        return parts

@@ -1,0 +1,254 @@
+"""Protocol v3 on one connection: what v2 has, and all that is about the LAC.
+
+A request that needs a field it does not have, and an operation that is known and not served, are
+answered as bad requests.  A frame that is no request at all cannot be answered: a WireError, and
+`serve` cuts the connection.
+
+Waiting for the LAC: the answer comes when the LAC is above `previousLAC`, when the ledger is
+fenced, or when the time is over.  With ENTRY_PIGGYBACK it brings the entry behind `previousLAC`; if
+that one is on other bookies (striping), the LAC alone.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import trio
+
+from bookie.server.requests import STATUSES, Session
+from bookie.storage.status import StoreError, StoreStatus
+from wire.entry import ENTRY_HEADER_BYTES, peek_ids
+from wire.messages import bookie_v3
+from wire.messages.bookie import AUTH_DISABLED, LAST_ENTRY, Status
+from wire.messages.bookie_v3 import to_v3
+from wire.messages.entry_list import encode_entry_list, group_entries
+from wire.proto import bookkeeper_pb2 as pb
+
+_Call = Callable[[pb.Request], Awaitable[None]]
+
+
+class AddDone:
+    """What the store calls when it has decided on an add."""
+
+    __slots__ = ("_request", "_session", "_size")
+
+    def __init__(self, session: Session, request: pb.Request, size: int) -> None:
+        self._session = session
+        self._request = request
+        self._size = size
+
+    def __call__(self, status: StoreStatus) -> None:
+        request = self._request
+        response = bookie_v3.response_to(request, STATUSES[status])
+        add = response.addResponse
+        add.status = response.status
+        add.ledgerId, add.entryId = request.addRequest.ledgerId, request.addRequest.entryId
+        self._session.answered(bookie_v3.encode(response), self._size)
+
+
+class V3:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._store = session.store
+        self._calls: dict[int, tuple[str, _Call]] = {
+            pb.READ_ENTRY: ("readRequest", self._read),
+            pb.WRITE_LAC: ("writeLacRequest", self._write_lac),
+            pb.READ_LAC: ("readLacRequest", self._read_lac),
+            pb.FORCE_LEDGER: ("forceLedgerRequest", self._force),
+            pb.GET_BOOKIE_INFO: ("getBookieInfoRequest", self._bookie_info),
+            pb.GET_LIST_OF_ENTRIES_OF_LEDGER: (
+                "getListOfEntriesOfLedgerRequest",
+                self._list_entries,
+            ),
+        }
+
+    def handle(self, frames: Iterator[memoryview]) -> bool:
+        """Handle frames until none is left, or return False when the next one has to wait."""
+        for frame in frames:
+            request = bookie_v3.decode_request(frame)
+            operation = request.header.operation
+            if request.header.version != pb.VERSION_THREE:
+                self._refuse(request, Status.BAD_VERSION)
+            elif operation == pb.ADD_ENTRY and request.HasField("addRequest"):
+                self._add(request, len(frame))
+            elif operation == pb.AUTH:
+                response = bookie_v3.response_to(request, Status.OK)
+                response.authResponse.authPluginName = AUTH_DISABLED
+                response.authResponse.payload = b""
+                self._send(response)
+            else:
+                self._start(request)
+                if not self._session.may_start():
+                    return False
+        return True
+
+    def _start(self, request: pb.Request) -> None:
+        """Each operation has a field, by its number, and a call."""
+        call = self._calls.get(request.header.operation)
+        fields = {field.name for field, _ in request.ListFields()}
+        if call is None or call[0] not in fields:
+            self._refuse(request, Status.BAD_REQUEST)
+        else:
+            self._session.start(call[1], request)
+
+    def _refuse(self, request: pb.Request, status: Status) -> None:
+        self._send(bookie_v3.response_to(request, status))
+
+    def _send(self, response: pb.Response) -> None:
+        self._session.send([bookie_v3.encode(response)])
+
+    # -- adds
+
+    def _add(self, request: pb.Request, size: int) -> None:
+        add = request.addRequest
+        entry = memoryview(add.body)
+        self._session.accepted(size)
+        done = AddDone(self._session, request, size)
+        # Apache's bookies store the entry under the ids inside it, whatever the request says; an
+        # entry that comes under another name is a mistake that nobody should keep.
+        if not ENTRY_HEADER_BYTES <= len(entry) <= self._session.limits.entry_bytes_max or peek_ids(
+            entry
+        ) != (add.ledgerId, add.entryId):
+            done(StoreStatus.BAD_REQUEST)
+            return
+        recovery = add.HasField("flag") and add.flag == pb.AddRequest.RECOVERY_ADD
+        self._store.add(
+            add.ledgerId, add.entryId, add.masterKey, entry, recovery=recovery, done=done
+        )
+
+    # -- reads
+
+    async def _read(self, request: pb.Request) -> None:
+        read = request.readRequest
+        response = bookie_v3.response_to(request, Status.OK)
+        answer = response.readResponse
+        answer.ledgerId, answer.entryId = read.ledgerId, read.entryId
+        flag = read.flag if read.HasField("flag") else None
+        try:
+            if flag == pb.ReadRequest.FENCE_LEDGER:
+                await self._fence(read)
+            elif read.HasField("previousLAC"):
+                await self._wait_lac(read, answer)
+            elif flag == pb.ReadRequest.ENTRY_PIGGYBACK:
+                raise StoreError(StoreStatus.BAD_REQUEST, "nothing to piggyback on")
+            async with self._session.reading():
+                if flag == pb.ReadRequest.ENTRY_PIGGYBACK:
+                    await self._piggyback(read, answer)
+                else:
+                    answer.body = bytes(await self._store.read(read.ledgerId, read.entryId))
+                if flag != pb.ReadRequest.FENCE_LEDGER:
+                    answer.maxLAC = self._store.last_add_confirmed(read.ledgerId)
+                answer.status = pb.EOK
+                self._send(response)
+        except StoreError as error:
+            status = to_v3(STATUSES[error.status])
+            response.status = answer.status = status
+            self._send(response)
+
+    async def _fence(self, read: pb.ReadRequest) -> None:
+        """What is read afterwards is found behind the fence: a "no" stays true for ever."""
+        if not read.HasField("masterKey"):
+            raise StoreError(StoreStatus.UNAUTHORIZED, "a fencing read without the master key")
+        await self._store.fence(read.ledgerId, read.masterKey)
+
+    async def _piggyback(self, read: pb.ReadRequest, answer: pb.ReadResponse) -> None:
+        """The entry behind `previousLAC`, if that one is confirmed, and here."""
+        wanted = read.previousLAC + 1
+        if self._store.last_add_confirmed(read.ledgerId) < wanted:
+            return
+        try:
+            answer.body = bytes(await self._store.read(read.ledgerId, wanted))
+            answer.entryId = wanted
+        except StoreError as error:
+            if error.status is not StoreStatus.NO_ENTRY:
+                raise
+
+    async def _wait_lac(self, read: pb.ReadRequest, answer: pb.ReadResponse) -> None:
+        """Wait as long as the request says, unless there is nothing to wait for."""
+        session, after = self._session, read.previousLAC
+        if read.flag == pb.ReadRequest.ENTRY_PIGGYBACK and read.entryId != LAST_ENTRY:
+            raise StoreError(StoreStatus.BAD_REQUEST, "the id of a piggybacked entry follows")
+        if self._store.last_add_confirmed(read.ledgerId) > after or not read.HasField("timeOut"):
+            return
+        if session.polls >= session.limits.connection_polls_max:
+            raise StoreError(StoreStatus.TOO_MANY, "too many requests wait for a LAC")
+        woken = trio.Event()
+        cancel = self._store.watch_lac(read.ledgerId, after, woken.set)
+        session.polls += 1
+        session.wake()  # one that waits does not count among those that are under way
+        try:
+            timeout_s = min(max(read.timeOut, 0) / 1000, session.limits.poll_timeout_s_max)
+            with trio.move_on_after(timeout_s):
+                await woken.wait()
+        finally:
+            session.polls -= 1
+            cancel()
+        if self._store.last_add_confirmed(read.ledgerId) > after:
+            answer.lacUpdateTimestamp = session.host.clock.now_ms()
+
+    # -- LACs and the rest
+
+    async def _write_lac(self, request: pb.Request) -> None:
+        write = request.writeLacRequest
+        response = bookie_v3.response_to(request, Status.OK)
+        try:
+            await self._store.write_lac(write.ledgerId, write.masterKey, write.lac, write.body)
+        except StoreError as error:
+            response.status = to_v3(STATUSES[error.status])
+        response.writeLacResponse.status = response.status
+        response.writeLacResponse.ledgerId = write.ledgerId
+        self._send(response)
+
+    async def _read_lac(self, request: pb.Request) -> None:
+        ledger_id = request.readLacRequest.ledgerId
+        response = bookie_v3.response_to(request, Status.OK)
+        answer = response.readLacResponse
+        async with self._session.reading():
+            try:
+                body, last_entry = await self._store.read_lac(ledger_id)
+                if body is not None:
+                    answer.lacBody = body
+                if last_entry is not None:
+                    answer.lastEntryBody = bytes(last_entry)
+            except StoreError as error:
+                response.status = to_v3(STATUSES[error.status])
+            answer.status, answer.ledgerId = response.status, ledger_id
+            self._send(response)
+
+    async def _force(self, request: pb.Request) -> None:
+        ledger_id = request.forceLedgerRequest.ledgerId
+        response = bookie_v3.response_to(request, Status.OK)
+        try:
+            await self._store.force(ledger_id)
+        except StoreError as error:
+            response.status = to_v3(STATUSES[error.status])
+        response.forceLedgerResponse.status = response.status
+        response.forceLedgerResponse.ledgerId = ledger_id
+        self._send(response)
+
+    async def _bookie_info(self, request: pb.Request) -> None:
+        requested = request.getBookieInfoRequest.requested
+        response = bookie_v3.response_to(request, Status.OK)
+        answer = response.getBookieInfoResponse
+        try:
+            space = await self._session.host.disk_space()
+        except OSError:
+            response.status = pb.EIO
+        else:
+            if requested & pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY:
+                answer.totalDiskCapacity = space.total_bytes
+            if requested & pb.GetBookieInfoRequest.FREE_DISK_SPACE:
+                answer.freeDiskSpace = space.free_bytes
+        answer.status = response.status
+        self._send(response)
+
+    async def _list_entries(self, request: pb.Request) -> None:
+        ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
+        response = bookie_v3.response_to(request, Status.OK)
+        answer = response.getListOfEntriesOfLedgerResponse
+        async with self._session.reading():
+            try:
+                groups = group_entries(await self._store.entry_ids(ledger_id))
+                answer.availabilityOfEntriesOfLedger = encode_entry_list(groups)
+            except StoreError as error:
+                response.status = to_v3(STATUSES[error.status])
+            answer.status, answer.ledgerId = response.status, ledger_id
+            self._send(response)

@@ -1,0 +1,90 @@
+"""What a directory holds when its bookie starts: rows of the index, then the log behind them.
+
+A long replay (the index was lost, say) makes checkpoints on its way: memory stays bounded, and a
+bookie that dies while it starts does not begin anew.
+"""
+
+from dataclasses import dataclass
+
+from bookie.storage.disk import Disk
+from bookie.storage.index import (
+    LEDGER_KEYS,
+    Checkpoint,
+    IndexStore,
+    checkpoint_key,
+    ledger_of_key,
+)
+from bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
+from bookie.storage.places import Places
+from bookie.storage.records import Kind, Record
+from bookie.storage.replay import Replayed, replay
+
+_ROWS_A_SCAN = 4096
+
+
+@dataclass(slots=True)
+class Contents:
+    """The ledgers of a directory, as far as they are known."""
+
+    ledgers: dict[int, LedgerState]
+    places: Places
+    limbo: bool  # the log has lost records
+    checkpoint: int
+
+    def apply(self, record: Record, position: int) -> None:
+        """The record is in the log, at this position."""
+        if record.kind is Kind.LIMBO:
+            self.limbo = True
+            return
+        state = self.ledgers.get(record.ledger_id)
+        if state is None:
+            state = self.ledgers[record.ledger_id] = LedgerState(record.ledger_id)
+        match record.kind:
+            case Kind.ENTRY:
+                lac = lac_of_entry(record.payload)
+                state.accepted_lac = state.lac = max(state.lac, lac)
+                self.places.add(state, record.entry_id, position, len(record.payload))
+            case Kind.MASTER_KEY:
+                state.master_key = bytes(record.payload)
+            case Kind.FENCE:
+                state.fenced = True
+            case Kind.EXPLICIT_LAC:
+                if record.entry_id > state.explicit_lac:
+                    state.explicit_lac = record.entry_id
+                    state.explicit_body = bytes(record.payload)
+                    state.accepted_lac = state.lac = max(state.lac, record.entry_id)
+            case Kind.TOMBSTONE:
+                state.deleted = state.fenced = True
+        self.places.touch(state)
+
+
+async def load(
+    disk: Disk, log_directory: str, index: IndexStore, places: Places, *, checkpoint_entries: int
+) -> tuple[Contents, Replayed]:
+    stored = await index.get(checkpoint_key())
+    checkpoint = Checkpoint.decode(stored) if stored is not None else Checkpoint(0, limbo=False)
+    contents = Contents(await _load_rows(index), places, checkpoint.limbo, checkpoint.position)
+
+    def apply(record: Record) -> None:
+        contents.apply(record, record.position)
+
+    async def applied(so_far: Replayed) -> None:
+        contents.limbo |= bool(so_far.losses)
+        if places.recent_entries >= checkpoint_entries:
+            await places.checkpoint(so_far.mark, limbo=contents.limbo)
+            contents.checkpoint = so_far.mark
+
+    replayed = await replay(disk, log_directory, checkpoint.position, apply, applied)
+    contents.limbo |= bool(replayed.losses)
+    return contents, replayed
+
+
+async def _load_rows(index: IndexStore) -> dict[int, LedgerState]:
+    ledgers: dict[int, LedgerState] = {}
+    first, end = LEDGER_KEYS
+    while rows := await index.scan(first, end, _ROWS_A_SCAN):
+        for key, row in rows:
+            ledger_id = ledger_of_key(key)
+            ledgers[ledger_id] = decode_row(ledger_id, row)
+        first = rows[-1][0] + b"\0"
+    return ledgers

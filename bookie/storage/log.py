@@ -1,0 +1,295 @@
+"""The log: entries are on disk here before anyone is told so, and are read from here, too.
+
+`append` is synchronous: it gives the record its position and returns.  Records that arrive while
+the disk is busy form a *group*, which becomes one batch, one write, one sync.  When that is done
+the durable position is raised first, then the owner is told of the whole group in one call, in the
+trio thread.  Fences, master keys, explicit LACs and limbo marks are records like the entries, in
+the order in which they came.
+
+    append append append | append append            append
+    `--- group, on its way to disk  `--- next group   (opened when the disk is free, or full)
+                         ^ durable                    ^ end
+
+On disk a log is a run of segments, `<first position>.log`, laid out by `records`.  Each process
+starts a segment of its own, with its first group; nothing is ever changed in an old one.
+
+**After the first error of the disk nothing is written any more** (`failure`): what was on its way
+may or may not be there, everything that waits is answered IO_ERROR, reading goes on.
+
+There is no second copy to write: the index points into the log.  Limits: `LogLimits`.  Not here:
+where an entry is (`index`, `recent`), boot (`replay`), who may write (`volume`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+import trio
+
+from bookie.storage.disk import Appender, Disk
+from bookie.storage.records import (
+    BATCH_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    BatchFlag,
+    Buffer,
+    Kind,
+    Record,
+    SegmentHeader,
+    encode_batch_header,
+    encode_record_header,
+    record_seed,
+)
+from bookie.storage.segments import ReadLimits, Segment, Segments
+from bookie.storage.status import StoreError, StoreStatus
+
+Done: TypeAlias = Callable[[StoreStatus], None]
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    segment_bytes: int = 512 << 20  # a new segment begins behind the group that passes this
+    group_bytes_max: int = 8 << 20  # a group is closed once it is larger
+    reading: ReadLimits = field(default_factory=ReadLimits)
+
+
+@dataclass(slots=True)
+class Group(Generic[K]):
+    """Records that share a sync; `dones` and `lacs` are what the owner wants to be told then."""
+
+    position: int  # of the batch
+    segment: Segment | None  # the one that this batch begins
+    creation_id: int
+    end: int
+    buffers: list[Buffer]
+    count: int = 0
+    flags: BatchFlag = BatchFlag.NONE
+    dones: list[Done] = field(default_factory=list[Done])
+    lacs: dict[K, int] = field(default_factory=dict[K, int])
+
+
+class Log(Generic[K]):
+    """One log in one directory.  `run` writes; it is a task of the owner."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        limits: LogLimits,
+        *,
+        segments: list[Segment],
+        mark: int,
+        end: int,
+        creation_id: int,
+        committed: Callable[[Group[K]], None],
+        failed: Callable[[list[Group[K]]], None],
+    ) -> None:
+        self.durable = end
+        self.end = end
+        self.failure: OSError | None = None
+        self.syncs = 0
+        self._mark = mark  # the last position below which everything is known to be durable
+        self._disk = disk
+        self._directory = directory
+        self._limits = limits
+        self._group_bytes_max = limits.group_bytes_max
+        self._segments = Segments(disk, segments, limits.reading)
+        self._creation_id = creation_id
+        self._seed = 0
+        self._committed = committed
+        self._failed = failed
+        self._ended = False
+        self._writing: Group[K] | None = None
+        self._groups: deque[Group[K]] = deque()
+        self._open: Group[K] | None = None  # the last of `_groups`, while it takes records
+        self._roll_at = end  # the first group starts a segment
+        self._wake = trio.Event()
+        self._go_on = trio.Event()
+        self._go_on.set()
+        self._waiting: list[tuple[int, trio.Event]] = []
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.end - self.durable
+
+    def append(
+        self, kind: Kind, ledger_id: int, entry_id: int, payload: Buffer, done: Done | None
+    ) -> int:
+        """Take the record; return its position.  `done` is told when it is durable, or lost."""
+        group = self._open or self._open_group()
+        position = self.end
+        header = encode_record_header(self._seed, position, kind, ledger_id, entry_id, payload)
+        group.buffers += (header, payload)
+        group.count += 1
+        if done is not None:
+            group.dones.append(done)
+        self.end = end = position + RECORD_HEADER_BYTES + len(payload)
+        if end - group.position > self._group_bytes_max:
+            self.seal()
+        return position
+
+    @property
+    def open_group(self) -> Group[K]:
+        """The group that takes the next record."""
+        return self._open or self._open_group()
+
+    def append_together(self, records: list[Record]) -> list[int]:
+        """Take these as one batch, however large; return their positions."""
+        self.seal()
+        limit, self._group_bytes_max = self._group_bytes_max, 1 << 62
+        positions = [
+            self.append(record.kind, record.ledger_id, record.entry_id, record.payload, None)
+            for record in records
+        ]
+        self._group_bytes_max = limit
+        self.seal()
+        return positions
+
+    def seal(self) -> int:
+        """Let the next record start a new batch; return a mark for everything accepted so far.
+
+        That is a mark as soon as the log is durable up to there.
+        """
+        if self._open is not None:
+            self._open.end = self.end
+            self._open = None
+        return self.end if self._writing or self._groups else self._mark
+
+    def when_durable(self, position: int, done: Done) -> None:
+        """Tell `done` when the record at `position`, accepted before, is durable or lost."""
+        if position < self.durable:
+            done(StoreStatus.OK)
+        elif self.failure is not None:
+            done(StoreStatus.IO_ERROR)
+        else:
+            last = self._groups[-1] if self._groups else self._writing
+            assert last is not None, "a record that is not durable is in a group"
+            last.dones.append(done)
+
+    def pause(self) -> None:
+        """Write nothing, for now; records are still accepted."""
+        self._go_on = self._go_on if self.paused else trio.Event()
+
+    def resume(self) -> None:
+        self._go_on.set()
+
+    @property
+    def paused(self) -> bool:
+        return not self._go_on.is_set()
+
+    def _open_group(self) -> Group[K]:
+        assert self.failure is None, "the log has failed"
+        segment = None
+        position = self.end
+        if position >= self._roll_at:
+            segment = Segment(position, f"{self._directory}/{position:020d}.log")
+            self._creation_id += 1
+            self._seed = record_seed(self._creation_id)
+            self._roll_at = position + self._limits.segment_bytes
+            position += SEGMENT_HEADER_BYTES
+        group: Group[K] = Group(position, segment, self._creation_id, 0, [b""])
+        self.end = position + BATCH_HEADER_BYTES
+        self._open = group
+        self._groups.append(group)
+        self._wake.set()
+        return group
+
+    async def run(self) -> None:
+        """Write group after group, until the disk fails or `close` is through."""
+        appender = self._disk.open_appender()
+        try:
+            while self.failure is None:
+                while not self._groups:
+                    await self._wake.wait()
+                    self._wake = trio.Event()
+                await self._go_on.wait()
+                group = self._take()
+                try:
+                    await self._write(appender, group)
+                except OSError as error:
+                    self._fail(error)
+                else:
+                    self._commit(group)
+                    if group.flags & BatchFlag.END:
+                        self._ended = True
+                        return
+        finally:
+            if not self._ended and self.failure is None:
+                self._fail(OSError("the task that writes the log was stopped"))
+            await appender.aclose()
+
+    def _take(self) -> Group[K]:
+        group = self._groups.popleft()
+        if group is self._open:
+            self.seal()
+        self._writing = group
+        return group
+
+    async def _write(self, appender: Appender, group: Group[K]) -> None:
+        size = group.end - group.position - BATCH_HEADER_BYTES
+        group.buffers[0] = encode_batch_header(
+            group.creation_id, group.position, group.flags, group.count, size, self._mark
+        )
+        if group.segment is None:
+            await appender.write(group.buffers)
+            return
+        # The segment is there from the moment on that its first batch is: both are one write.
+        header = SegmentHeader(group.creation_id).encode()
+        await appender.start(group.segment.path, [header, *group.buffers])
+        self._segments.add(group.segment, group.creation_id)
+
+    def _commit(self, group: Group[K]) -> None:
+        self.durable = self._mark = group.end
+        self._writing = None
+        self.syncs += 1
+        group.buffers.clear()
+        if self._waiting:
+            for position, event in self._waiting:
+                if position < group.end:
+                    event.set()
+            self._waiting = [waiter for waiter in self._waiting if waiter[0] >= group.end]
+        self._committed(group)
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error
+        self._open = None
+        groups = [group for group in (self._writing, *self._groups) if group is not None]
+        self._writing = None
+        self._groups.clear()
+        for _, event in self._waiting:
+            event.set()
+        self._waiting.clear()
+        self._failed(groups)
+
+    async def wait_durable(self, position: int) -> None:
+        """Return when the record at `position` would survive a crash; IO_ERROR if it never will."""
+        if position >= self.durable and self.failure is None:
+            event = trio.Event()
+            self._waiting.append((position, event))
+            await event.wait()
+        if position >= self.durable:
+            raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self.failure}")
+
+    async def close(self) -> None:
+        """Write what is pending and the end mark.  Nothing may be appended any more."""
+        if self.failure is None and (self.syncs or self._groups or self._writing):
+            self.seal()
+            group = self._open_group()
+            group.flags = BatchFlag.END
+            self.seal()
+            await self.wait_durable(group.position)
+
+    def try_read(self, position: int, size: int) -> Record | None:
+        """The durable record at `position` with a payload of `size` bytes, if it is at hand."""
+        assert position < self.durable
+        return self._segments.try_read(position, size)
+
+    async def read(self, position: int, size: int) -> Record:
+        """The same, from the disk if need be; IO_ERROR if it is not there as it was written."""
+        assert position < self.durable
+        return await self._segments.read(position, size, self.durable)
+
+    def close_readers(self) -> None:
+        self._segments.close()

@@ -1,0 +1,179 @@
+"""What a log holds, byte by byte (`docs/formats.md`).  Pure: bytes in, values out.
+
+A log is a run of bytes with positions from 0; a segment is a file with some of them:
+
+    segment   header 28, then batches
+    batch     header 28, then records: what one write put on the disk
+    record    header 28, then its payload; an entry is stored as it was received
+
+Each checksum also covers the creation id of the segment and the position, which are not stored: a
+batch or a record is valid at its own place only, so leftovers of older files never pass for new
+ones.  Each batch carries the position below which the log was durable when it was written:
+whatever is unreadable below such a mark was lost, whatever is unreadable above the last one was
+being written when the machine stopped, and nobody was told of it.
+
+| kind | ledger_id | entry_id | payload |
+|---|---|---|---|
+| ENTRY | its ledger | its id | the entry |
+| MASTER_KEY | its ledger | -1 | the key |
+| FENCE | its ledger | -1 | none |
+| EXPLICIT_LAC | its ledger | the LAC | the body of the request, as it came |
+| TOMBSTONE | its ledger | -1 | none: it was deleted, late adds must not bring it back |
+| LIMBO | its ledger, -1 = all of this log | -1 | none: absence is unknown from here on |
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+VERSION = 1
+NO_ENTRY_ID = -1
+EVERY_LEDGER = -1
+
+_SEGMENT = struct.Struct(">8sIIQI")  # magic, version, zero, creation id, checksum
+_SEGMENT_MAGIC = b"DAYBKLOG"
+SEGMENT_HEADER_BYTES = _SEGMENT.size
+
+_BATCH = struct.Struct(">4sIIIIQ")  # magic, checksum, flags, count, size, durable
+BATCH_MAGIC = b"\xdbBAT"
+BATCH_HEADER_BYTES = _BATCH.size
+_BATCH_COVER = struct.Struct(">QQIIIQ")  # creation id, position; flags, count, size, durable
+
+_RECORD = struct.Struct(">IIIqq")  # checksum, size, kind, ledger id, entry id
+RECORD_HEADER_BYTES = _RECORD.size
+_RECORD_COVER = struct.Struct(">QIIqq")  # position; size, kind, ledger id, entry id
+_CHECKSUM = struct.Struct(">I")
+_SEED = struct.Struct(">Q")
+
+
+class Kind(IntEnum):
+    ENTRY = 1
+    MASTER_KEY = 2
+    FENCE = 3
+    EXPLICIT_LAC = 4
+    TOMBSTONE = 5
+    LIMBO = 6
+
+
+class BatchFlag(IntFlag):
+    NONE = 0
+    END = 1  # a clean stop: this batch is the last of its process, and holds no record
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    creation_id: int  # no two segments of a log have the same
+
+    def encode(self) -> bytes:
+        body = _SEGMENT.pack(_SEGMENT_MAGIC, VERSION, 0, self.creation_id, 0)
+        return body[:-4] + _CHECKSUM.pack(crc32c(body[:-4]))
+
+    @classmethod
+    def decode(cls, data: Buffer) -> "SegmentHeader | None":
+        """None if this is not a whole header of ours."""
+        if len(data) < SEGMENT_HEADER_BYTES:
+            return None
+        magic, version, _, creation_id, checksum = _SEGMENT.unpack_from(data)
+        if magic != _SEGMENT_MAGIC or checksum != crc32c(data[: SEGMENT_HEADER_BYTES - 4]):
+            return None
+        if version != VERSION:
+            raise UnsupportedVersionError(f"log segment of version {version}, known: {VERSION}")
+        return cls(creation_id)
+
+
+class UnsupportedVersionError(Exception):
+    """A newer release has written this."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    flags: BatchFlag
+    count: int
+    size: int  # of its records, in bytes
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    position: int
+    kind: Kind
+    ledger_id: int
+    entry_id: int
+    payload: memoryview
+
+
+def record_seed(creation_id: int) -> int:
+    """What the checksum of each record in a segment starts from."""
+    return crc32c(_SEED.pack(creation_id))
+
+
+def encode_record_header(
+    seed: int, position: int, kind: Kind, ledger_id: int, entry_id: int, payload: Buffer
+) -> bytes:
+    """The bytes that go in front of the payload."""
+    cover = _RECORD_COVER.pack(position, len(payload), kind, ledger_id, entry_id)
+    return _CHECKSUM.pack(crc32c(payload, crc32c(cover, seed))) + cover[8:]
+
+
+def decode_record(seed: int, position: int, data: memoryview) -> Record | None:
+    """The record at the front of `data`; None if there is no valid one."""
+    if len(data) < RECORD_HEADER_BYTES:
+        return None
+    checksum, size, kind, ledger_id, entry_id = _RECORD.unpack_from(data)
+    if len(data) < RECORD_HEADER_BYTES + size:
+        return None
+    payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + size]
+    cover = _RECORD_COVER.pack(position, size, kind, ledger_id, entry_id)
+    if checksum != crc32c(payload, crc32c(cover, seed)):
+        return None
+    if kind not in _KINDS:
+        raise UnsupportedVersionError(f"a log record of kind {kind}")
+    return Record(position, Kind(kind), ledger_id, entry_id, payload)
+
+
+_KINDS = frozenset(Kind)
+
+
+def decode_records(seed: int, position: int, data: memoryview) -> tuple[list[Record], bool]:
+    """The records of a batch, and whether that is all of them.
+
+    A damaged record is skipped by the size that it claims; the checksum of the next one tells
+    whether that was its size.
+    """
+    records: list[Record] = []
+    whole = True
+    offset = 0
+    while offset < len(data):
+        record = decode_record(seed, position + offset, data[offset:])
+        if record is not None:
+            records.append(record)
+        else:
+            whole = False
+        if len(data) - offset < RECORD_HEADER_BYTES:
+            break
+        offset += RECORD_HEADER_BYTES + _RECORD.unpack_from(data, offset)[1]
+    return records, whole
+
+
+def encode_batch_header(
+    creation_id: int, position: int, flags: BatchFlag, count: int, size: int, durable: int
+) -> bytes:
+    checksum = crc32c(_BATCH_COVER.pack(creation_id, position, flags, count, size, durable))
+    return _BATCH.pack(BATCH_MAGIC, checksum, flags, count, size, durable)
+
+
+def decode_batch_header(creation_id: int, position: int, data: Buffer) -> BatchHeader | None:
+    """None if no batch of this segment begins here."""
+    if len(data) < BATCH_HEADER_BYTES:
+        return None
+    magic, checksum, flags, count, size, durable = _BATCH.unpack_from(data)
+    if magic != BATCH_MAGIC:
+        return None
+    if checksum != crc32c(_BATCH_COVER.pack(creation_id, position, flags, count, size, durable)):
+        return None
+    return BatchHeader(BatchFlag(flags), count, size, durable)

@@ -1,0 +1,197 @@
+"""The segments of a log, and records read from them by position.
+
+A read costs a thread, so it is not done for each record: who reads one after the other gets them
+from *windows*, pieces of up to a megabyte that one read fetched.  Windows are bounded and hold
+durable bytes only, which never change again.  A record is a view into its window, and keeps it
+alive.
+
+A record that is not there as it was written is an IO_ERROR, never an absence.
+"""
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import trio
+
+from bookie.storage.disk import Disk, Reader
+from bookie.storage.records import (
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Record,
+    SegmentHeader,
+    decode_record,
+    record_seed,
+)
+from bookie.storage.status import StoreError, StoreStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    readers_max: int = 64  # open segments
+    window_bytes: int = 1 << 20  # read at once for somebody who reads on
+    first_bytes: int = 64 << 10  # read at once for anybody else
+    windows_bytes_max: int = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    first: int
+    path: str
+
+
+@dataclass(slots=True)
+class _Loading:
+    start: int
+    end: int
+    done: trio.Event
+
+
+class Segments:
+    """All segments, in order; the last one may be growing."""
+
+    def __init__(self, disk: Disk, segments: list[Segment], limits: ReadLimits) -> None:
+        self._disk = disk
+        self._limits = limits
+        self._segments = segments
+        self._firsts = [segment.first for segment in segments]
+        self._readers: OrderedDict[int, Reader] = OrderedDict()
+        self._seeds: dict[int, int] = {}
+        self._windows = _Windows(limits.windows_bytes_max)
+        self._loading: list[_Loading] = []
+
+    def add(self, segment: Segment, creation_id: int) -> None:
+        self._segments.append(segment)
+        self._firsts.append(segment.first)
+        self._seeds[segment.first] = record_seed(creation_id)
+
+    def try_read(self, position: int, size: int) -> Record | None:
+        """The record at `position` with a payload of `size` bytes, if it is in a window."""
+        data = self._windows.find(position, RECORD_HEADER_BYTES + size)
+        if data is None:
+            return None
+        seed = self._seeds.get(self._first_of(position))
+        return None if seed is None else _checked(seed, position, size, data)
+
+    async def read(self, position: int, size: int, durable: int) -> Record:
+        """The same, from the disk if need be.  The log is durable below `durable`."""
+        try:
+            while (record := self.try_read(position, size)) is None:
+                await self._load(position, RECORD_HEADER_BYTES + size, durable)
+        except OSError as error:
+            raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
+        return record
+
+    async def _load(self, position: int, size: int, durable: int) -> None:
+        """Make a window that holds these bytes; one read serves all who wait for them."""
+        for loading in self._loading:
+            if loading.start <= position and position + size <= loading.end:
+                await loading.done.wait()
+                return
+        first = self._first_of(position)
+        end = min(position + self._wanted(position, size), self._end_of(first, durable))
+        loading = _Loading(position, end, trio.Event())
+        self._loading.append(loading)
+        try:
+            reader = await self._reader(first)
+            data = memoryview(await reader.read(position - first, end - position))
+            if len(data) < size:
+                raise OSError(f"the log ends at {position + len(data)}, in a record")
+            self._windows.add(position, data)
+        finally:
+            self._loading.remove(loading)
+            loading.done.set()
+
+    def _wanted(self, position: int, size: int) -> int:
+        limits = self._limits
+        reads_on = self._windows.ends_near(position, limits.window_bytes)
+        return max(size, limits.window_bytes if reads_on else limits.first_bytes)
+
+    def _first_of(self, position: int) -> int:
+        index = bisect_right(self._firsts, position) - 1
+        if index < 0:
+            raise StoreError(StoreStatus.IO_ERROR, f"no segment holds position {position}")
+        return self._firsts[index]
+
+    def _end_of(self, first: int, durable: int) -> int:
+        index = bisect_right(self._firsts, first)
+        return self._firsts[index] if index < len(self._firsts) else durable
+
+    async def _reader(self, first: int) -> Reader:
+        opened = self._readers.get(first)
+        if opened is not None:
+            self._readers.move_to_end(first)
+            return opened
+        segment = self._segments[bisect_right(self._firsts, first) - 1]
+        reader = await self._disk.open_reader(segment.path)
+        try:
+            header = SegmentHeader.decode(await reader.read(0, SEGMENT_HEADER_BYTES))
+        except BaseException:
+            reader.close()
+            raise
+        if header is None:
+            reader.close()
+            raise StoreError(StoreStatus.IO_ERROR, f"{segment.path} has no valid header")
+        if first in self._readers:  # somebody else was faster
+            reader.close()
+            return self._readers[first]
+        self._seeds[first] = record_seed(header.creation_id)
+        self._readers[first] = reader
+        while len(self._readers) > self._limits.readers_max:
+            self._readers.popitem(last=False)[1].close()
+        return reader
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+
+class _Windows:
+    """Pieces of the log in memory; the one used longest ago goes first."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._starts: list[int] = []  # sorted
+        self._by_start: OrderedDict[int, memoryview] = OrderedDict()
+
+    def find(self, position: int, size: int) -> memoryview | None:
+        at = bisect_right(self._starts, position) - 1
+        if at < 0:
+            return None
+        start = self._starts[at]
+        window = self._by_start[start]
+        offset = position - start
+        if offset + size > len(window):
+            return None
+        self._by_start.move_to_end(start)
+        return window[offset : offset + size]
+
+    def ends_near(self, position: int, distance: int) -> bool:
+        """Whether a window ends shortly in front of, or at, this position."""
+        at = bisect_right(self._starts, position) - 1
+        if at < 0:
+            return False
+        start = self._starts[at]
+        return position - start - len(self._by_start[start]) <= distance
+
+    def add(self, start: int, data: memoryview) -> None:
+        old = self._by_start.pop(start, None)
+        if old is None:
+            insort(self._starts, start)
+        else:
+            self._bytes -= len(old)
+        self._by_start[start] = data
+        self._bytes += len(data)
+        while self._bytes > self._bytes_max and len(self._by_start) > 1:
+            start, data = self._by_start.popitem(last=False)
+            self._bytes -= len(data)
+            del self._starts[bisect_right(self._starts, start) - 1]
+
+
+def _checked(seed: int, position: int, size: int, data: memoryview) -> Record:
+    record = decode_record(seed, position, data)
+    if record is None or len(record.payload) != size:
+        raise StoreError(StoreStatus.IO_ERROR, f"the record at {position} is damaged")
+    return record

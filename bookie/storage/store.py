@@ -1,0 +1,297 @@
+"""The front of the storage: what the server of a bookie calls.
+
+    async with open_store(disk=disk, directories=["d0"], index=open_rocks_index,
+                          clock=clock) as store:
+        store.add(ledger_id, 0, master_key, entry, recovery=False, done=answer)
+        entry = await store.read(ledger_id, 0)
+
+**OK means durable**: entries, fences and explicit LACs survive a loss of power from then on.  What
+is refused is refused at once; what is accepted is answered in order, many at a time, in one go per
+commit, in the trio thread, followed by one call of each commit listener.  `done` must not raise.
+
+**"No" means never acknowledged here**; anything else is UNKNOWN or IO_ERROR.
+
+A ledger lives in one directory, where its first record was written.  That is how it is found again,
+whatever the number and order of the directories: each has its own log, index and lock.  A new
+ledger goes to the writable directory that has the fewest.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from bookie.storage.disk import Disk
+from bookie.storage.index import OpenIndex
+from bookie.storage.ledgers import Cancel
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import Done, LogLimits
+from bookie.storage.records import Buffer
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.upkeep import Upkeep, open_volume
+from bookie.storage.volume import LAST_ENTRY, Volume
+from wire.clock import WallClock
+
+__all__ = [
+    "LAST_ENTRY",
+    "LedgerStore",
+    "LogLimits",
+    "StoreError",
+    "StoreLimits",
+    "StoreStatistics",
+    "StoreStatus",
+    "open_store",
+]
+
+
+class StorageLayoutError(Exception):
+    """The directories do not belong together."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    ledgers: int
+    entries_added: int  # since the start
+    bytes_added: int
+    commits: int
+    checkpoints: int
+    recent_entries: int  # in memory, behind the last checkpoint
+    bytes_in_flight: int
+    log_bytes: int
+    replayed_bytes: int  # at the start
+    writable: bool
+    limbo: bool
+    losses: Sequence[str]  # what the logs were found to have lost, at this start
+    failure: str  # of a log or an index; empty if there was none
+
+
+class LedgerStore:
+    """The ledgers of a bookie.  One trio thread."""
+
+    def __init__(self) -> None:
+        self._upkeeps: list[Upkeep] = []
+        self._volumes: list[Volume] = []
+        self._routes: dict[int, Volume] = {}
+        self._commit_listeners: list[Callable[[], None]] = []
+        self._writable_listeners: list[Callable[[], None]] = []
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        master_key: Buffer,
+        entry: memoryview,
+        *,
+        recovery: bool,
+        done: Done,
+    ) -> None:
+        """Store an entry.  `done` is called once: at once if refused, else when it is durable."""
+        volume = self._routes.get(ledger_id)
+        if entry_id < 0 or ledger_id < 0:
+            done(StoreStatus.BAD_REQUEST)
+        elif volume is not None:
+            volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
+        else:
+            volume = self._home_of_new(ledger_id)
+            volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
+            self._settle(ledger_id, volume)
+
+    async def read(self, ledger_id: int, entry_id: int) -> memoryview:
+        """The entry as it was stored; LAST_ENTRY is the one with the highest id."""
+        volume = self._volume_of(ledger_id, entry_id)
+        entry = volume.try_read(ledger_id, entry_id)
+        return await volume.read(ledger_id, entry_id) if entry is None else entry
+
+    def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The same without waiting; None if `read` has to be asked."""
+        return self._volume_of(ledger_id, entry_id).try_read(ledger_id, entry_id)
+
+    async def fence(self, ledger_id: int, master_key: Buffer) -> None:
+        """Let the ledger take recovery adds only, for ever.  Durable on return.
+
+        Every add accepted before is durable, or refused, by then.
+        """
+        volume = self._routes.get(ledger_id) or self._home_of_new(ledger_id)
+        position = volume.fence(ledger_id, master_key)
+        self._settle(ledger_id, volume)
+        await volume.log.wait_durable(position)
+
+    async def fencing_read(self, ledger_id: int, entry_id: int, master_key: Buffer) -> memoryview:
+        """Read from the state behind a durable fence: a "no" can become no "yes" any more."""
+        await self.fence(ledger_id, master_key)
+        return await self.read(ledger_id, entry_id)
+
+    async def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> None:
+        """Keep an explicit LAC; a lower one than the last is of no use and changes nothing."""
+        volume = self._routes.get(ledger_id) or self._home_of_new(ledger_id)
+        position = volume.write_lac(ledger_id, master_key, lac, body)
+        self._settle(ledger_id, volume)
+        await volume.log.wait_durable(position)
+
+    async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
+        """Body of the explicit LAC, and the last entry: at least one of them."""
+        return await self._volume_of(ledger_id).read_lac(ledger_id)
+
+    async def force(self, ledger_id: int) -> None:
+        """Return when everything that was accepted for the ledger before is durable."""
+        volume = self._volume_of(ledger_id)
+        volume.known(ledger_id)
+        await volume.log.wait_durable(volume.log.end - 1)
+
+    def last_add_confirmed(self, ledger_id: int) -> int:
+        """The highest LAC that a durable record of this ledger carries; -1 for none."""
+        return self._volume_of(ledger_id).known(ledger_id).lac
+
+    def watch_lac(self, ledger_id: int, after: int, callback: Callable[[], None]) -> Cancel:
+        """Call once when the LAC passes `after`, or the ledger is fenced or deleted.
+
+        At once, before returning, if it is so already.
+        """
+        state = self._volume_of(ledger_id).known(ledger_id)
+        if state.lac > after or state.fenced:
+            callback()
+            return lambda: None
+        return state.watch(after, callback)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Drop a ledger that is gone from the metadata; it is never made again here."""
+        volume = self._routes.get(ledger_id) or self._home_of_new(ledger_id)
+        position = volume.delete(ledger_id)
+        self._settle(ledger_id, volume)
+        await volume.log.wait_durable(position)
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        return self._volume_of(ledger_id).known(ledger_id).fenced
+
+    def ledgers(self) -> list[int]:
+        """The ids of all ledgers that are here, sorted."""
+        return sorted(
+            ledger_id
+            for volume in self._volumes
+            for ledger_id, state in volume.ledgers.items()
+            if not state.deleted
+        )
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        """The ids of the entries of a ledger that are here, sorted."""
+        volume = self._volume_of(ledger_id)
+        return await volume.entry_ids(ledger_id)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Accepted and not durable yet."""
+        return sum(volume.bytes_in_flight for volume in self._volumes)
+
+    @property
+    def writable(self) -> bool:
+        """Whether new ledgers are welcome here: what the registration of the bookie says."""
+        return any(volume.writable for volume in self._volumes)
+
+    @property
+    def limbo(self) -> bool:
+        """Records were lost: what is absent may have been here."""
+        return any(volume.limbo for volume in self._volumes)
+
+    def add_commit_listener(self, listener: Callable[[], None]) -> None:
+        """Called after the `done`s of each commit: the moment to flush what they queued."""
+        self._commit_listeners.append(listener)
+
+    def add_writable_listener(self, listener: Callable[[], None]) -> None:
+        """Called when `writable` may have changed."""
+        self._writable_listeners.append(listener)
+
+    async def checkpoint(self) -> None:
+        """Bring the indexes up to date now, for instance before a planned restart."""
+        for upkeep in self._upkeeps:
+            await upkeep.checkpoint()
+
+    def statistics(self) -> StoreStatistics:
+        volumes = self._volumes
+        replayed = [upkeep.replayed for upkeep in self._upkeeps]
+        failures = [volume.log.failure or volume.places.failure for volume in volumes]
+        return StoreStatistics(
+            ledgers=len(self._routes),
+            entries_added=sum(volume.entries_added for volume in volumes),
+            bytes_added=sum(volume.bytes_added for volume in volumes),
+            commits=sum(volume.log.syncs for volume in volumes),
+            checkpoints=sum(volume.places.checkpoints for volume in volumes),
+            recent_entries=sum(volume.places.recent_entries for volume in volumes),
+            bytes_in_flight=self.bytes_in_flight,
+            log_bytes=sum(volume.log.end for volume in volumes),
+            replayed_bytes=sum(each.bytes_read for each in replayed),
+            writable=self.writable,
+            limbo=self.limbo,
+            losses=[loss for each in replayed for loss in each.losses],
+            failure="; ".join(str(failure) for failure in failures if failure),
+        )
+
+    def _volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> Volume:
+        volume = self._routes.get(ledger_id)
+        if volume is None:
+            raise self._volumes[0].absent(StoreStatus.NO_LEDGER)
+        if entry_id < LAST_ENTRY:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"entry {entry_id}")
+        return volume
+
+    def _home_of_new(self, ledger_id: int = 0) -> Volume:
+        if ledger_id < 0:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"ledger {ledger_id}")
+        usable = [volume for volume in self._volumes if volume.writable]
+        usable = usable or [volume for volume in self._volumes if volume.log.failure is None]
+        return min(usable or self._volumes, key=lambda volume: len(volume.ledgers))
+
+    def _settle(self, ledger_id: int, volume: Volume) -> None:
+        if ledger_id in volume.ledgers:
+            self._routes.setdefault(ledger_id, volume)
+
+    def attach(self, upkeep: Upkeep) -> None:
+        """Take the ledgers of a directory; `open_store` calls this."""
+        volume = upkeep.volume
+        for ledger_id in volume.ledgers:
+            other = self._routes.setdefault(ledger_id, volume)
+            if other is not volume:
+                raise StorageLayoutError(
+                    f"ledger {ledger_id} is in {other.directory} and in {volume.directory}"
+                )
+        self._upkeeps.append(upkeep)
+        self._volumes.append(volume)
+        for each in self._volumes:
+            each.doubt = self.limbo
+            each.judge()
+
+    def committed(self) -> None:
+        for listener in self._commit_listeners:
+            listener()
+
+    def changed(self) -> None:
+        for listener in self._writable_listeners:
+            listener()
+
+
+@asynccontextmanager
+async def open_store(
+    *,
+    disk: Disk,
+    directories: Sequence[str],
+    index: OpenIndex,
+    clock: WallClock,
+    limits: StoreLimits | None = None,
+) -> AsyncGenerator[LedgerStore]:
+    """The store in these directories, which nobody else may use meanwhile.
+
+    On the way out nothing is taken any more, and the next start will have next to nothing to read.
+    """
+    assert directories, "a store needs a directory"
+    store = LedgerStore()
+    async with AsyncExitStack() as stack:
+        for directory in directories:
+            volume = open_volume(
+                disk,
+                directory,
+                index,
+                clock,
+                limits or StoreLimits(),
+                committed=store.committed,
+                changed=store.changed,
+            )
+            store.attach(await stack.enter_async_context(volume))
+        yield store

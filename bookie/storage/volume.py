@@ -1,0 +1,282 @@
+"""The ledgers of one directory: what is accepted, and what is answered.
+
+Each decision and its record in the log are one synchronous step, so the order of the log is the
+order of the decisions:
+
+- The first request with a master key makes the ledger; its key is a record in front of the first
+  entry or the fence.  Another key is refused.
+- A fence is in force from the moment it is accepted, and for ever; it is answered when durable.
+- The same id again: the first bytes stay, and OK is said when *they* are durable.
+- A read waits for a record that is accepted but not durable yet: it may be acknowledged soon, so
+  "no" would be a lie.
+- **In doubt**, after a log of this bookie has lost records, absence is UNKNOWN, and plain adds are
+  refused for all ledgers, since the lost record may have been anyone's fence.
+
+Not here: when checkpoints are made, room, start and stop (`upkeep`).
+"""
+
+import trio
+
+from bookie.storage.boot import Contents
+from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import Done, Log
+from bookie.storage.places import Places
+from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record
+from bookie.storage.status import StoreError, StoreStatus
+
+LAST_ENTRY = -1  # as the id of an entry to be read
+
+
+class Volume:
+    """Rules only; `upkeep` gives it its log and tells it what state that is in."""
+
+    def __init__(
+        self, directory: str, limits: StoreLimits, contents: Contents, nursery: trio.Nursery
+    ) -> None:
+        self.directory = directory
+        self.ledgers = contents.ledgers
+        self.places: Places = contents.places
+        self.log: Log[LedgerState]
+        self.limbo = False  # this log has lost records
+        self.doubt = False  # some log of this bookie has
+        self.out_of_space = False
+        self.closing = False
+        self.writable = True  # whether plain adds are taken; `judge` decides
+        self.looked_up_bytes = 0  # in entries that wait until it is known whether they are here
+        self.entries_added = 0
+        self.bytes_added = 0
+        self._in_flight_bytes_max = limits.in_flight_bytes_max
+        self._nursery = nursery
+
+    def judge(self) -> bool:
+        """Look again whether plain adds may be taken; say whether that has changed."""
+        before = self.writable
+        failed = self.log.failure or self.places.failure
+        self.writable = not (self.doubt or self.out_of_space or self.closing or failed)
+        return before != self.writable
+
+    # ---- adding
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        master_key: Buffer,
+        entry: memoryview,
+        recovery: bool,
+        done: Done,
+    ) -> None:
+        state = self.ledgers.get(ledger_id)
+        log = self.log
+        if (
+            state is not None
+            and entry_id > state.last_entry
+            and self.writable
+            and not state.fenced
+            and state.master_key == master_key
+            and log.end - log.durable < self._in_flight_bytes_max
+        ):
+            self._accept(state, entry_id, entry, done)  # as nearly always
+            return
+        refused = self._refusal(state, master_key, recovery)
+        if refused is not StoreStatus.OK:
+            done(refused)
+            return
+        state = state or self._make(ledger_id)
+        self._keep_key(state, master_key)
+        if entry_id > state.last_entry:
+            self._accept(state, entry_id, entry, done)
+        else:
+            self._add_again(state, entry_id, entry, recovery, done)
+
+    def _refusal(
+        self, state: LedgerState | None, master_key: Buffer, recovery: bool
+    ) -> StoreStatus:
+        if self.closing:
+            return StoreStatus.READ_ONLY
+        if self.log.failure is not None:
+            return StoreStatus.IO_ERROR
+        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
+            return StoreStatus.UNAUTHORIZED
+        if state is not None:
+            if state.master_key is not None and state.master_key != master_key:
+                return StoreStatus.UNAUTHORIZED
+            if state.deleted or (state.fenced and not recovery):
+                return StoreStatus.FENCED
+        if not (recovery or self.writable):
+            return StoreStatus.READ_ONLY
+        if self.bytes_in_flight >= self._in_flight_bytes_max:
+            return StoreStatus.TOO_MANY
+        return StoreStatus.OK
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return self.log.pending_bytes + self.looked_up_bytes
+
+    def _make(self, ledger_id: int) -> LedgerState:
+        state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+        return state
+
+    def _keep_key(self, state: LedgerState, master_key: Buffer) -> None:
+        if state.master_key is None:
+            state.master_key = bytes(master_key)
+            self.log.append(Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None)
+            self.places.touch(state)
+
+    def _accept(self, state: LedgerState, entry_id: int, entry: memoryview, done: Done) -> None:
+        log = self.log
+        lac = lac_of_entry(entry)
+        if lac > state.accepted_lac:
+            state.accepted_lac = lac
+            log.open_group.lacs[state] = lac
+        position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, done)
+        size = len(entry)
+        self.places.add(state, entry_id, position, size)
+        self.entries_added += 1
+        self.bytes_added += size
+
+    def _add_again(
+        self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
+    ) -> None:
+        """An id that may be here already, or one that comes late."""
+        known, place = self.places.try_find(state, entry_id)
+        if place is not None:
+            self.log.when_durable(place[0], done)
+        elif known:
+            self._accept(state, entry_id, entry, done)
+        else:
+            self.looked_up_bytes += len(entry)
+            self._nursery.start_soon(self._add_after_lookup, state, entry_id, entry, recovery, done)
+
+    async def _add_after_lookup(
+        self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
+    ) -> None:
+        try:
+            place = await self.places.find(state, entry_id)
+        except StoreError as error:
+            done(error.status)
+            return
+        finally:
+            self.looked_up_bytes -= len(entry)
+        # Much may have happened meanwhile: a fence, the same id from somebody else.
+        assert state.master_key is not None
+        refused = self._refusal(state, state.master_key, recovery)
+        if refused is StoreStatus.FENCED:
+            done(refused)
+        elif place is not None:
+            self.log.when_durable(place[0], done)
+        elif refused is not StoreStatus.OK:
+            done(refused)
+        else:
+            self._accept(state, entry_id, entry, done)
+
+    # ---- fences, LACs, deletion: decide; the caller waits until the returned position is durable
+
+    def fence(self, ledger_id: int, master_key: Buffer) -> int:
+        state = self._authorized(ledger_id, master_key)
+        if not state.fenced:
+            state.fenced = True
+            state.fence_position = self.log.append(
+                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+            self.places.touch(state)
+        return state.fence_position
+
+    def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
+        state = self._authorized(ledger_id, master_key)
+        if lac > state.explicit_lac:
+            state.explicit_lac = lac
+            state.explicit_body = bytes(body)
+            self.log.open_group.lacs[state] = state.accepted_lac = max(lac, state.accepted_lac)
+            state.explicit_position = self.log.append(
+                Kind.EXPLICIT_LAC, ledger_id, lac, state.explicit_body, None
+            )
+            self.places.touch(state)
+        return state.explicit_position
+
+    def delete(self, ledger_id: int) -> int:
+        self._check_log()
+        state = self.ledgers.get(ledger_id) or self._make(ledger_id)
+        if not state.deleted:
+            state.deleted = state.fenced = True
+            state.tombstone_position = self.log.append(
+                Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+            self.places.touch(state)
+        return state.tombstone_position
+
+    def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
+        """The ledger, made if need be, ready to take a record."""
+        state = self.ledgers.get(ledger_id)
+        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
+            raise StoreError(StoreStatus.UNAUTHORIZED, "no master key")
+        if state is not None and state.master_key not in (None, master_key):
+            raise StoreError(StoreStatus.UNAUTHORIZED)
+        self._check_log()
+        state = state or self._make(ledger_id)
+        self._keep_key(state, master_key)
+        return state
+
+    def _check_log(self) -> None:
+        if self.closing:
+            raise StoreError(StoreStatus.READ_ONLY, "the store is closing")
+        if self.log.failure is not None:
+            raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self.log.failure}")
+
+    # ---- reading
+
+    def known(self, ledger_id: int) -> LedgerState:
+        state = self.ledgers.get(ledger_id)
+        if state is None or state.deleted:
+            raise self.absent(StoreStatus.NO_LEDGER)
+        return state
+
+    def absent(self, status: StoreStatus) -> StoreError:
+        if self.doubt:
+            return StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
+        return StoreError(status)
+
+    def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The entry if it is at hand without waiting; None if that cannot be said."""
+        state = self.known(ledger_id)
+        if entry_id == LAST_ENTRY:
+            entry_id = state.last_entry
+        known, place = self.places.try_find(state, entry_id)
+        if not known:
+            return None
+        if place is None:
+            raise self.absent(StoreStatus.NO_ENTRY)
+        if place[0] >= self.log.durable:
+            return None
+        record = self.log.try_read(*place)
+        return None if record is None else _entry(record, ledger_id, entry_id)
+
+    async def read(self, ledger_id: int, entry_id: int) -> memoryview:
+        state = self.known(ledger_id)
+        if entry_id == LAST_ENTRY:
+            entry_id = state.last_entry
+        place = await self.places.find(state, entry_id)
+        if place is None:
+            raise self.absent(StoreStatus.NO_ENTRY)
+        await self.log.wait_durable(place[0])
+        return _entry(await self.log.read(*place), ledger_id, entry_id)
+
+    async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
+        state = self.known(ledger_id)
+        body = state.explicit_body
+        if body is not None:
+            await self.log.wait_durable(state.explicit_position)
+        last = await self.read(ledger_id, LAST_ENTRY) if state.last_entry >= 0 else None
+        if body is None and last is None:
+            raise self.absent(StoreStatus.NO_ENTRY)
+        return body, last
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        return await self.places.entry_ids(self.known(ledger_id), below=self.log.durable)
+
+
+def _entry(record: Record, ledger_id: int, entry_id: int) -> memoryview:
+    if (record.kind, record.ledger_id, record.entry_id) != (Kind.ENTRY, ledger_id, entry_id):
+        raise StoreError(StoreStatus.IO_ERROR, f"the index points to a {record.kind.name}")
+    return record.payload

@@ -1,0 +1,59 @@
+"""Settings: a file, the environment over it, and nothing ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from bookie.server.config import BookieConfig, ConfigError, load, parse
+
+
+def test_a_file_and_the_environment_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text('directories = ["/d0", "/d1"]\nport = 4000\nbookie_id = "b1"\n')
+    environment = {
+        "DAYBOOK_BOOKIE_PORT": "0",
+        "DAYBOOK_BOOKIE_BOOKIE_ID": "17",
+        "DAYBOOK_BOOKIE_EXIT_WITH_PARENT": "true",
+        "DAYBOOK_BROKER_PORT": "1",
+        "HOME": "/",
+    }
+    config = load(file, environment)
+    assert config == BookieConfig(
+        directories=("/d0", "/d1"), port=0, bookie_id="17", exit_with_parent=True
+    )
+    directories = {"DAYBOOK_BOOKIE_DIRECTORIES": '["/x"]'}
+    assert load(None, directories).directories == ("/x",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "directories"),
+        ({"directories": []}, "directories"),
+        ({"directories": ["/d"], "prot": 1}, "prot"),
+        ({"directories": ["/d"], "port": 70000}, "port"),
+        ({"directories": ["/d"], "port": "1"}, "port"),
+        ({"directories": ["/d", "/d"]}, "twice"),
+        ({"directories": ["/d"], "sync": "never"}, "sync"),
+        ({"directories": ["/d"], "bookie_id": "a b"}, "bookie_id"),
+        ({"directories": ["/d"], "bookie_id": "readonly"}, "readonly"),
+        ({"directories": ["/d"], "zookeeper": ""}, "zookeeper"),
+        ({"directories": ["/d"], "arena_bytes_max": 1 << 20}, "arena_bytes_max"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse(settings)
+
+
+def test_an_unknown_variable_of_ours_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="prot"):
+        load(None, {"DAYBOOK_BOOKIE_PROT": "1", "DAYBOOK_BOOKIE_DIRECTORIES": '["/d"]'})
+
+
+def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="missing"):
+        load(tmp_path / "missing", {})
+    (tmp_path / "broken").write_text("port = = 1")
+    with pytest.raises(ConfigError, match="broken"):
+        load(tmp_path / "broken", {})

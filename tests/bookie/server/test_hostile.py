@@ -1,0 +1,276 @@
+"""Peers that mean harm, or are broken: they are cut, and nobody else notices."""
+
+import random
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from bookie.server.requests import ServerLimits
+from tests.bookie.server.conftest import Running, Start
+from tests.bookie.server.peer import add_frame, dial, make_entry
+from wire.messages import bookie
+from wire.messages.bookie import AddRun, Status
+
+MIB = 1 << 20
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110  nothing tells
+            await trio.sleep(0.002)
+
+
+async def assert_unharmed(running: Running, ledger_id: int = 1) -> None:
+    async with running.connect() as peer:
+        assert await peer.add(ledger_id, 0) is Status.OK
+        assert (await peer.read(ledger_id, 0)).entry == make_entry(ledger_id, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    {
+        "a frame above the limit": struct.pack(">I", 5_242_881),
+        "a negative length": struct.pack(">i", -1),
+        "an empty frame": struct.pack(">I", 0),
+        "three bytes": struct.pack(">I3x", 3),
+        "an add without an entry": struct.pack(">II8x", 12, 0x02010000),
+        "a read without ids": struct.pack(">II", 4, 0x02020000),
+        "an opcode of v3": struct.pack(">II40x", 44, 0x02050000),
+        "a version to come": struct.pack(">II40x", 44, 0x03010000),
+        "a fencing read without its key": struct.pack(">II16x", 20, 0x02020001),
+        "AUTH that does not parse": struct.pack(">II", 8, 0x02030000) + b"\xff\xff\xff\xff",
+        "v3 that does not parse": struct.pack(">I", 5) + b"\x0a\xff\xff\xff\xff",
+        "v3 without a header": struct.pack(">I", 2) + b"\x0a\x00",
+        "http": b"GET / HTTP/1.1\r\nHost: bookie\r\n\r\n",
+    }.items(),
+    ids=lambda item: item[0],
+)
+async def test_a_frame_that_makes_no_sense_ends_its_connection(
+    start: Start, data: tuple[str, bytes]
+) -> None:
+    async with start() as running:
+        async with running.connect() as bystander, running.connect() as culprit:
+            assert await bystander.add(7, 0) is Status.OK
+            await culprit.send(data[1])
+            assert await culprit.is_cut()
+            assert await bystander.add(7, 1) is Status.OK
+        await assert_unharmed(running)
+        assert running.server.statistics().connections_cut == 1
+
+
+async def test_what_was_acknowledged_before_the_bad_frame_stays(start: Start) -> None:
+    async with start() as running:
+        async with running.connect() as peer:
+            assert await peer.add(7, 0) is Status.OK
+            await peer.send(add_frame(7, 1), struct.pack(">II8x", 12, 0x02FF0000))
+            assert await peer.is_cut()
+        async with running.connect() as peer:
+            assert (await peer.read(7, 0)).entry == make_entry(7, 0)
+
+
+async def test_a_version_that_nobody_serves_is_told_so(start: Start) -> None:
+    async with start() as running, running.connect() as peer:
+        await peer.send(struct.pack(">II40x", 44, 0x03010000))
+        frame = await peer.receive()
+        assert frame is not None
+        assert struct.unpack_from(">II", frame) == (0x03010000, Status.BAD_VERSION)
+        assert await peer.receive() is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_bytes_do_no_harm(start: Start, seed: int) -> None:
+    rng = random.Random(seed)
+    limits = ServerLimits(frame_timeout_s=0.05, first_frame_timeout_s=0.05)
+    async with start(limits) as running:
+        for _ in range(40):
+            async with running.connect() as peer:
+                shape = rng.randrange(3)
+                data = rng.randbytes(rng.randrange(300))
+                if shape == 1:  # framed
+                    data = struct.pack(">I", len(data)) + data
+                elif shape == 2:  # a good frame with a few bad bits
+                    frame = bytearray(add_frame(7, rng.randrange(10)))
+                    for _ in range(rng.randrange(1, 5)):
+                        frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+                    data = bytes(frame)
+                await peer.send(data)
+        await assert_unharmed(running, 1 << 40)
+
+
+async def test_half_a_frame_then_silence(start: Start) -> None:
+    limits = ServerLimits(frame_timeout_s=0.05)
+    async with start(limits) as running:
+        async with running.connect() as peer:
+            await peer.send(add_frame(7, 0)[:40])
+            assert await peer.is_cut()
+        async with running.connect() as peer:
+            assert await peer.add(7, 0) is Status.OK
+            await peer.send(add_frame(7, 1)[:40])
+            assert await peer.is_cut()
+        await assert_unharmed(running)
+
+
+async def test_silence_is_cut_too(start: Start) -> None:
+    limits = ServerLimits(first_frame_timeout_s=0.05, idle_timeout_s=0.1)
+    async with start(limits) as running, running.connect() as never, running.connect() as idle:
+        assert await idle.add(7, 0) is Status.OK
+        assert await never.is_cut()
+        assert await idle.is_cut()
+        assert running.server.statistics().connections == 0
+
+
+async def test_a_flood_of_connections_is_bounded(start: Start) -> None:
+    """Those that say nothing make room for others; arenas are not theirs to keep."""
+    limits = ServerLimits(connections_max=60, newcomers_max=20, arena_bytes_max=24 * MIB)
+    async with start(limits) as running, running.connect() as bystander:
+        assert await bystander.add(7, 0) is Status.OK
+        flood = [await trio.open_tcp_stream("127.0.0.1", running.port) for _ in range(300)]
+        assert await bystander.add(7, 1) is Status.OK
+        await assert_unharmed(running)
+        statistics = running.server.statistics()
+        assert statistics.connections <= 60
+        assert statistics.arena_bytes <= 24 * MIB
+        for stream in flood:
+            await stream.aclose()
+
+
+async def test_too_many_connections_are_refused(start: Start) -> None:
+    limits = ServerLimits(connections_max=5)
+    async with start(limits) as running, trio.open_nursery() as nursery:
+        peers = [await dial(running.port) for _ in range(5)]
+        for number, peer in enumerate(peers):
+            assert await peer.add(7, number) is Status.OK
+        async with running.connect() as late:
+            assert await late.is_cut()
+        for peer in peers:
+            nursery.start_soon(peer.stream.aclose)
+        await wait_until(lambda: running.server.statistics().connections <= 4)
+        await assert_unharmed(running)
+
+
+async def test_half_frames_do_not_keep_memory_from_others(start: Start) -> None:
+    """Each of them announces five megabytes; the pool is smaller than all of them together."""
+    limits = ServerLimits(arena_bytes_max=40 * MIB)
+    async with start(limits) as running, running.connect() as bystander:
+        assert await bystander.add(7, 0) is Status.OK
+        header = struct.pack(">II", 5_242_880, 0x02010000)
+        peers = [await dial(running.port) for _ in range(12)]
+        for peer in peers:
+            await peer.send(header)
+        with trio.fail_after(20):
+            for i in range(1, 60):
+                assert await bystander.add(7, i, bytes(MIB)) is Status.OK
+        assert running.server.statistics().arena_bytes <= 46 * MIB
+        for peer in peers:
+            await peer.stream.aclose()
+
+
+async def test_a_frame_that_trickles_in_has_no_more_time(start: Start) -> None:
+    async with start(ServerLimits(frame_timeout_s=0.1)) as running, running.connect() as peer:
+        with trio.move_on_after(5) as scope, suppress(trio.BrokenResourceError):
+            for byte in add_frame(7, 0):
+                await peer.send(bytes((byte,)))
+                await trio.sleep(0.01)
+        assert await peer.is_cut()
+        assert not scope.cancelled_caught
+
+
+async def test_who_never_reads_is_not_read_for_and_cut_in_the_end(start: Start) -> None:
+    limits = ServerLimits(connection_answer_bytes_max=MIB, stall_timeout_s=0.2)
+    async with start(limits) as running, running.connect() as other:
+        assert await other.add(7, 0, bytes(MIB)) is Status.OK
+        greedy = await dial(running.port, receive_bytes=4096)
+        most = 0
+        with trio.move_on_after(10), suppress(trio.BrokenResourceError):
+            while running.server.statistics().connections_cut == 0:
+                with trio.move_on_after(0.01):
+                    await greedy.send(bookie.encode_read(7, 0) * 100)
+                most = max(most, running.server.statistics().answer_bytes)
+        assert MIB < most < 8 * MIB
+        assert running.server.statistics().connections_cut == 1
+        assert await other.add(8, 0) is Status.OK
+        await greedy.stream.aclose()
+
+
+async def test_those_who_take_nothing_are_cut_when_they_are_too_many(start: Start) -> None:
+    limits = ServerLimits(connection_answer_bytes_max=2 * MIB, answer_bytes_max=6 * MIB)
+    async with start(limits) as running, running.connect() as other:
+        assert await other.add(7, 0, bytes(MIB)) is Status.OK
+        peers = [await dial(running.port, receive_bytes=4096) for _ in range(12)]
+        for peer in peers:
+            await peer.send(bookie.encode_read(7, 0) * 20)
+        await wait_until(lambda: running.server.statistics().connections_cut >= 4)
+        assert running.server.statistics().answer_bytes <= 7 * MIB
+        assert await other.add(7, 1) is Status.OK
+        for peer in peers:
+            await peer.stream.aclose()
+
+
+async def test_adds_of_a_peer_that_never_reads_are_bounded(start: Start) -> None:
+    """It is not read from once its answers pile up."""
+    limits = ServerLimits(connection_answer_bytes_max=20_000, stall_timeout_s=60)
+    async with start(limits) as running, running.connect() as other:
+        mute = await dial(running.port, receive_bytes=4096)
+        sent = 0
+        with trio.move_on_after(2):
+            while True:
+                await mute.send(*(add_frame(7, sent + i, b"") for i in range(200)))
+                sent += 200
+                if running.server.statistics().answer_bytes > 20_000:
+                    break
+        assert await other.add(8, 0) is Status.OK
+        answers = [await mute.answer() for _ in range(100)]
+        assert all(isinstance(a, AddRun) and a.status == Status.OK for a in answers)
+        await mute.stream.aclose()
+
+
+async def test_bytes_in_flight_are_bounded(start: Start) -> None:
+    limits = ServerLimits(add_bytes_max=4 * MIB, connection_add_bytes_max=2 * MIB)
+    most = 0
+    async with start(limits) as running, trio.open_nursery() as nursery:
+
+        async def write(ledger_id: int) -> None:
+            async with running.connect() as peer, trio.open_nursery() as inner:
+
+                async def send() -> None:
+                    for i in range(40):
+                        await peer.send(add_frame(ledger_id, i, bytes(300_000)))
+
+                inner.start_soon(send)
+                for _ in range(40):
+                    nonlocal most
+                    answer = await peer.answer()
+                    assert isinstance(answer, AddRun)
+                    assert answer.status == Status.OK
+                    most = max(most, running.server.add_bytes)
+
+        for ledger_id in range(6):
+            nursery.start_soon(write, ledger_id)
+    assert most <= 4 * MIB + 2 * MIB
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_memory_stays_bounded_under_reads_that_nobody_takes(start: Start) -> None:
+    limits = ServerLimits(connection_answer_bytes_max=MIB, answer_bytes_max=16 * MIB)
+    async with start(limits) as running, running.connect() as other:
+        for i in range(8):
+            assert await other.add(7, i, bytes(MIB)) is Status.OK
+        before = resident_bytes()
+        peers = [await dial(running.port, receive_bytes=4096) for _ in range(10)]
+        for peer in peers:
+            await peer.send(b"".join(bookie.encode_read(7, i % 8) for i in range(500)))
+        for _ in range(20):
+            assert await other.add(8, 0) is Status.OK
+        assert resident_bytes() - before < 60 * MIB
+        for peer in peers:
+            await peer.stream.aclose()

@@ -1,0 +1,198 @@
+"""The process: how it starts and ends, and that it loses nothing when it is killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from clients.cli.zookeeper import find_server
+from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
+from tests.bookie.server.process import BookieProcess
+from tests.wire.metadata.test_zookeeper import RunningServer
+from wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("zookeeper")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
+    running = RunningServer(server, directory / "log")
+    yield f"127.0.0.1:{port}"
+    running.kill()
+
+
+@pytest.fixture
+def config(zookeeper: str, tmp_path: Path) -> Path:
+    """A file of settings for a bookie of this test's own cluster."""
+    file = tmp_path / "bookie.toml"
+    settings = {
+        "directories": [str(tmp_path / "d0")],
+        "port": 0,
+        "zookeeper": zookeeper,
+        "ledgers_root": f"/{tmp_path.name}",
+        "session_timeout_s": 4.0,
+        "exit_with_parent": True,
+    }
+    file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    return file
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
+    bookie = await BookieProcess(config).wait_ready()
+    try:
+        assert bookie.ready["ready"] is True
+        assert bookie.ready["name"] == f"127.0.0.1:{bookie.port}"
+        url = f"http://127.0.0.1:{bookie.ready['http_port']}"
+        assert await trio.to_thread.run_sync(get, f"{url}/healthz") == (200, "ok")
+        async with connect(bookie.port) as peer:
+            assert await peer.add(7, 0) is Status.OK
+        _, metrics = await trio.to_thread.run_sync(get, f"{url}/metrics")
+        assert "daybook_bookie_store_entries_added_total 1.0" in metrics
+    finally:
+        bookie.process.send_signal(signal.SIGTERM)
+        assert await bookie.wait() == 0
+        bookie.close()
+    log = (config.parent / "log").read_text()
+    assert "event=stopping why=SIGTERM" in log
+    assert "Traceback" not in log
+
+
+async def test_it_ends_with_whoever_started_it(config: Path) -> None:
+    bookie = await BookieProcess(config).wait_ready()
+    assert bookie.process.stdin is not None
+    bookie.process.stdin.close()
+    assert await bookie.wait() == 0
+    bookie.close()
+
+
+async def test_what_it_cannot_start_with_is_one_sentence(config: Path) -> None:
+    bookie = await BookieProcess(config).wait_ready()
+    try:
+        second = await trio.run_process(
+            [sys.executable, "-m", "bookie.server", "--config", str(config)],
+            capture_stderr=True,
+            capture_stdout=True,
+            check=False,
+            env={**os.environ, "DAYBOOK_BOOKIE_EXIT_WITH_PARENT": "false"},
+        )
+        assert second.returncode == 2
+        assert second.stdout == b""
+        (line,) = [text for text in second.stderr.decode().splitlines() if "level=error" in text]
+        assert "d0" in line
+        assert "Traceback" not in second.stderr.decode()
+    finally:
+        bookie.kill()
+
+
+def test_settings_that_make_no_sense_end_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "bookie.toml").write_text("prot = 1\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "bookie.server", "--config", str(tmp_path / "bookie.toml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+
+
+async def test_killed_at_any_time_it_has_everything_that_it_acknowledged(config: Path) -> None:
+    """Small and large entries from three writers, without a pause, and SIGKILL at random."""
+    rng = Random(4)
+    acknowledged: dict[tuple[int, int], bytes] = {}
+    next_ids = dict.fromkeys(range(3), 0)
+    fenced: list[int] = []
+    for round_number in range(6):
+        bookie = await BookieProcess(config).wait_ready()
+        async with trio.open_nursery() as nursery:
+            for ledger_id in next_ids:
+                nursery.start_soon(write, bookie.port, ledger_id, next_ids, acknowledged)
+            await trio.sleep(rng.uniform(0.02, 0.25))
+            async with connect(bookie.port) as peer:
+                ledger_id = 100 + round_number
+                await peer.read(ledger_id, -1, fence_key=add_frame(0, 0)[8:28])
+                fenced.append(ledger_id)
+            bookie.kill()
+    assert len(acknowledged) > 100
+    bookie = await BookieProcess(config).wait_ready()
+    try:
+        await check(bookie.port, acknowledged, fenced)
+    finally:
+        bookie.kill()
+
+
+async def write(
+    port: int, ledger_id: int, next_ids: dict[int, int], acknowledged: dict[tuple[int, int], bytes]
+) -> None:
+    """Add entries, many at a time, until the connection breaks."""
+    async with connect(port) as peer, trio.open_nursery() as nursery:
+        sent: dict[int, bytes] = {}
+
+        async def send() -> None:
+            while True:
+                frames: list[bytes] = []
+                for _ in range(20):
+                    entry_id = next_ids[ledger_id]
+                    next_ids[ledger_id] += 1
+                    payload = b"%d-%d" % (ledger_id, entry_id) * (1 + entry_id * 37 % 2000)
+                    sent[entry_id] = payload
+                    frames.append(add_frame(ledger_id, entry_id, payload, lac=entry_id - 1))
+                try:
+                    await peer.send(*frames)
+                except trio.BrokenResourceError:
+                    return
+
+        nursery.start_soon(send)
+        while (frame := await peer.receive()) is not None:
+            answer = bookie_answer(frame)
+            if answer.status == Status.OK:
+                acknowledged[ledger_id, answer.first] = sent[answer.first]
+        nursery.cancel_scope.cancel()
+
+
+def bookie_answer(frame: bytes) -> AddRun:
+    answer = decode_answer(memoryview(frame))
+    assert isinstance(answer, AddRun)
+    return answer
+
+
+async def check(port: int, acknowledged: dict[tuple[int, int], bytes], fenced: list[int]) -> None:
+    async with connect(port) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, peer, list(acknowledged))
+        for _ in acknowledged:
+            answer = await peer.answer()
+            assert isinstance(answer, ReadAnswer)
+            ledger_id, entry_id = answer.ledger_id, answer.entry_id
+            assert answer.status == Status.OK, f"entry {entry_id} of ledger {ledger_id} is gone"
+            payload = acknowledged[ledger_id, entry_id]
+            assert answer.entry == make_entry(ledger_id, entry_id, payload, entry_id - 1)
+        for ledger_id in fenced:
+            assert await peer.add(ledger_id, 0) is Status.FENCED
+
+
+async def ask(peer: Peer, wanted: list[tuple[int, int]]) -> None:
+    for start in range(0, len(wanted), 100):
+        await peer.send(*(encode_read(*ids) for ids in wanted[start : start + 100]))

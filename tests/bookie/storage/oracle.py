@@ -1,0 +1,205 @@
+"""A workload for a store, and what must be true of it after any crash (`safety.md`: B1 to B4)."""
+
+import struct
+from dataclasses import dataclass, field
+
+import trio
+
+from bookie.storage.store import LedgerStore, LogLimits, StoreError, StoreLimits, StoreStatus
+
+_HEADER = struct.Struct(">qqqq")
+
+
+class FixedClock:
+    def __init__(self, now_ms: int = 1_000) -> None:
+        self.now = now_ms
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def key(ledger_id: int) -> bytes:
+    return f"key of {ledger_id}".encode()
+
+
+def entry(ledger_id: int, entry_id: int, *, lac: int = -1, size: int = 60, note: str = "") -> bytes:
+    """An entry as it arrives, with a body that tells where it belongs."""
+    body = f"{ledger_id}:{entry_id}:{note}:".encode()
+    return _HEADER.pack(ledger_id, entry_id, lac, 0) + body.ljust(size, b".")
+
+
+def small_limits(**changes: object) -> StoreLimits:
+    """So small that rolls and checkpoints happen all the time."""
+    limits = {
+        "log": LogLimits(segment_bytes=20_000, group_bytes_max=7000),
+        "checkpoint_entries": 9,
+        "checkpoint_bytes": 18_000,
+        "free_bytes_min": 0,
+        "space_check_s": 1e6,
+    }
+    return StoreLimits(**{**limits, **changes})  # type: ignore[arg-type]
+
+
+@dataclass
+class Oracle:
+    """What was tried and what was answered; one object through all crashes of a run."""
+
+    tried: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
+    acked: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # given to a reader
+    refused: list[tuple[int, int, StoreStatus]] = field(default_factory=list)
+    fenced: set[int] = field(default_factory=set)  # answered
+    may_be_fenced: set[int] = field(default_factory=set)
+    lacs: dict[int, int] = field(default_factory=dict)  # answered by, or to, the store
+    bodies: dict[int, bytes] = field(default_factory=dict)
+    deleted: set[int] = field(default_factory=set)
+    may_be_deleted: set[int] = field(default_factory=set)
+    pending: int = 0
+    idle: trio.Event = field(default_factory=trio.Event)
+
+    def add(
+        self,
+        store: LedgerStore,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        lac: int = -1,
+        recovery: bool = False,
+        note: str = "",
+        size: int = 60,
+    ) -> None:
+        data = entry(ledger_id, entry_id, lac=lac, note=note, size=size)
+        self.tried.setdefault((ledger_id, entry_id), []).append(data)
+        must_refuse = ledger_id in self.fenced and not recovery
+
+        def done(status: StoreStatus) -> None:
+            self.pending -= 1
+            if not self.pending:
+                self.idle.set()
+            if status is StoreStatus.OK:
+                assert not must_refuse, f"a plain add to {ledger_id}, which is fenced"
+                assert ledger_id not in self.deleted
+                # The first one to be acknowledged is what everybody must find from now on.
+                self.acked.setdefault((ledger_id, entry_id), b"")
+            else:
+                self.refused.append((ledger_id, entry_id, status))
+
+        self.pending += 1
+        store.add(
+            ledger_id, entry_id, key(ledger_id), memoryview(data), recovery=recovery, done=done
+        )
+
+    async def settled(self, store: LedgerStore) -> None:
+        """Wait for all answers, then look at what readers are told."""
+        while self.pending:
+            self.idle = trio.Event()
+            await self.idle.wait()
+        for ledger_id in store.ledgers():
+            lac = store.last_add_confirmed(ledger_id)
+            assert lac >= self.lacs.get(ledger_id, -1)
+            if lac >= 0:
+                self.lacs[ledger_id] = lac
+
+    async def fence(self, store: LedgerStore, ledger_id: int) -> None:
+        self.may_be_fenced.add(ledger_id)
+        await store.fence(ledger_id, key(ledger_id))
+        self.fenced.add(ledger_id)
+
+    async def write_lac(self, store: LedgerStore, ledger_id: int, lac: int) -> None:
+        body = b"lac %d" % lac
+        await store.write_lac(ledger_id, key(ledger_id), lac, body)
+        self.lacs[ledger_id] = max(self.lacs.get(ledger_id, -1), lac)
+        self.bodies[ledger_id] = max(self.bodies.get(ledger_id, b""), body)
+
+    async def delete(self, store: LedgerStore, ledger_id: int) -> None:
+        self.may_be_deleted.add(ledger_id)
+        await store.delete(ledger_id)
+        self.deleted.add(ledger_id)
+
+    async def look(self, store: LedgerStore, ledger_id: int, entry_id: int) -> None:
+        """Read while things are going on: what is given once must stay."""
+        status, data = await read(store, ledger_id, entry_id)
+        if status is StoreStatus.OK:
+            assert self.seen.setdefault((ledger_id, entry_id), data) == data
+
+    async def check(self, store: LedgerStore) -> None:
+        """Everything that was promised holds."""
+        assert not store.limbo, store.statistics().losses
+        for place in sorted(self.tried):
+            await self._check_entry(store, *place)
+        for ledger_id in sorted(self.lacs):
+            if ledger_id not in self.may_be_deleted:
+                assert store.last_add_confirmed(ledger_id) >= self.lacs[ledger_id]
+        for ledger_id, body in sorted(self.bodies.items()):
+            if ledger_id not in self.may_be_deleted:
+                assert ((await store.read_lac(ledger_id))[0] or b"") >= body
+        for ledger_id in sorted({ledger_id for ledger_id, _ in self.acked}):
+            await self._check_key(store, ledger_id)
+
+    async def _check_entry(self, store: LedgerStore, ledger_id: int, entry_id: int) -> None:
+        place = (ledger_id, entry_id)
+        status, data = await read(store, ledger_id, entry_id)
+        if status is not StoreStatus.OK:
+            assert status in (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)
+            if ledger_id in self.may_be_deleted:
+                return
+            assert place not in self.acked, f"{place} was acknowledged, and is gone"
+            assert place not in self.seen, f"{place} was read, and is gone"
+            return
+        assert ledger_id not in self.deleted, f"{place} is deleted, and is back"
+        assert data in self.tried[place], f"{place} has bytes that nobody wrote"
+        assert self.seen.setdefault(place, data) == data, f"{place} has changed"
+
+    async def _check_key(self, store: LedgerStore, ledger_id: int) -> None:
+        statuses: list[StoreStatus] = []
+        data = memoryview(entry(ledger_id, 10**6))
+        store.add(ledger_id, 10**6, b"wrong", data, recovery=True, done=statuses.append)
+        assert statuses == [StoreStatus.UNAUTHORIZED]
+
+    async def check_fences(self, store: LedgerStore) -> None:
+        """Adds of the old writer: refused for ever where a fence or a deletion was answered."""
+        for ledger_id in sorted(self.fenced | self.deleted):
+            statuses: list[StoreStatus] = []
+            data = memoryview(entry(ledger_id, 999))
+            store.add(ledger_id, 999, key(ledger_id), data, recovery=False, done=statuses.append)
+            refused = ([StoreStatus.FENCED], [StoreStatus.IO_ERROR])  # the latter from a dead host
+            assert statuses in refused, f"{ledger_id} takes adds again"
+
+
+async def read(store: LedgerStore, ledger_id: int, entry_id: int) -> tuple[StoreStatus, bytes]:
+    try:
+        return StoreStatus.OK, bytes(await store.read(ledger_id, entry_id))
+    except StoreError as error:
+        return error.status, b""
+
+
+async def workload(store: LedgerStore, oracle: Oracle) -> None:
+    """A bit of everything: groups, rolls, checkpoints, fences among adds, late and double ids."""
+    for round_number in range(8):
+        for ledger_id in (1, 2, 3):
+            for number in range(2):
+                entry_id = 2 * round_number + number
+                oracle.add(store, ledger_id, entry_id, lac=entry_id - 1, size=20 + 3000 * number)
+        await oracle.look(store, 1, 2 * round_number)
+        await oracle.settled(store)
+    oracle.add(store, 2, 18)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(oracle.fence, store, 2)
+        await trio.lowlevel.checkpoint()
+        oracle.add(store, 2, 19)
+        oracle.add(store, 2, 19, recovery=True, lac=8)
+        oracle.add(store, 3, 30, lac=7)
+    await oracle.settled(store)
+    await oracle.write_lac(store, 1, 7)
+    await oracle.fence(store, 4)  # never seen before
+    for entry_id in (32, 31, 34, 33):  # late ones
+        oracle.add(store, 1, entry_id, lac=10)
+    oracle.add(store, 1, 31, note="again")
+    oracle.add(store, 1, 3, note="again")
+    await oracle.settled(store)
+    oracle.add(store, 3, 29, recovery=True, size=900)
+    await oracle.delete(store, 3)
+    oracle.add(store, 4, 0, recovery=True)
+    oracle.add(store, 5, 0)
+    await oracle.settled(store)
+    await oracle.check_fences(store)

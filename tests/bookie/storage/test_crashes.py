@@ -1,0 +1,261 @@
+"""The store on a disk that dies before any operation, and what must hold when it is back.
+
+A workload runs once to count its disk operations; then once for each of them, with a crash just
+before it.  The disk keeps what it likes of the unsynced writes, the store starts again, is checked,
+works on, and loses power again.
+"""
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookie.storage import records
+from bookie.storage.ledgers import LedgerState
+from bookie.storage.log import Log
+from bookie.storage.places import Places
+from bookie.storage.records import Kind
+from bookie.storage.store import StoreStatus, open_store
+from bookie.storage.upkeep import Upkeep
+from bookie.storage.volume import Volume
+from tests.bookie.storage.conftest import has
+from tests.bookie.storage.oracle import FixedClock, Oracle, small_limits, workload
+from tests.simulation import scheduler
+from tests.simulation.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
+
+_IDS = struct.Struct(">qq")
+Mount = Callable[[Platter], SimulatedDisk]
+
+
+def mount(platter: Platter) -> SimulatedDisk:
+    return platter.mount()
+
+
+async def live(platter: Platter, oracle: Oracle, mount: Mount, *, work: bool) -> bool:
+    """One life of the host; False if it was cut short."""
+    try:
+        async with open_store(
+            disk=mount(platter),
+            directories=["d0"],
+            index=platter.indexes().open,
+            clock=FixedClock(),
+            limits=small_limits(),
+        ) as store:
+            await oracle.check(store)
+            await oracle.check_fences(store)
+            if work:
+                await workload(store, oracle)
+                await oracle.check(store)
+    except (HostCrashedError, BaseExceptionGroup) as error:
+        # What else is raised while a dead host unwinds is nobody's business, broken promises are.
+        if not has(error, HostCrashedError) or has(error, AssertionError):
+            raise
+        oracle.pending = 0
+        return False
+    return True
+
+
+async def crash_everywhere(seed: int, mount: Mount, *, stride: int = 1) -> int:
+    """The number of crashes that were survived; an AssertionError is a broken promise."""
+    operation = 0
+    while True:
+        rng = random.Random(f"{seed} {operation}")
+        platter, oracle = Platter(rng), Oracle()
+        platter.crash_before(operation)
+        if await live(platter, oracle, mount, work=True):
+            return operation
+        for _ in range(rng.randrange(3)):  # die again while starting
+            (platter.lose_power if rng.random() < 0.7 else platter.kill)()
+            platter.crash_before(rng.randrange(12))
+            await live(platter, oracle, mount, work=False)
+        platter.kill()
+        assert await live(platter, oracle, mount, work=rng.random() < 0.5)
+        platter.lose_power()
+        assert await live(platter, oracle, mount, work=True)
+        operation += stride
+
+
+def run(seed: int, mount: Mount = mount, stride: int = 1) -> int:
+    return scheduler.run(
+        lambda _: crash_everywhere(seed, mount, stride=stride), seed=seed, steps_max=10**8
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_promised_is_lost_whatever_operation_the_disk_dies_before(seed: int) -> None:
+    assert run(seed) > 80
+
+
+def run_seeds(mount: Mount = mount) -> None:
+    for seed in range(20):
+        run(seed, mount)
+
+
+# ---- the same test, on storage that is broken on purpose
+
+
+class NoSync(SimulatedDisk):
+    async def sync(self, file: SimulatedFile) -> None:
+        await self.operate("sync")
+
+
+class NoSyncOfNames(SimulatedDisk):
+    async def sync_names(self) -> None:
+        await self.operate("sync_names")
+
+
+class SyncAfterwards(SimulatedDisk):
+    """Says that it is done, and does it before the next operation."""
+
+    late: SimulatedFile | None = None
+
+    async def operate(self, name: str) -> None:
+        await super().operate(name)
+        if self.late is not None:
+            self.platter.sync_file(self.late)
+            self.late = None
+
+    async def sync(self, file: SimulatedFile) -> None:
+        self.late = file
+
+
+@pytest.mark.parametrize("disk", [NoSync, NoSyncOfNames, SyncAfterwards])
+def test_the_test_notices_a_disk_that_lies(disk: type[SimulatedDisk]) -> None:
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run_seeds(lambda platter: disk(platter, platter.generation))
+    assert caught.group_contains(AssertionError)
+
+
+def forget_the_fence(patch: pytest.MonkeyPatch) -> None:
+    def fence(self: Volume, ledger_id: int, master_key: bytes) -> int:
+        self._authorized(ledger_id, master_key).fenced = True
+        return -1
+
+    patch.setattr(Volume, "fence", fence)
+
+
+def forget_the_explicit_lac(patch: pytest.MonkeyPatch) -> None:
+    def write_lac(self: Volume, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> int:
+        state = self._authorized(ledger_id, master_key)
+        state.explicit_lac, state.explicit_body = lac, body
+        return -1
+
+    patch.setattr(Volume, "write_lac", write_lac)
+
+
+def forget_the_tombstone(patch: pytest.MonkeyPatch) -> None:
+    def delete(self: Volume, ledger_id: int) -> int:
+        self.ledgers[ledger_id].deleted = True
+        return -1
+
+    patch.setattr(Volume, "delete", delete)
+
+
+def forget_the_key(patch: pytest.MonkeyPatch) -> None:
+    def keep_key(self: Volume, state: LedgerState, master_key: bytes) -> None:
+        state.master_key = state.master_key or bytes(master_key)
+
+    patch.setattr(Volume, "_keep_key", keep_key)
+
+
+def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    write = Log._write
+
+    async def write_later(self: Any, appender: Any, group: Any) -> None:
+        for done in group.dones:
+            done(StoreStatus.OK)
+        group.dones.clear()
+        await write(self, appender, group)
+
+    patch.setattr(Log, "_write", write_later)
+
+
+def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    async def read(self: Volume, ledger_id: int, entry_id: int) -> memoryview:
+        state = self.known(ledger_id)
+        place = await self.places.find(state, entry_id)
+        if place is None:
+            raise self.absent(StoreStatus.NO_ENTRY)
+        if place[0] >= self.log.durable:
+            group = self.log._groups[-1] if self.log._groups else self.log._writing
+            assert group is not None
+            payloads = [bytes(buffer) for buffer in group.buffers]
+            return next(memoryview(p) for p in payloads if p[:16] == _IDS.pack(ledger_id, entry_id))
+        return (await self.log.read(*place)).payload
+
+    patch.setattr(Volume, "read", read)
+
+
+def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+    """Serve what may only be in the page cache, and do not write it again."""
+
+    async def start(self: Upkeep) -> None:
+        for record in self.replayed.doubtful:
+            self._contents.apply(record, record.position)
+        self.replayed.doubtful = []
+        await start_of(self)
+
+    start_of = Upkeep.start
+    patch.setattr(Upkeep, "start", start)
+
+
+def drop_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+    async def start(self: Upkeep) -> None:
+        self.replayed.doubtful = []
+        await start_of(self)
+
+    start_of = Upkeep.start
+    patch.setattr(Upkeep, "start", start)
+
+
+def checkpoint_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    async def checkpoint(self: Places, position: int, **how: Any) -> None:
+        await checkpoint_of(self, position, limbo=how["limbo"])
+
+    checkpoint_of = Places.checkpoint
+    patch.setattr(Places, "checkpoint", checkpoint)
+
+
+def believe_every_byte(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(records, "crc32c", lambda *_: 0)
+
+
+def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
+    def add_again(self: Volume, state: Any, entry_id: int, entry: Any, _: bool, done: Any) -> None:
+        for recent in (state.recent, state.frozen):
+            if recent and recent.find(entry_id):
+                at = recent.ids.index(entry_id)
+                recent.positions[at] = self.log.append(
+                    Kind.ENTRY, state.ledger_id, entry_id, entry, done
+                )
+                recent.sizes[at] = len(entry)
+                return
+        self._accept(state, entry_id, entry, done)
+
+    patch.setattr(Volume, "_add_again", add_again)
+
+
+MUTANTS = [
+    forget_the_fence,
+    forget_the_explicit_lac,
+    forget_the_tombstone,
+    forget_the_key,
+    answer_before_the_write,
+    read_what_is_not_durable,
+    trust_the_last_batch,
+    drop_the_last_batch,
+    checkpoint_what_is_not_durable,
+    believe_every_byte,
+    replace_what_is_there,
+]
+
+
+@pytest.mark.parametrize("break_it", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_test_notices_storage_that_is(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+    with pytest.raises((BaseExceptionGroup, AssertionError, KeyError)):
+        run_seeds()

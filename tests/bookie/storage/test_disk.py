@@ -1,0 +1,134 @@
+"""The disk contract, on files and in the simulation; what only one of them can show."""
+
+import errno
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from bookie.storage.disk import Disk, FileDisk
+from tests.conformance.disk import DiskSuite
+from tests.simulation.disk import HostCrashedError, Platter
+
+
+class TestFileDisk(DiskSuite):
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return FileDisk()
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> str:
+        return str(tmp_path)
+
+    async def test_a_file_system_without_direct_writes_will_do(
+        self, disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where O_DIRECT is refused (tmpfs), appending works all the same."""
+        opened = os.open
+
+        def refuse_direct(path: str, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_DIRECT:
+                os.close(opened(path, flags & ~os.O_DIRECT, mode))  # some make the file first
+                raise OSError(errno.EINVAL, "no direct writes here")
+            return opened(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", refuse_direct)
+        await self.test_appended_bytes_are_there_in_order(disk, root)
+
+    async def test_another_process_cannot_have_the_lock(self, disk: Disk, root: str) -> None:
+        lock = await disk.lock_directory(root)
+        attempt = (
+            "import sys, trio; from bookie.storage.disk import *\n"
+            "try: trio.run(FileDisk().lock_directory, sys.argv[1])\n"
+            "except DirectoryInUseError: print('in use')"
+        )
+        command = [sys.executable, "-c", attempt, root]
+        assert (await trio.run_process(command, capture_stdout=True)).stdout == b"in use\n"
+        lock.release()
+        assert (await trio.run_process(command, capture_stdout=True)).stdout == b""
+
+
+class TestSimulatedDisk(DiskSuite):
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return Platter(random.Random(1)).mount()
+
+    @pytest.fixture
+    async def root(self, disk: Disk) -> str:
+        await disk.make_directory("root")
+        return "root"
+
+
+async def test_a_loss_of_power_keeps_what_was_promised_and_anything_of_the_rest() -> None:
+    outcomes: set[bytes] = set()
+    for seed in range(60):
+        platter = Platter(random.Random(seed))
+        disk = platter.mount()
+        await disk.make_directory("d")
+        appender = disk.open_appender()
+        await appender.start("d/log", [b"A" * 600])
+        platter.crash_before(1)  # between the write and its sync
+        with pytest.raises(HostCrashedError):
+            await appender.write([b"B" * 2000])
+        platter.lose_power()
+        content = platter.content("d/log")
+        assert content[:600] == b"A" * 600
+        outcomes.add(content[600:])
+    assert b"" in outcomes
+    assert b"B" * 2000 in outcomes
+    assert any(len(outcome.rstrip(b"B")) > 0 for outcome in outcomes), "no write was ever torn"
+
+
+async def test_a_name_is_lost_unless_it_was_synced() -> None:
+    lost = 0
+    for seed in range(20):
+        platter = Platter(random.Random(seed))
+        disk = platter.mount()
+        await disk.make_directory("d")
+        platter.crash_before(3)  # created, written, synced; not its name
+        with pytest.raises(HostCrashedError):
+            await disk.open_appender().start("d/log", [b"A"])
+        platter.lose_power()
+        lost += platter.paths() == []
+    assert 0 < lost < 20
+
+
+async def test_a_dead_host_does_nothing_any_more() -> None:
+    platter = Platter(random.Random(1))
+    disk = platter.mount()
+    await disk.make_directory("d")
+    platter.kill()
+    with pytest.raises(HostCrashedError):
+        await disk.write_file("d/file", b"late")
+    assert platter.paths() == []
+
+
+async def test_after_a_failed_sync_the_bytes_look_written_and_are_gone() -> None:
+    for seed in range(20):
+        platter = Platter(random.Random(seed))
+        disk = platter.mount()
+        await disk.make_directory("d")
+        appender = disk.open_appender()
+        await appender.start("d/log", [b"A"])
+        platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
+        with pytest.raises(OSError, match="input/output"):
+            await appender.write([b"B"])
+        assert platter.content("d/log") == b"AB"
+        platter.lose_power()
+        if platter.content("d/log") == b"A":
+            return
+    raise AssertionError("the bytes were never lost")
+
+
+async def test_a_stuck_disk_answers_when_it_is_freed() -> None:
+    platter = Platter(random.Random(1))
+    disk = platter.mount()
+    free = platter.stick()
+    with trio.move_on_after(0.01) as scope:
+        await disk.make_directory("d")
+    assert scope.cancelled_caught
+    free.set()
+    await disk.make_directory("d")

@@ -1,0 +1,243 @@
+"""SEAM metadata, simulated: the store in memory behind a network, with odds drawn from the seed.
+
+    metadata = SimulatedMetadata(rng, clock, odds=Odds(lose_answer=0.02))
+    nursery.start_soon(metadata.run)               in a task of no host
+    async with metadata.open("broker-1") as store:   in a task of the host
+
+Requests and notices take time.  A write may be lost on its way, lose its answer, or be carried out
+long after its caller gave up, also when the caller has died meanwhile.  Notices are delivered by a
+task of the host: a paused host hears nothing until it goes on, and believes in its session.
+
+A host that is crashed, paused or cut off does not ping; after the session timeout the store ends
+its session, unless it is back by then.
+"""
+
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import heappop, heappush
+from itertools import count
+
+import trio
+
+from wire.clock import WallClock
+from wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
+from wire.metadata.store import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """Of each request; the rest is answered in order."""
+
+    lose_request: float = 0.0
+    lose_answer: float = 0.0
+    late: float = 0.0  # writes only: carried out after the caller gave up
+    give_up_s: tuple[float, float] = (0.5, 2.0)
+    late_s: tuple[float, float] = (2.0, 10.0)
+
+
+class Fate(Enum):
+    ANSWERED = auto()
+    REQUEST_LOST = auto()
+    ANSWER_LOST = auto()
+    LATE = auto()
+
+
+class SimulatedMetadata:
+    """The ensemble, and the network to it."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        clock: WallClock,
+        *,
+        delay_s: tuple[float, float] = (0.0003, 0.002),
+        session_timeout_s: float = 2.0,
+        request_timeout_s: float = 10.0,
+        odds: Odds | None = None,
+        trace: Callable[..., None] | None = None,
+    ) -> None:
+        self.store = MemoryStore(clock)
+        self.odds = odds or Odds()
+        self._rng = rng
+        self._delay_s = delay_s
+        self._session_timeout_s = session_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._trace = trace
+        self._links: dict[str, SimulatedLink] = {}
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = count()
+        self._earlier = trio.Event()
+
+    async def run(self) -> None:
+        """Carry everything that is under way; for ever."""
+        while True:
+            while self._due and self._due[0][0] <= trio.current_time():
+                heappop(self._due)[2]()
+            self._earlier = trio.Event()
+            with trio.move_on_at(self._due[0][0] if self._due else float("inf")):
+                await self._earlier.wait()
+
+    @asynccontextmanager
+    async def open(self, host: str) -> AsyncGenerator[MemorySession]:
+        """A new session for the host; to be opened in one of its tasks."""
+        link = self._links[host] = SimulatedLink(self, host)
+        session = link.session = self.store.session(
+            host, link=link, request_timeout_s=self._request_timeout_s
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.deliver)
+            await link.connected(session)
+            try:
+                yield session
+            finally:
+                session.close()
+                nursery.cancel_scope.cancel()
+
+    # What goes wrong
+
+    def crash(self, host: str) -> None:
+        """The host is dead; what it has sent is still on its way."""
+        self._links[host].session.crash()
+        self._fall_silent(host)
+
+    def pause(self, host: str) -> None:
+        """The host does nothing; holding its tasks back is the scheduler's part."""
+        self._fall_silent(host)
+
+    def resume(self, host: str) -> None:
+        self._links[host].silences += 1
+
+    def cut(self, host: str) -> None:
+        """The host and the store do not reach each other."""
+        self._links[host].session.suspend()
+        self._fall_silent(host)
+
+    def heal(self, host: str) -> None:
+        self._links[host].silences += 1
+        self._links[host].session.resume()
+
+    def expire(self, host: str) -> None:
+        """The store ends the session of a host that is well."""
+        self._end(self._links[host].session)
+
+    def _fall_silent(self, host: str) -> None:
+        link = self._links[host]
+        link.silences += 1
+        silence, session = link.silences, link.session
+
+        def time_out() -> None:
+            if link.silences == silence:
+                self._end(session)
+
+        self.at(trio.current_time() + self._session_timeout_s, time_out)
+
+    def _end(self, session: MemorySession) -> None:
+        self.trace("meta", "expire", session.store_session_id)
+        self.store.expire(session.store_session_id)
+
+    # For links
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        heappush(self._due, (when, next(self._serial), call))
+        self._earlier.set()
+
+    def arrival(self) -> float:
+        return trio.current_time() + self._rng.uniform(*self._delay_s)
+
+    def draw_s(self, limits: tuple[float, float]) -> float:
+        return self._rng.uniform(*limits)
+
+    def draw_fate(self, request: Request) -> Fate:
+        drawn = self._rng.random()
+        for fate, odds in (
+            (Fate.REQUEST_LOST, self.odds.lose_request),
+            (Fate.ANSWER_LOST, self.odds.lose_answer),
+            (Fate.LATE, self.odds.late if request.write else 0.0),
+        ):
+            drawn -= odds
+            if drawn < 0:
+                return fate
+        return Fate.ANSWERED
+
+    def trace(self, *facts: object) -> None:
+        if self._trace is not None:
+            self._trace(*facts)
+
+
+class SimulatedLink:
+    """Between one process of a host and the store: two queues, one each way."""
+
+    def __init__(self, metadata: SimulatedMetadata, host: str) -> None:
+        self.session: MemorySession  # set at once by who makes us: each needs the other
+        self.silences = 0  # counts changes between silent and not
+        self._metadata = metadata
+        self._host = host
+        self._last_there = self._last_back = 0.0
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._arrived = trio.Event()
+
+    async def request(self, request: Request, execute: Callable[[], None]) -> None:
+        metadata = self._metadata
+        fate = metadata.draw_fate(request)
+        metadata.trace("meta", self._host, request.operation, request.path, fate.name)
+        settled, answers = trio.Event(), list[bool]()
+
+        def settle(answered: bool) -> None:
+            answers.append(answered)
+            settled.set()
+
+        def arrive() -> None:
+            try:
+                execute()
+            except NoAnswerError:
+                settle(False)
+                return
+            if fate is Fate.ANSWERED:
+                metadata.at(self._back(), lambda: settle(True))
+
+        if fate is Fate.LATE:
+            metadata.at(trio.current_time() + metadata.draw_s(metadata.odds.late_s), arrive)
+        elif fate is not Fate.REQUEST_LOST:
+            self._last_there = max(self._last_there, metadata.arrival())
+            metadata.at(self._last_there, arrive)
+        patience_s = float("inf")
+        if fate is not Fate.ANSWERED:
+            patience_s = metadata.draw_s(metadata.odds.give_up_s)
+        with trio.move_on_after(patience_s):
+            await settled.wait()
+        if answers != [True]:
+            raise NoAnswerError
+
+    def notify(self, call: Callable[[], None]) -> None:
+        def arrive() -> None:
+            self._inbox.append(call)
+            self._arrived.set()
+
+        self._metadata.at(self._back(), arrive)
+
+    async def deliver(self) -> None:
+        """Call what has arrived; in a task of the host."""
+        while True:
+            while self._inbox:
+                self._inbox.popleft()()
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+
+    async def connected(self, session: MemorySession) -> None:
+        connected = trio.Event()
+
+        def listener(state: SessionState) -> None:
+            connected.set()
+
+        session.add_session_listener(listener)
+        if session.session_state is not SessionState.CONNECTED:
+            await connected.wait()
+        session.remove_session_listener(listener)
+
+    def _back(self) -> float:
+        self._last_back = max(self._last_back, self._metadata.arrival())
+        return self._last_back

@@ -1,0 +1,171 @@
+"""The simulated metadata store: what is lost, late, and noticed by whom."""
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from tests.simulation import scheduler
+from tests.simulation.metadata import Odds, SimulatedMetadata
+from tests.simulation.scheduler import HOST, Scheduler
+from wire.metadata.store import MetadataError, MetadataStore, OutcomeUnknownError, SessionState
+from wire.metadata.update import update
+
+
+class VirtualClock:
+    def now_ms(self) -> int:
+        return round(trio.current_time() * 1000)
+
+
+Body = Callable[["Run"], Awaitable[None]]
+
+
+class Run:
+    """One simulated run; hosts are named tasks."""
+
+    def __init__(self, seed: int, odds: Odds | None) -> None:
+        self.seed = seed
+        self.odds = odds
+        self.scheduler: Scheduler
+        self.metadata: SimulatedMetadata
+        self.nursery: trio.Nursery
+
+    def play(self, body: Body) -> str:
+        async def main(handle: Scheduler) -> str:
+            self.scheduler = handle
+            self.metadata = SimulatedMetadata(
+                random.Random(self.seed), VirtualClock(), odds=self.odds, trace=handle.record
+            )
+            async with trio.open_nursery() as self.nursery:
+                self.nursery.start_soon(self.metadata.run)
+                await body(self)
+                for host in list(handle.policy.held):
+                    handle.release(host)
+                self.nursery.cancel_scope.cancel()
+            return handle.trace.hexdigest()
+
+        return scheduler.run(main, seed=self.seed)
+
+    async def host(self, name: str) -> MetadataStore:
+        store: MetadataStore = await self.nursery.start(self._host, name)
+        return store
+
+    async def _host(self, name: str, task_status: trio.TaskStatus[MetadataStore]) -> None:
+        HOST.set(name)
+        async with self.metadata.open(name) as store:
+            task_status.started(store)
+            await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(("late_s", "done"), [((1.0, 1.5), True), ((3.0, 4.0), False)])
+def test_a_write_may_be_carried_out_after_its_author_has_died(
+    late_s: tuple[float, float], done: bool
+) -> None:
+    """As long as the session lives that it was made in: two seconds more."""
+
+    async def body(run: Run) -> None:
+        one, two = await run.host("one"), await run.host("two")
+        run.metadata.odds = Odds(late=1.0, give_up_s=(0.1, 0.2), late_s=late_s)
+        with pytest.raises(OutcomeUnknownError):
+            await one.create("/a", b"")
+        run.metadata.odds = Odds()
+        run.scheduler.hold("one")
+        run.metadata.crash("one")
+        assert await two.get("/a") is None
+        await trio.sleep(5.0)
+        assert (await two.get("/a") is not None) is done
+
+    for seed in range(5):
+        Run(seed, None).play(body)
+
+
+def test_a_dead_host_loses_its_ephemeral_records_after_the_session_timeout() -> None:
+    async def body(run: Run) -> None:
+        one, two = await run.host("one"), await run.host("two")
+        await one.create("/e", b"", ephemeral=True)
+        run.scheduler.hold("one")
+        run.metadata.crash("one")
+        await trio.sleep(1.9)
+        assert await two.get("/e") is not None
+        await trio.sleep(0.2)
+        assert await two.get("/e") is None
+
+    Run(1, None).play(body)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
+def test_a_paused_host_learns_of_its_loss_when_it_goes_on(seconds: float) -> None:
+    async def body(run: Run) -> None:
+        one, two = await run.host("one"), await run.host("two")
+        await one.create("/e", b"", ephemeral=True)
+        states: list[SessionState] = []
+        one.add_session_listener(states.append)
+        run.scheduler.hold("one")
+        run.metadata.pause("one")
+        await trio.sleep(seconds)
+        lost = seconds > 2.0
+        assert (await two.get("/e") is None) is lost
+        assert one.session_state is SessionState.CONNECTED  # so it believes
+        run.metadata.resume("one")
+        run.scheduler.release("one")
+        await trio.sleep(5.0)
+        assert states == ([SessionState.LOST, SessionState.CONNECTED] if lost else [])
+
+    Run(1, None).play(body)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
+def test_a_host_that_is_cut_off_is_suspended_then_lost(seconds: float) -> None:
+    async def body(run: Run) -> None:
+        one = await run.host("one")
+        states: list[SessionState] = []
+        one.add_session_listener(states.append)
+        run.metadata.cut("one")
+        await trio.sleep(seconds)
+        assert states == [SessionState.SUSPENDED]
+        run.metadata.heal("one")
+        await trio.sleep(1.0)
+        if seconds > 2.0:
+            assert states[1:] == [SessionState.LOST, SessionState.CONNECTED]
+        else:
+            assert states[1:] == [SessionState.CONNECTED]
+
+    Run(1, None).play(body)
+
+
+async def count_to_ten(run: Run) -> None:
+    """Two hosts append numbers, whatever is lost; each number is there once in the end."""
+    hosts = [await run.host("one"), await run.host("two")]
+    await run.metadata.store.session("setup").create("/a", b"")
+
+    async def add(store: MetadataStore, number: int) -> None:
+        def change(value: bytes) -> bytes | None:
+            return None if number in value else value + bytes([number])
+
+        while True:
+            try:
+                await update(store, "/a", change)
+            except MetadataError:
+                continue
+            return
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(add, hosts[number % 2], number)
+    await trio.sleep(Odds().late_s[1])
+    record = await run.metadata.store.session("auditor").get("/a")
+    assert record is not None
+    assert sorted(record.value) == list(range(10))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_updates_are_made_once_whatever_is_lost_or_late(seed: int) -> None:
+    Run(seed, Odds(lose_request=0.1, lose_answer=0.1, late=0.1)).play(count_to_ten)
+
+
+def test_one_seed_is_one_run() -> None:
+    odds = Odds(lose_request=0.1, lose_answer=0.1, late=0.1)
+    first = Run(7, odds).play(count_to_ten)
+    assert Run(7, odds).play(count_to_ten) == first
+    assert Run(8, odds).play(count_to_ten) != first
