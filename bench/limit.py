@@ -19,6 +19,7 @@ from pathlib import Path
 
 SINKS = 3
 BLOCK = 4096
+FILE_BYTES = 256 << 20
 
 
 def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
@@ -27,8 +28,10 @@ def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
     with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=_data_dir()) as directory:
         sinks = [_listener() for _ in range(SINKS)]
         relay = _listener()
+        for i in range(SINKS):
+            _zeroed(Path(directory) / f"{i}")
         children = [
-            _fork(partial(_write_file, s, Path(directory) / f"{i}", chunk_bytes, chunks))
+            _fork(partial(_write_file, s, Path(directory) / f"{i}", chunk_bytes))
             for i, s in enumerate(sinks)
         ]
         children.append(_fork(lambda: _relay(relay, [s.getsockname() for s in sinks], chunk_bytes)))
@@ -119,13 +122,12 @@ def _swallow(listener: socket.socket, chunk_bytes: int) -> None:
         pass
 
 
-def _write_file(listener: socket.socket, path: Path, chunk_bytes: int, chunks: int) -> None:
+def _write_file(listener: socket.socket, path: Path, chunk_bytes: int) -> None:
     source, _ = listener.accept()
     size = (chunk_bytes + BLOCK - 1) // BLOCK * BLOCK
     buffer = mmap.mmap(-1, size)
     view = memoryview(buffer)
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
-    os.posix_fallocate(file, 0, min(size * chunks, 1 << 30))
+    file = os.open(path, os.O_WRONLY | os.O_DIRECT)
     offset = 0
     while True:
         filled = 0
@@ -134,4 +136,13 @@ def _write_file(listener: socket.socket, path: Path, chunk_bytes: int, chunks: i
         if not filled:
             return
         os.pwritev(file, [view], offset, os.RWF_DSYNC)
-        offset = (offset + size) % (1 << 30)
+        offset = (offset + size) % (FILE_BYTES // size * size)
+
+
+def _zeroed(path: Path) -> None:
+    """A file that has been written once, so that a sync changes no metadata."""
+    with path.open("wb") as file:
+        for _ in range(FILE_BYTES >> 20):
+            file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())

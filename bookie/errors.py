@@ -9,6 +9,7 @@ Each says whether what was asked for took effect:
       LedgerFencedError         UNKNOWN for appends under way: another client recovers the ledger,
                                 or has closed it
       LedgerClosedError         this handle was closed, or abandoned, by its owner
+      EntryTooLargeError        bookies take no entry of that size
       WriterWithdrawnError      UNKNOWN: the writer gave up; `reason` says why
       InDoubtError              UNKNOWN: an append was not confirmed when its writer stopped
       NotEnoughBookiesError     fewer bookies than the ack quorum can be written to now
@@ -66,6 +67,10 @@ class LedgerFencedError(LedgerError):
 
 class LedgerClosedError(LedgerError):
     """The handle was closed or abandoned by its owner."""
+
+
+class EntryTooLargeError(LedgerError):
+    """The entry does not fit into a frame that bookies accept."""
 
 
 class WriterWithdrawnError(LedgerError):

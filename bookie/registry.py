@@ -290,17 +290,12 @@ async def known_bookies(store: MetadataStore, paths: LedgerPaths) -> list[str]:
 
 
 async def bookie_info(
-    store: MetadataStore, paths: LedgerPaths, bookie_id: str, watch: Watch | None = None
+    store: MetadataStore, paths: LedgerPaths, bookie_id: str
 ) -> BookieInfo | None:
-    """What a bookie has announced; None while it is away.
-
-    The watch is on its record as a writable one, or on the read-only one if that is there.
-    """
-    record = await store.get(paths.registration(bookie_id, read_only=True))
-    if record is not None and watch is not None:
-        record = await store.get(paths.registration(bookie_id, read_only=True), watch)
+    """What a bookie has announced, as a writable or a read-only one; None while it is away."""
+    record = await store.get(paths.registration(bookie_id))
     if record is None:
-        record = await store.get(paths.registration(bookie_id), watch)
+        record = await store.get(paths.registration(bookie_id, read_only=True))
     return None if record is None else BookieInfo.decode(bookie_id, record.value)
 
 

@@ -3,10 +3,12 @@
 Read in this order:
 
     metadata     fragments, quorums and state of a ledger, and the record that keeps them
-    protocol/    the rules, pure: placement, write, read, recover
+    protocol/    the rules, pure: placement, write, read, recover, update
     catalog      the records of ledgers in the metadata store: read, compare-and-swap
+    marks        ledgers that lack copies, for whoever restores them
     ensemble     which bookies to write to
     bookies      connections to bookies
+    context      what the shells share, and their limits
     writer, reader, recoverer      the shells of the rules
     client       create, open, recover, delete: the way in
 """

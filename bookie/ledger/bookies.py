@@ -42,6 +42,8 @@ from wire.outbox import Flusher
 from wire.transport import Buffer, Network
 
 _NOTHING = memoryview(b"")
+_TOO_SLOW = "it does not keep up"
+_FRAME_OVERHEAD_BYTES = 500  # the distance that Apache's bookies keep
 
 ReadCallback: TypeAlias = Callable[[Status | None, memoryview], None]
 """Status and entry; None if there was no answer."""
@@ -64,6 +66,11 @@ class BookieLimits:
     idle_close_s: float = 60.0
     queue_bytes_max: int = 64 << 20  # a bookie that lags so far behind is given up
     frame_bytes_max: int = FRAME_BYTES_MAX
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """With header and digest.  Bookies need room for their own headers when they store it."""
+        return self.frame_bytes_max - _FRAME_OVERHEAD_BYTES
 
 
 class AddListener(Protocol):
@@ -203,7 +210,9 @@ class Channel:
         self._bookies = bookies
         self._connection: FrameConnection | None = None
         self._scope: trio.CancelScope | None = None  # of the task that connects and receives
+        self._why_closed = ""
         self._queue: list[Buffer] = []  # until there is a connection
+        self._queue_bytes = 0
         self._used = 0
 
     def open_lane(self, ledger_id: int, listener: AddListener | None) -> Lane:
@@ -219,22 +228,31 @@ class Channel:
         self._used = self.tick
         connection = self._connection
         if connection is None or connection.closed:
-            self._queue += buffers
-            if self._scope is None:
-                self._scope = trio.CancelScope()
-                self._bookies.nursery.start_soon(self._serve, self._scope)
+            self._send_later(buffers)
             return
         connection.send(buffers)
         if connection.pending_bytes > self._bookies.limits.queue_bytes_max:
-            connection.close("it does not keep up")
+            connection.close(_TOO_SLOW)
+
+    def _send_later(self, buffers: Sequence[Buffer]) -> None:
+        """Queue until there is a connection; make one, unless one is being made."""
+        self._queue += buffers
+        self._queue_bytes += sum(map(len, buffers))
+        if self._scope is None:
+            self._scope, self._why_closed = trio.CancelScope(), ""
+            self._bookies.nursery.start_soon(self._serve, self._scope)
+        elif self._queue_bytes > self._bookies.limits.queue_bytes_max:
+            self.close(_TOO_SLOW)
 
     async def _serve(self, scope: trio.CancelScope) -> None:
-        reason = "it was closed"
+        reason = ""
         with scope:
             try:
                 reason = await self._exchange()
             except (ConnectionLostError, WireError) as error:
                 reason = str(error) or type(error).__name__
+        reason = reason or self._why_closed
+        if reason:
             self.observer.bookie_failed(self.bookie, reason)
         self._ended(reason)
 
@@ -244,7 +262,7 @@ class Channel:
         try:
             self._connection = connection
             connection.send(self._queue)
-            self._queue = []
+            self._queue, self._queue_bytes = [], 0
             while frames := await connection.receive():
                 self._received(frames)
             return connection.close_reason
@@ -255,7 +273,7 @@ class Channel:
         """What is sent from now on starts anew; what was under way has failed."""
         self._connection = None
         self._scope = None
-        self._queue = []
+        self._queue, self._queue_bytes = [], 0
         for lane in list(self.lanes.values()):
             lane.fail(reason)
 
@@ -279,16 +297,21 @@ class Channel:
         adds_before = self.tick - limits.add_timeout_s / limits.sweep_interval_s
         reads_before = self.tick - limits.read_timeout_s / limits.sweep_interval_s
         late = False
-        for lane in list(self.lanes.values()):
+        for lane in [lane for lane in self.lanes.values() if not lane.idle]:
             late |= lane.sweep(int(adds_before), int(reads_before))
         if late:
             self.observer.bookie_failed(self.bookie, "it did not answer in time")
+            if self._connection is not None and self._connection.pending_bytes:
+                # It does not even take what it is sent, and that pins memory here.
+                self._connection.close("it did not answer in time")
         idle_s = (self.tick - self._used) * limits.sweep_interval_s
         if not self.lanes and idle_s > limits.idle_close_s:
             self.close()
 
-    def close(self) -> None:
+    def close(self, reason: str = "") -> None:
+        """Close; with a reason, the bookie has failed."""
         if self._scope is not None:
+            self._why_closed = self._why_closed or reason
             self._scope.cancel()
 
 

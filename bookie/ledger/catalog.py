@@ -7,7 +7,7 @@ from typing import TypeAlias, assert_never
 
 import trio
 
-from bookie.errors import NoSuchLedgerError
+from bookie.errors import MalformedMetadataError, NoSuchLedgerError
 from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
 from bookie.ledger.protocol.update import (
     Conflict,
@@ -33,6 +33,7 @@ from wire.metadata.store import (
     NoRecordError,
     OutcomeUnknownError,
     RecordExistsError,
+    SessionState,
     StoreUnavailableError,
     VersionConflictError,
 )
@@ -55,6 +56,11 @@ class Catalog:
         self.paths = paths
         self._rng = rng
 
+    @property
+    def reachable(self) -> bool:
+        """There is contact with the metadata store; else every request would have to wait."""
+        return self.store.session_state is SessionState.CONNECTED
+
     async def create(
         self, metadata: LedgerMetadata, janitor: trio.Nursery
     ) -> tuple[int, StoredMetadata]:
@@ -76,8 +82,7 @@ class Catalog:
             try:
                 await self.store.create(path, value, make_parents=True)
             except RecordExistsError:
-                record = await self.store.get(path)
-                return record is not None and decode_metadata(record.value).creator_token == token
+                return await self._is_ours(path, token)
             except OutcomeUnknownError:
                 continue  # Either it is there now, and ours, or it can be created.
             except NoRecordError:
@@ -86,6 +91,13 @@ class Catalog:
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
                 continue
             return True
+
+    async def _is_ours(self, path: str, token: int) -> bool:
+        record = await self.store.get(path)
+        try:
+            return record is not None and decode_metadata(record.value).creator_token == token
+        except MalformedMetadataError:
+            return False
 
     async def read(self, ledger_id: int) -> StoredMetadata:
         """NoSuchLedgerError only if the store, asked for its newest state, has none."""

@@ -58,6 +58,7 @@ class LedgerClient:
 
     def __init__(self, context: LedgerContext) -> None:
         self._context = context
+        self._warned = False
 
     @property
     def directory(self) -> BookieDirectory:
@@ -74,7 +75,8 @@ class LedgerClient:
     ) -> LedgerWriter:
         """A new ledger, and its only writer.  NotEnoughBookiesError if entries could not be
         confirmed now; with fewer than an ensemble the ledger starts under-replicated."""
-        if quorums.ack == 1 and quorums.write > 1:
+        if quorums.ack == 1 and quorums.write > 1 and not self._warned:
+            self._warned = True
             _log.warning(
                 "an ack quorum of 1: an entry is confirmed while only one bookie holds it, and one"
                 " bookie away stalls recovery"

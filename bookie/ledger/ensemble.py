@@ -38,6 +38,7 @@ class DirectoryLimits:
     probe_timeout_s: float = 1.0
     refused_s: float = 10.0  # a bookie that answers, and cannot store, is left alone for so long
     retry_s: float = 1.0  # when the metadata store does not answer
+    list_timeout_s: float = 10.0  # for the first list of bookies
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class BookieDirectory:
 
     async def choose(self, quorums: Quorums) -> Choice:
         """An ensemble for a new ledger."""
-        await self._listed.wait()
+        with trio.move_on_after(self._limits.list_timeout_s):
+            await self._listed.wait()
         usable = self.usable()
         if len(usable) >= quorums.ensemble:
             return Choice(tuple(self._rng.sample(usable, quorums.ensemble)))

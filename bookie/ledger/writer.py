@@ -18,6 +18,7 @@ from typing import assert_never
 import trio
 
 from bookie.errors import (
+    EntryTooLargeError,
     InDoubtError,
     LedgerClosedError,
     LedgerError,
@@ -60,13 +61,15 @@ from bookie.ledger.protocol.write import (
 )
 from bookie.ledger.reader import digester_of, read_entries
 from wire.digest import master_key
-from wire.entry import Entry, encode_header
+from wire.entry import ENTRY_HEADER_BYTES, Entry, encode_header
 from wire.messages.bookie import Status, encode_add_header
 from wire.metadata.store import StoreUnavailableError
 from wire.transport import Buffer
 
+_APPEND = Append()
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # not frozen: one is made for each entry
 class _PendingEntry:
     frame: list[Buffer]
     size: int  # of the payload
@@ -91,6 +94,9 @@ class LedgerWriter:
         self._context = context
         self._stored = stored
         self._digester = digester_of(stored.metadata)
+        self._payload_bytes_max = context.limits.bookies.entry_bytes_max - (
+            ENTRY_HEADER_BYTES + self._digester.size
+        )
         self._master_key = master_key(stored.metadata.password or b"")
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
@@ -160,10 +166,12 @@ class LedgerWriter:
         """Send an entry on its way; return its id."""
         if self._error is not None:
             raise self._error
-        entry_id = self.last_add_pushed = self.last_add_pushed + 1
         size = 0
         for buffer in payload:
             size += len(buffer)
+        if size > self._payload_bytes_max:
+            raise EntryTooLargeError(f"{size} bytes; at most {self._payload_bytes_max} fit")
+        entry_id = self.last_add_pushed = self.last_add_pushed + 1
         self._pushed_length += size
         header = encode_header(
             self.ledger_id,
@@ -176,7 +184,7 @@ class LedgerWriter:
         head = encode_add_header(self._master_key, len(header) + size) + header
         self._pending[entry_id] = _PendingEntry([head, *payload], size, self._pushed_length)
         self.pending_bytes += size
-        self._feed(Append())
+        self._feed(_APPEND)
         return entry_id
 
     async def wait_confirmed(self, entry_id: int) -> None:
@@ -351,7 +359,8 @@ class LedgerWriter:
 
     def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
         ensemble = self._context.directory.replace(self._protocol.ensemble, failed)
-        if ensemble is None:
+        if ensemble is None or not self._context.catalog.reachable:
+            # The directory tells when there is a spare, or the metadata store is back.
             self._feed(ChangePostponed())
         else:
             wanted = Fragment(first_entry_id, ensemble)

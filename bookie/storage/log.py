@@ -265,6 +265,8 @@ class Log(Generic[K]):
 
     async def wait_durable(self, position: int) -> None:
         """Return when the record at `position` would survive a crash; IO_ERROR if it never will."""
+        if position >= self.end:
+            raise StoreError(StoreStatus.IO_ERROR, f"{position} is behind the end of the log")
         if position >= self.durable and self.failure is None:
             event = trio.Event()
             self._waiting.append((position, event))

@@ -157,6 +157,9 @@ class Volume:
         except StoreError as error:
             done(error.status)
             return
+        except trio.Cancelled:
+            done(StoreStatus.READ_ONLY)  # the store is closing
+            raise
         finally:
             self.looked_up_bytes -= len(entry)
         # Much may have happened meanwhile: a fence, the same id from somebody else.
@@ -199,10 +202,13 @@ class Volume:
         self._check_log()
         state = self.ledgers.get(ledger_id) or self._make(ledger_id)
         if not state.deleted:
-            state.deleted = state.fenced = True
+            state.deleted = True
             state.tombstone_position = self.log.append(
                 Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
             )
+            if not state.fenced:  # a tombstone is a fence, too
+                state.fenced = True
+                state.fence_position = state.tombstone_position
             self.places.touch(state)
         return state.tombstone_position
 

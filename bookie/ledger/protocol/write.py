@@ -220,7 +220,7 @@ class WriteProtocol:
                 case ChangePostponed():
                     self._change_postponed()
                 case SpareFound():
-                    self._untried = True
+                    self._untried = bool(self._missing)
                     self._replace()
                 case BookieReturned(bookie):
                     self._bookie_returned(bookie)

@@ -38,6 +38,36 @@ class TestFileDisk(DiskSuite):
         monkeypatch.setattr(os, "open", refuse_direct)
         await self.test_appended_bytes_are_there_in_order(disk, root)
 
+    async def test_readers_see_every_byte_that_is_durable_while_the_file_grows(
+        self, disk: Disk, root: str
+    ) -> None:
+        """Writes go past the page cache, reads through it: the kernel keeps them together."""
+        rng = random.Random(3)
+        appender = disk.open_appender()
+        await appender.start(f"{root}/log", [b"start"])
+        written = bytearray(b"start")
+        reader = await disk.open_reader(f"{root}/log")
+        done = False
+
+        async def read_the_end() -> None:
+            while not done:
+                durable = len(written)
+                first = max(0, durable - rng.randrange(1, 9000))
+                data = bytes(await reader.read(first, 10_000))
+                assert data[: durable - first] == written[first:durable]
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(read_the_end)
+            for _ in range(300):
+                piece = rng.randbytes(rng.choice((1, 100, 3000, 4096, 20_000)))
+                await appender.write([piece])
+                written += piece
+            done = True
+        assert bytes(await reader.read(0, len(written))) == written
+        await appender.aclose()
+        reader.close()
+
     async def test_another_process_cannot_have_the_lock(self, disk: Disk, root: str) -> None:
         lock = await disk.lock_directory(root)
         attempt = (

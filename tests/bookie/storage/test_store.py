@@ -287,6 +287,21 @@ async def test_a_deleted_ledger_is_gone_and_stays_gone(host: Host) -> None:
     assert await index.scan(b"b", b"c", 10) == []
 
 
+async def test_a_fence_behind_a_deletion_is_answered_when_that_is_durable(host: Host) -> None:
+    async with host.store() as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        await answers.all()
+        free = host.platter.stick()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.delete, 1)
+            await trio.lowlevel.checkpoint()
+            with trio.move_on_after(0.01) as scope:
+                await store.fence(1, key(1))
+            assert scope.cancelled_caught
+            free.set()
+
+
 async def test_more_in_flight_than_allowed_is_refused(host: Host) -> None:
     async with host.store(in_flight_bytes_max=5000) as store:
         answers = Answers(store)

@@ -1,0 +1,55 @@
+"""`make bench`: run the cases, print the table, write it as JSON.
+
+python -m bench [CASE ...]; without names all of them: standalone, ledger and those of `cases`.
+"""
+
+import json
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from bench.cases import CASES, Figure, standalone_start
+from bench.ledger import append_64kb
+from clients.testing.standalone import StandaloneProcess
+
+RESULTS = Path("bench/results")
+
+
+def main(names: list[str]) -> int:
+    console = Console()
+    figures: list[Figure] = []
+    chosen = names or ["standalone", "ledger", *CASES]
+    unknown = [n for n in chosen if n not in (*CASES, "standalone", "ledger")]
+    if unknown:
+        console.print(f"there is no case {unknown[0]!r}: standalone, ledger, {', '.join(CASES)}")
+        return 2
+    if "standalone" in chosen:
+        figures += standalone_start()
+    with StandaloneProcess() as cluster:
+        if "ledger" in chosen:
+            figures += trio.run(append_64kb, cluster)
+        for name in chosen:
+            if name in CASES:
+                console.print(f"running {name}")
+                figures += trio.run(CASES[name], cluster)
+    table = Table("what", "figure", "asked for", "", "note", title="daybook bench")
+    for f in figures:
+        number = f"{f.value:,.0f}" if f.value >= 100 else f"{f.value:.2f}"
+        met = "" if not f.target else "met" if f.good else "MISSED"
+        table.add_row(f.name, f"{number} {f.unit}", f.target, met, f.note)
+    console.print(table)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "bench.json"
+    facts = {"machine": platform.platform(), "python": platform.python_version()}
+    path.write_text(json.dumps({**facts, "figures": [asdict(f) for f in figures]}, indent=1))
+    console.print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

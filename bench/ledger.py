@@ -1,0 +1,60 @@
+"""The ledger client alone: 64 KB entries on the three bookies of a running cluster."""
+
+import random
+
+import trio
+
+from bench import limit
+from bench.cases import MEASURE_S, WARM_UP_S, Figure
+from bookie.ledger.client import Quorums, open_ledger_client
+from clients.testing.standalone import StandaloneProcess
+from wire.arena import ArenaPool
+from wire.clock import SystemClock
+from wire.metadata.zookeeper import open_zookeeper
+from wire.outbox import Flusher
+from wire.tcp import TcpNetwork
+
+ENTRY_BYTES = 64 << 10
+OUTSTANDING_BYTES_MAX = 16 << 20
+
+
+async def append_64kb(cluster: StandaloneProcess) -> list[Figure]:
+    """MB/s confirmed, E=3 WQ=3 AQ=2, against the relay that writes three files."""
+    data = random.Random(1).randbytes(ENTRY_BYTES)
+    flusher = Flusher()
+    async with (
+        open_zookeeper(cluster.zookeeper, session_timeout_s=10) as store,
+        trio.open_nursery() as nursery,
+        open_ledger_client(
+            store=store,
+            network=TcpNetwork(),
+            rng=random.Random(2),
+            clock=SystemClock(),
+            arenas=ArenaPool(),
+            flusher=flusher,
+        ) as client,
+    ):
+        nursery.start_soon(flusher.run)
+        writer = await client.create(Quorums(3, 3, 2))
+        started = trio.current_time()
+        counted_from, counted = started + WARM_UP_S, -1
+        while (now := trio.current_time()) < started + WARM_UP_S + MEASURE_S:
+            if counted < 0 and now >= counted_from:
+                counted, counted_from = writer.last_add_confirmed, now
+            if writer.pending_bytes < OUTSTANDING_BYTES_MAX:
+                writer.append([data])
+            else:
+                await writer.wait_confirmed(writer.last_add_confirmed + 1)
+        elapsed = trio.current_time() - counted_from
+        mb_s = (writer.last_add_confirmed - counted) * ENTRY_BYTES / elapsed / 1e6
+        await writer.wait_confirmed(writer.last_add_pushed)
+        await writer.close()
+        await client.delete(writer.ledger_id)
+        nursery.cancel_scope.cancel()
+    most = await trio.to_thread.run_sync(limit.writing_mb_s, ENTRY_BYTES, 1 << 29)
+    ratio = mb_s / most
+    note = f"limit {most:.0f} MB/s"
+    return [
+        Figure("ledger client, 64 KB entries", mb_s, "MB/s", "", True, note),
+        Figure("  of the relay limit", ratio, "", ">= 0.5", ratio >= 0.5),
+    ]

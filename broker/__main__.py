@@ -1,0 +1,178 @@
+"""`python -m broker --config FILE`: a broker as a process.
+
+Prints one line of JSON on standard output when it serves, and logs to standard error:
+
+    {"ready": true, "name": "...", "service_url": "pulsar://...", "admin_url": "http://...", ...}
+
+SIGTERM and SIGINT end it in order: its bundles are handed over, its topics closed.  With
+`exit_with_parent` the end of standard input does the same.  A second signal does not wait.
+
+Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed.
+"""
+
+import argparse
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import SystemRandom
+from typing import cast
+
+import msgspec
+import trio
+
+from broker.admin.http import HttpPort
+from broker.config import BrokerConfig, ConfigError, load
+from broker.errors import BrokerError
+from broker.logs import Log, log_to_stderr
+from broker.server import RunningBroker, run_broker
+from wire.clock import SystemClock
+from wire.metadata.store import MetadataError
+from wire.metadata.zookeeper import open_zookeeper
+from wire.tcp import TcpNetwork
+
+_STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
+_STDIN_BYTES = 1 << 16
+_YOUNG_OBJECTS = 50_000  # between two collections; little in a broker is ever in a cycle
+_START_ERRORS = (MetadataError, BrokerError, OSError)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m broker", description="A broker.")
+    parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
+    arguments = parser.parse_args()
+    try:
+        config = load(arguments.config, os.environ)
+    except ConfigError as error:
+        print(f"broker: {error}", file=sys.stderr)  # noqa: T201  there is no log yet
+        return _BAD_CONFIG
+    _raise_file_limit()
+    log = log_to_stderr()
+    try:
+        trio.run(_run, config, log)
+    except BaseExceptionGroup as group:
+        return _report(log, list(_leaves(group)))
+    except Exception as error:
+        return _report(log, [error])
+    return _STOPPED
+
+
+async def _run(config: BrokerConfig, log: Log) -> None:
+    with HttpPort(config.host, config.http_port) as http:
+        async with (
+            open_zookeeper(
+                config.zookeeper,
+                session_timeout_s=config.session_timeout_s,
+                connect_timeout_s=config.start_timeout_s,
+            ) as store,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def broker(*, task_status: trio.TaskStatus[RunningBroker]) -> None:
+                await run_broker(
+                    config,
+                    store=store,
+                    network=TcpNetwork(),
+                    clock=SystemClock(),
+                    rng=SystemRandom(),
+                    http=http,
+                    log=log,
+                    task_status=task_status,
+                )
+
+            serving: list[RunningBroker] = []
+            nursery.start_soon(_stop_when_told, config, serving, nursery.cancel_scope, log)
+            running: RunningBroker = await nursery.start(broker)
+            serving.append(running)
+            _settle_memory()
+            _say_ready(running)
+
+
+async def _stop_when_told(
+    config: BrokerConfig, serving: list[RunningBroker], scope: trio.CancelScope, log: Log
+) -> None:
+    """Stop in order at the first sign, at once at the second, or when it takes too long."""
+    signs, receive = trio.open_memory_channel[str](8)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_hear_signals, signs)
+        if config.exit_with_parent:
+            nursery.start_soon(_hear_end_of_stdin, signs)
+        log.info("stopping", why=await receive.receive())
+        with trio.move_on_after(config.shutdown_timeout_s):
+            async with trio.open_nursery() as stopping:
+                stopping.start_soon(_cancel_at_next, receive, stopping.cancel_scope)
+                for running in serving:
+                    await running.stop()
+                stopping.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
+    scope.cancel()
+
+
+async def _cancel_at_next(signs: trio.MemoryReceiveChannel[str], scope: trio.CancelScope) -> None:
+    await signs.receive()
+    scope.cancel()
+
+
+async def _hear_signals(signs: trio.MemorySendChannel[str]) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            await signs.send(signal.Signals(number).name)
+
+
+async def _hear_end_of_stdin(signs: trio.MemorySendChannel[str]) -> None:
+    def read() -> bytes:
+        return os.read(0, _STDIN_BYTES)
+
+    while await trio.to_thread.run_sync(read, abandon_on_cancel=True):
+        pass
+    await signs.send("standard input has ended")
+
+
+def _settle_memory() -> None:
+    gc.collect()
+    gc.freeze()  # What is here now stays; it need not be looked at again.
+    gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
+
+
+def _say_ready(running: RunningBroker) -> None:
+    facts = {
+        "ready": True,
+        "name": running.name,
+        "broker_id": running.identity.broker_id,
+        "service_url": running.identity.service_url,
+        "admin_url": running.identity.http_url,
+        "port": running.port,
+        "http_port": running.http_port,
+        "pid": os.getpid(),
+    }
+    print(msgspec.json.encode(facts).decode(), flush=True)  # noqa: T201  for whoever started us
+
+
+def _raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _report(log: Log, errors: list[BaseException]) -> int:
+    if all(isinstance(error, _START_ERRORS) for error in errors):
+        for error in errors:
+            log.error("cannot go on", why=str(error))
+        return _CANNOT_START
+    for error in errors:
+        log.error("failed", exc_info=error)
+    return _FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The service port: accepts clients, within limits.
+
+A client too many is told so and cut; those who are connected do not notice.  What goes wrong in one
+connection ends that connection.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+
+from broker.logs import Log
+from wire.errors import ConnectionLostError, WireError
+from wire.messages.registry import NO_ID, encode
+from wire.proto import pulsar_pb2 as pb
+from wire.transport import Listener, Stream
+
+_LOG_EVERY_S = 10.0
+
+
+class ClientPort:
+    """Serves each connection in a task of its own."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        serve: Callable[[Stream], Awaitable[None]],
+        *,
+        connections_max: int,
+        log: Log,
+    ) -> None:
+        self.connections = 0
+        self.accepted = 0
+        self.refused = 0
+        self._listener = listener
+        self._serve = serve
+        self._connections_max = connections_max
+        self._log = log
+        self._logged_at = -_LOG_EVERY_S
+
+    async def run(self) -> None:
+        """Accept until cancelled, or until the listener is closed; then serve to the end."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    stream = await self._listener.accept()
+                except trio.ClosedResourceError:
+                    return
+                self.accepted += 1
+                if self.connections >= self._connections_max:
+                    self._refuse(stream)
+                else:
+                    self.connections += 1
+                    nursery.start_soon(self._serve_one, stream)
+                await trio.lowlevel.checkpoint()  # In a flood, too, others get their turn.
+
+    def _refuse(self, stream: Stream) -> None:
+        self.refused += 1
+        error = pb.CommandError(
+            request_id=NO_ID,
+            error=pb.ServiceNotReady,
+            message=f"the broker has {self._connections_max} connections, and takes no more",
+        )
+        with suppress(ConnectionLostError, trio.ClosedResourceError):
+            stream.try_send([encode(error)])
+        stream.close()
+        now = trio.current_time()
+        if now - self._logged_at >= _LOG_EVERY_S:
+            self._logged_at = now
+            self._log.warning("connections are refused", refused=self.refused)
+
+    async def _serve_one(self, stream: Stream) -> None:
+        try:
+            await self._serve(stream)
+        except (ConnectionLostError, WireError, trio.ClosedResourceError):
+            pass  # The end of this connection, and of nothing else.
+        except Exception as error:
+            self._log.error("a connection failed", peer=stream.peer, exc_info=error)
+        finally:
+            self.connections -= 1
+            stream.close()

@@ -1,0 +1,61 @@
+"""The HTTP application of a broker.
+
+/admin/v2/...   Pulsar's REST      (`namespaces`, `topics`)
+/lookup/v2/...  look-up over HTTP  (`topics`)
+/metrics        Prometheus
+/healthz        the process runs: always 200 while anybody can ask
+/readyz         it can serve: registered, and in contact with the metadata store; else 503
+"""
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from broker.admin import namespaces, topics
+from broker.admin.handling import Endpoints, reason, with_encoded_paths
+from broker.errors import BrokerError
+from broker.logs import Log
+from broker.operations import Operations
+
+
+def create_app(
+    operations: Operations, metrics: Callable[[], bytes], *, body_bytes_max: int, log: Log
+) -> ASGIApp:
+    async def show_metrics(_: Request) -> Response:
+        return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> Response:
+        try:
+            await operations.check_health()
+        except BrokerError as error:
+            return PlainTextResponse(str(error), 503)
+        return PlainTextResponse("ok")
+
+    endpoints = Endpoints(operations, body_bytes_max, log)
+    app = Starlette(
+        routes=[
+            Route("/metrics", show_metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/status.html", healthz),
+            *namespaces.routes(endpoints),
+            *topics.routes(endpoints),
+        ],
+        exception_handlers={HTTPException: _http_error},
+    )
+    app.router.redirect_slashes = False
+    return with_encoded_paths(app)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return reason(error.status_code, error.detail)

@@ -1,0 +1,153 @@
+"""Calls of one broker to the admin REST of another: for topics whose partitions they share.
+
+One connection a call.  What the other broker refuses comes back as the `BrokerError` of its status;
+no answer, or none that makes sense, is `UnavailableError`: whether it took effect is unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import h11
+import msgspec
+import trio
+
+from broker.errors import (
+    BrokerError,
+    ConflictError,
+    NotAllowedError,
+    NotFoundError,
+    NotOwnerError,
+    PreconditionError,
+    UnavailableError,
+)
+from broker.peers import address_of
+from wire.errors import ConnectionLostError
+from wire.transport import Network, Stream
+
+_TIMEOUT_S = 30.0
+_ANSWER_BYTES_MAX = 64 << 20
+_CHUNK_BYTES = 1 << 16
+_ERRORS: dict[int, type[BrokerError]] = {
+    kind.status: kind for kind in (NotFoundError, NotAllowedError, ConflictError, PreconditionError)
+}
+
+
+class PeerCalls:
+    """The REST of other brokers, over the network of this host."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def call(
+        self,
+        http_url: str,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+    ) -> object:
+        """The JSON of the answer, None if it has none."""
+        address = address_of(http_url)
+        if address is None:
+            raise UnavailableError(f"{http_url!r} is no address")
+        target = f"{path}?{urlencode(query)}" if query else path
+        try:
+            with trio.fail_after(_TIMEOUT_S):
+                stream = await self._network.connect(*address)
+                try:
+                    answer = await _exchange(stream, address, method, target, body)
+                finally:
+                    stream.close()
+        except (ConnectionLostError, trio.TooSlowError, h11.RemoteProtocolError) as error:
+            raise UnavailableError(f"{http_url} did not answer: {error}") from error
+        return _result(answer, http_url)
+
+
+@dataclass(slots=True)
+class _Answer:
+    status: int = 0
+    location: str = ""
+    content: bytearray = field(default_factory=bytearray)
+
+
+async def _exchange(
+    stream: Stream, address: tuple[str, int], method: str, target: str, body: object
+) -> _Answer:
+    connection = h11.Connection(h11.CLIENT)
+    content = b"" if body is None else msgspec.json.encode(body)
+    headers = [
+        ("Host", f"{address[0]}:{address[1]}"),
+        ("Connection", "close"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(content))),
+    ]
+    request = h11.Request(method=method, target=target, headers=headers)
+    sent = connection.send(request) or b""
+    sent += connection.send(h11.Data(content)) or b""
+    sent += connection.send(h11.EndOfMessage()) or b""
+    await _send_all(stream, memoryview(sent))
+    answer = _Answer()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    while True:
+        match connection.next_event():
+            case h11.Response(status_code=status, headers=received):
+                answer.status = status
+                answer.location = dict(received).get(b"location", b"").decode("latin-1")
+            case h11.Data(data=data):
+                answer.content += data
+                if len(answer.content) > _ANSWER_BYTES_MAX:
+                    raise ConnectionLostError("the answer is too large")
+            case h11.EndOfMessage():
+                return answer
+            case h11.NEED_DATA:
+                connection.receive_data(await _receive(stream, buffer))
+            case event:
+                raise ConnectionLostError(f"unexpected in an answer: {event!r}")
+
+
+async def _send_all(stream: Stream, data: memoryview) -> None:
+    while True:
+        data = data[stream.try_send([data]) :]
+        if not data:
+            return
+        await stream.wait_writable()
+
+
+async def _receive(stream: Stream, buffer: memoryview) -> bytes:
+    """What has arrived; b"" at the end."""
+    while (count := stream.try_recv_into(buffer)) is None:
+        await stream.wait_readable()
+    return bytes(buffer[:count])
+
+
+class _Reason(msgspec.Struct):
+    reason: str = ""
+
+
+def _result(answer: _Answer, http_url: str) -> object:
+    if 200 <= answer.status < 300:
+        try:
+            return msgspec.json.decode(answer.content) if answer.content else None
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"{http_url}: {error}") from error
+    try:
+        reason = msgspec.json.decode(answer.content, type=_Reason).reason
+    except msgspec.DecodeError:
+        reason = ""
+    message = reason or f"{http_url} answered {answer.status}"
+    if answer.status == NotOwnerError.status:
+        raise _not_owner(message, answer.location)
+    kind = PreconditionError if 400 <= answer.status < 500 else UnavailableError
+    raise _ERRORS.get(answer.status, kind)(message)
+
+
+def _not_owner(message: str, location: str) -> NotOwnerError:
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        raise UnavailableError(f"{message}, at {location!r}") from None
+    authoritative = parse_qs(parts.query).get("authoritative") == ["true"]
+    url = f"{parts.scheme}://{parts.netloc}" if parts.netloc else None
+    return NotOwnerError(message, http_url=url, authoritative=authoritative)

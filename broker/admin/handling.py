@@ -1,0 +1,203 @@
+"""From an HTTP request to a call and back: arguments, JSON, refusals.
+
+A handler takes a `Call` and returns what is to be sent as JSON, or None for 204.  What it raises as
+a `BrokerError` becomes the error's status and `{"reason": ...}`; `NotOwnerError` becomes a redirect
+to the owner when it is known.  Names in paths are URL-encoded once, so paths are matched *before*
+they are decoded: a topic's name may contain a slash.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import trio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from broker.errors import (
+    BrokerError,
+    InvalidNameError,
+    NotOwnerError,
+    PreconditionError,
+    UnavailableError,
+)
+from broker.logs import Log
+from wire.errors import MalformedError
+from wire.topics import TopicName, url_decode
+
+_HANDLER_TIMEOUT_S = 60.0
+_BODY_TIMEOUT_S = 10.0
+
+PartsT = TypeVar("PartsT")
+ValueT = TypeVar("ValueT")
+
+
+class BadBodyError(PreconditionError):
+    status = 400
+
+
+class BodyTooLargeError(BadBodyError):
+    status = 413
+
+
+class Text(str):
+    """An answer that is sent as plain text."""
+
+    __slots__ = ()
+
+
+class Call(Generic[PartsT]):
+    """One request, and the parts of the broker that handlers use."""
+
+    def __init__(self, request: Request, parts: PartsT, body_bytes_max: int) -> None:
+        self.parts = parts
+        self._request = request
+        self._body_bytes_max = body_bytes_max
+        self._read: bytes | None = None
+
+    def path(self, name: str) -> str:
+        """A piece of the path, decoded."""
+        try:
+            return url_decode(self._request.path_params[name])
+        except MalformedError as error:
+            raise InvalidNameError(str(error)) from None
+
+    @property
+    def namespace(self) -> str:
+        return f"{self.path('tenant')}/{self.path('namespace')}"
+
+    @property
+    def topic(self) -> TopicName:
+        try:
+            return TopicName.parse(f"persistent://{self.namespace}/{self.path('topic')}")
+        except MalformedError as error:
+            raise InvalidNameError(str(error)) from None
+
+    def query(self, name: str, default: str = "") -> str:
+        return self._request.query_params.get(name, default)
+
+    def header(self, name: str) -> str:
+        return self._request.headers.get(name, "")
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        match self.query(name).lower():
+            case "":
+                return default
+            case "true":
+                return True
+            case "false":
+                return False
+            case other:
+                raise PreconditionError(f"{name} is true or false, not {other!r}")
+
+    def integer(self, name: str) -> int:
+        """A piece of the path that is a number."""
+        text = self.path(name)
+        try:
+            return int(text)
+        except ValueError:
+            raise PreconditionError(f"not a number: {text!r}") from None
+
+    async def body(self, kind: type[ValueT]) -> ValueT:
+        """The body as JSON of that kind.  Raises BadBodyError."""
+        content = await self._content()
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadBodyError(f"the body: {error}") from None
+
+    async def optional_body(self, kind: type[ValueT]) -> ValueT | None:
+        """The same, None if there is no body."""
+        content = await self._content()
+        return await self.body(kind) if content.strip() not in (b"", b"null") else None
+
+    async def _content(self) -> bytes:
+        if self._read is None:
+            content = bytearray()
+            with trio.move_on_after(_BODY_TIMEOUT_S) as scope:
+                async for chunk in self._request.stream():
+                    content += chunk
+                    if len(content) > self._body_bytes_max:
+                        raise BodyTooLargeError(f"at most {self._body_bytes_max} bytes")
+            if scope.cancelled_caught:
+                raise BadBodyError("the body did not come in time")
+            self._read = bytes(content)
+        return self._read
+
+
+Handler = Callable[[Call[PartsT]], Awaitable[object]]
+
+
+class Endpoints(Generic[PartsT]):
+    """Routes of handlers that share parts of the broker."""
+
+    def __init__(self, parts: PartsT, body_bytes_max: int, log: Log) -> None:
+        self._parts = parts
+        self._body_bytes_max = body_bytes_max
+        self._log = log
+
+    def route(self, path: str, handlers: Mapping[str, Handler[PartsT]]) -> Route:
+        """One path, a handler for each method."""
+
+        async def endpoint(request: Request) -> Response:
+            handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+            if handler is None:
+                return reason(405, f"{request.method} is not possible here")
+            return await self._handle(handler, request)
+
+        return Route(path, endpoint, methods=["GET", "PUT", "POST", "DELETE", "PATCH"])
+
+    async def _handle(self, handler: Handler[PartsT], request: Request) -> Response:
+        try:
+            with trio.fail_after(_HANDLER_TIMEOUT_S):
+                return answer(await handler(Call(request, self._parts, self._body_bytes_max)))
+        except NotOwnerError as error:
+            return _redirect(request, error)
+        except BrokerError as error:
+            return reason(error.status, str(error))
+        except trio.TooSlowError:
+            return reason(UnavailableError.status, "it takes too long; it may yet be carried out")
+        except ClientDisconnect:
+            return reason(400, "the client has gone")
+        except Exception as error:
+            self._log.error("a request failed", path=request.scope["path"], exc_info=error)
+            return reason(500, "the broker failed; its log says why")
+
+
+def answer(value: object) -> Response:
+    if value is None:
+        return Response(status_code=204)
+    if isinstance(value, Text):
+        return Response(str(value), media_type="text/plain")
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def reason(status: int, text: str) -> Response:
+    content = msgspec.json.encode({"reason": text})
+    return Response(content, status, media_type="application/json")
+
+
+def _redirect(request: Request, error: NotOwnerError) -> Response:
+    if not error.http_url:
+        return reason(UnavailableError.status, str(error))
+    query = dict(request.query_params)
+    query["authoritative"] = "true" if error.authoritative else "false"
+    location = f"{error.http_url.rstrip('/')}{request.scope['path']}?{urlencode(query)}"
+    response = reason(NotOwnerError.status, str(error))
+    response.headers["Location"] = location
+    return response
+
+
+def with_encoded_paths(app: ASGIApp) -> ASGIApp:
+    """Match paths as they came, so that an encoded slash in a name does not split it."""
+
+    async def encoded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+        await app(scope, receive, send)
+
+    return encoded

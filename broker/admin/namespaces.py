@@ -1,0 +1,250 @@
+"""REST of clusters, tenants, namespaces, brokers.
+
+A policy of Pulsar's that this broker does not enforce is refused (405), never stored and ignored.
+"""
+
+import msgspec
+from starlette.routing import Route
+
+from broker.admin.handling import Call, Endpoints, Handler, Text
+from broker.errors import NotAllowedError, NotFoundError, PreconditionError
+from broker.operations import Operations
+from broker.peers import VERSION
+from broker.policies import Fields, Persistence, Retention
+from broker.protocol.bundles import Bundles
+from broker.records import BundlesData, ClusterData, TenantInfo
+
+OpsCall = Call[Operations]
+
+_ROOT = "/admin/v2"
+_METHODS = ("GET", "PUT", "POST", "DELETE")
+
+
+def routes(endpoints: Endpoints[Operations]) -> list[Route]:
+    table: dict[str, dict[str, Handler[Operations]]] = {
+        "/clusters": {"GET": _clusters},
+        "/clusters/{cluster}": {
+            "GET": _cluster,
+            "PUT": _create_cluster,
+            "DELETE": _delete_cluster,
+        },
+        "/tenants": {"GET": _tenants},
+        "/tenants/{tenant}": {
+            "GET": _tenant,
+            "PUT": _create_tenant,
+            "POST": _change_tenant,
+            "DELETE": _delete_tenant,
+        },
+        "/namespaces/{tenant}": {"GET": _namespaces},
+        "/namespaces/{tenant}/{namespace}": {
+            "GET": _namespace,
+            "PUT": _create_namespace,
+            "DELETE": _delete_namespace,
+        },
+        "/namespaces/{tenant}/{namespace}/topics": {"GET": _namespace_topics},
+        "/namespaces/{tenant}/{namespace}/retention": {
+            "GET": _retention,
+            "POST": _set_retention,
+            "DELETE": _remove_retention,
+        },
+        "/namespaces/{tenant}/{namespace}/persistence": {
+            "GET": _persistence,
+            "POST": _set_persistence,
+            "DELETE": _remove_persistence,
+        },
+        "/namespaces/{tenant}/{namespace}/bundles": {"GET": _bundles},
+        "/namespaces/{tenant}/{namespace}/unload": {"PUT": _unload_namespace},
+        "/namespaces/{tenant}/{namespace}/{bundle}/unload": {"PUT": _unload_bundle},
+        "/namespaces/{tenant}/{namespace}/{policy:path}": dict.fromkeys(
+            ("GET", "PUT", "POST", "DELETE"), _not_offered
+        ),
+        "/brokers": {"GET": _brokers},
+        "/brokers/health": {"GET": _health},
+        "/brokers/ready": {"GET": _health},
+        "/brokers/version": {"GET": _version},
+        "/brokers/leaderBroker": {"GET": _leader},
+        "/brokers/{cluster}": {"GET": _brokers},
+        "/brokers/{cluster}/{broker}/ownedNamespaces": {"GET": _owned},
+    }
+    return [endpoints.route(_ROOT + path, handlers) for path, handlers in table.items()]
+
+
+# -- clusters and tenants
+
+
+async def _clusters(call: OpsCall) -> object:
+    return await call.parts.tenancy.clusters()
+
+
+async def _cluster(call: OpsCall) -> object:
+    return await call.parts.tenancy.cluster(call.path("cluster"))
+
+
+async def _create_cluster(call: OpsCall) -> None:
+    data = await call.optional_body(ClusterData)
+    await call.parts.tenancy.create_cluster(call.path("cluster"), data or ClusterData())
+
+
+async def _delete_cluster(call: OpsCall) -> None:
+    await call.parts.tenancy.delete_cluster(call.path("cluster"))
+
+
+async def _tenants(call: OpsCall) -> object:
+    return await call.parts.tenancy.tenants()
+
+
+async def _tenant(call: OpsCall) -> object:
+    return await call.parts.tenancy.tenant(call.path("tenant"))
+
+
+async def _create_tenant(call: OpsCall) -> None:
+    info = await call.optional_body(TenantInfo)
+    await call.parts.tenancy.create_tenant(call.path("tenant"), info or TenantInfo())
+
+
+async def _change_tenant(call: OpsCall) -> None:
+    await call.parts.tenancy.change_tenant(call.path("tenant"), await call.body(TenantInfo))
+
+
+async def _delete_tenant(call: OpsCall) -> None:
+    await call.parts.tenancy.delete_tenant(call.path("tenant"))
+
+
+# -- namespaces
+
+
+class _NewBundles(msgspec.Struct):
+    numBundles: int | None = None  # noqa: N815 - Pulsar's keys
+    boundaries: list[str] | None = None
+
+
+class _NewPolicies(msgspec.Struct, forbid_unknown_fields=True):
+    """What may be said when a namespace is created."""
+
+    bundles: _NewBundles | None = None
+    retention_policies: Retention | None = None
+    persistence: Persistence | None = None
+    replication_clusters: list[str] | None = None
+
+
+async def _namespaces(call: OpsCall) -> object:
+    return await call.parts.tenancy.namespaces(call.path("tenant"))
+
+
+async def _namespace(call: OpsCall) -> object:
+    return await call.parts.tenancy.policies_record(call.namespace)
+
+
+async def _create_namespace(call: OpsCall) -> None:
+    content = await call.optional_body(Fields) or {}
+    said = {key: value for key, value in content.items() if value not in (None, [], {}, False)}
+    try:
+        new = msgspec.convert(said, _NewPolicies)
+    except msgspec.ValidationError as error:
+        raise PreconditionError(f"policies: {error}") from None
+    for cluster in new.replication_clusters or []:
+        if cluster != call.parts.cluster:
+            raise NotAllowedError("topics are not replicated to other clusters")
+    await call.parts.tenancy.create_namespace(
+        call.namespace,
+        bundles=None if new.bundles is None else _bundles_of(new.bundles),
+        retention=new.retention_policies,
+        persistence=new.persistence,
+    )
+
+
+def _bundles_of(new: _NewBundles) -> Bundles | None:
+    try:
+        if new.boundaries:
+            return Bundles.parse(new.boundaries)
+        return Bundles.equal(new.numBundles) if new.numBundles else None
+    except ValueError as error:
+        raise PreconditionError(f"bundles: {error}") from None
+
+
+async def _delete_namespace(call: OpsCall) -> None:
+    await call.parts.delete_namespace(call.namespace, force=call.flag("force"))
+
+
+async def _namespace_topics(call: OpsCall) -> object:
+    match call.query("mode", "PERSISTENT").upper():
+        case "PERSISTENT" | "ALL":
+            return await call.parts.topics(call.namespace)
+        case "NON_PERSISTENT":
+            return []
+        case mode:
+            raise PreconditionError(f"no such mode: {mode}")
+
+
+async def _retention(call: OpsCall) -> object:
+    return (await call.parts.policies.namespace(call.namespace)).retention
+
+
+async def _set_retention(call: OpsCall) -> None:
+    await call.parts.tenancy.set_retention(call.namespace, await call.body(Retention))
+
+
+async def _remove_retention(call: OpsCall) -> None:
+    await call.parts.tenancy.set_retention(call.namespace, None)
+
+
+async def _persistence(call: OpsCall) -> object:
+    persistence = (await call.parts.policies.namespace(call.namespace)).persistence
+    if persistence is None:
+        raise NotFoundError(f"{call.namespace} has no persistence policy of its own")
+    return persistence
+
+
+async def _set_persistence(call: OpsCall) -> None:
+    await call.parts.tenancy.set_persistence(call.namespace, await call.body(Persistence))
+
+
+async def _remove_persistence(call: OpsCall) -> None:
+    await call.parts.tenancy.set_persistence(call.namespace, None)
+
+
+async def _bundles(call: OpsCall) -> object:
+    return BundlesData.of(await call.parts.policies.bundles(call.namespace))
+
+
+async def _unload_namespace(call: OpsCall) -> None:
+    await call.parts.unload_namespace(call.namespace)
+
+
+async def _unload_bundle(call: OpsCall) -> None:
+    if call.query("destinationBroker"):
+        raise NotAllowedError("the leader chooses the broker; destinationBroker is not offered")
+    await call.parts.unload_bundle(call.namespace, call.path("bundle"))
+
+
+async def _not_offered(call: OpsCall) -> None:
+    await call.parts.policies.namespace(call.namespace)
+    raise NotAllowedError(f"{call.path('policy')} is not offered by this broker")
+
+
+# -- brokers
+
+
+async def _brokers(call: OpsCall) -> object:
+    return await call.parts.brokers()
+
+
+async def _health(call: OpsCall) -> object:
+    await call.parts.check_health()
+    return Text("ok")
+
+
+async def _version(_: OpsCall) -> object:
+    return Text(VERSION)
+
+
+async def _leader(call: OpsCall) -> object:
+    return await call.parts.leader_broker()
+
+
+async def _owned(call: OpsCall) -> object:
+    owned = await call.parts.owned_bundles(call.path("broker"))
+    return {
+        bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        for bundle in owned
+    }

@@ -1,0 +1,230 @@
+"""REST of topics, their partitions and subscriptions; look-up over HTTP."""
+
+import msgspec
+from starlette.routing import Route
+
+from broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
+from broker.errors import NotAllowedError, NotOwnerError, PreconditionError
+from broker.operations import Operations
+from broker.owned_topics import Start
+
+OpsCall = Call[Operations]
+
+_ROOT = "/admin/v2/persistent/{tenant}/{namespace}"
+_LOOKUP = "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"
+_METHODS = ("GET", "PUT", "POST", "DELETE")
+
+
+def routes(endpoints: Endpoints[Operations]) -> list[Route]:
+    table: dict[str, dict[str, Handler[Operations]]] = {
+        "": {"GET": _topics},
+        "/partitioned": {"GET": _partitioned_topics},
+        "/{topic}": {"PUT": _create, "DELETE": _delete},
+        "/{topic}/partitions": {
+            "GET": _partitions,
+            "PUT": _create_partitioned,
+            "POST": _update_partitions,
+            "DELETE": _delete_partitioned,
+        },
+        "/{topic}/unload": {"PUT": _unload},
+        "/{topic}/stats": {"GET": _stats},
+        "/{topic}/internalStats": {"GET": _internal_stats},
+        "/{topic}/partitioned-stats": {"GET": _partitioned_stats},
+        "/{topic}/partitioned-internalStats": {"GET": _partitioned_internal_stats},
+        "/{topic}/lastMessageId": {"GET": _last_message_id},
+        "/{topic}/messageid/{time}": {"GET": _message_id_at},
+        "/{topic}/terminate": {"POST": _terminate},
+        "/{topic}/terminate/partitions": {"POST": _terminate_partitions},
+        "/{topic}/subscriptions": {"GET": _subscriptions},
+        "/{topic}/subscription/{subscription}": {
+            "PUT": _create_subscription,
+            "DELETE": _delete_subscription,
+        },
+        "/{topic}/subscription/{subscription}/skip_all": {"POST": _skip_all},
+        "/{topic}/subscription/{subscription}/resetcursor": {"POST": _reset},
+        "/{topic}/subscription/{subscription}/resetcursor/{time}": {"POST": _reset_to_time},
+        "/{topic}/{rest:path}": dict.fromkeys(_METHODS, _not_offered),
+    }
+    return [
+        *(endpoints.route(_ROOT + path, handlers) for path, handlers in table.items()),
+        endpoints.route(_LOOKUP, {"GET": _lookup}),
+        endpoints.route(f"{_LOOKUP}/bundle", {"GET": _bundle}),
+    ]
+
+
+class LookupData(msgspec.Struct, rename="camel"):
+    """Clients need all keys, also those without a value."""
+
+    broker_url: str
+    broker_url_tls: str
+    http_url: str
+    http_url_tls: str
+    native_url: str
+
+
+def _authoritative(call: OpsCall) -> bool:
+    return call.flag("authoritative")
+
+
+async def _lookup(call: OpsCall) -> object:
+    if call.query("listenerName") or call.header("X-Pulsar-ListenerName"):
+        raise PreconditionError("the broker do not have that listener")
+    found = await call.parts.lookup(call.topic, authoritative=_authoritative(call))
+    if found.redirect:
+        raise NotOwnerError(
+            "another broker knows", http_url=found.http_url, authoritative=found.authoritative
+        )
+    return LookupData(
+        found.service_url,
+        found.service_url_tls or "",
+        found.http_url or "",
+        found.http_url_tls or "",
+        found.service_url,
+    )
+
+
+async def _bundle(call: OpsCall) -> object:
+    bundle = await call.parts.policies.bundle_of(call.topic)
+    return Text(bundle.rpartition("/")[2])
+
+
+# -- topics
+
+
+async def _topics(call: OpsCall) -> object:
+    return await call.parts.topics(call.namespace)
+
+
+async def _partitioned_topics(call: OpsCall) -> object:
+    return await call.parts.partitioned_topics(call.namespace)
+
+
+async def _create(call: OpsCall) -> None:
+    properties = await call.optional_body(dict[str, str])
+    await call.parts.create_topic(call.topic, properties or {}, authoritative=_authoritative(call))
+
+
+async def _delete(call: OpsCall) -> None:
+    await call.parts.delete_topic(
+        call.topic, force=call.flag("force"), authoritative=_authoritative(call)
+    )
+
+
+class _NewPartitioned(msgspec.Struct):
+    partitions: int
+    properties: dict[str, str] | None = None
+
+
+async def _partitions(call: OpsCall) -> object:
+    if call.flag("checkAllowAutoCreation"):
+        count = await call.parts.policies.partitions(call.topic)
+        return {"partitions": count, "deleted": False}
+    return await call.parts.partitioned(call.topic)
+
+
+async def _create_partitioned(call: OpsCall) -> None:
+    try:
+        new = _NewPartitioned(await call.body(int))
+    except BadBodyError:
+        new = await call.body(_NewPartitioned)
+    await call.parts.create_partitioned(call.topic, new.partitions, new.properties)
+
+
+async def _update_partitions(call: OpsCall) -> None:
+    await call.parts.update_partitions(call.topic, await call.body(int))
+
+
+async def _delete_partitioned(call: OpsCall) -> None:
+    await call.parts.delete_partitioned(call.topic, force=call.flag("force"))
+
+
+async def _unload(call: OpsCall) -> None:
+    await call.parts.unload_topic(call.topic, authoritative=_authoritative(call))
+
+
+async def _stats(call: OpsCall) -> object:
+    return await call.parts.stats(call.topic, authoritative=_authoritative(call))
+
+
+async def _internal_stats(call: OpsCall) -> object:
+    return await call.parts.internal_stats(call.topic, authoritative=_authoritative(call))
+
+
+async def _partitioned_stats(call: OpsCall) -> object:
+    per_partition = call.flag("perPartition", default=True)
+    return await call.parts.partitioned_stats(call.topic, per_partition=per_partition)
+
+
+async def _partitioned_internal_stats(call: OpsCall) -> object:
+    return await call.parts.partitioned_internal_stats(call.topic)
+
+
+async def _last_message_id(call: OpsCall) -> object:
+    return await call.parts.last_message_id(call.topic, authoritative=_authoritative(call))
+
+
+async def _message_id_at(call: OpsCall) -> object:
+    return await call.parts.message_id_at(
+        call.topic, call.integer("time"), authoritative=_authoritative(call)
+    )
+
+
+async def _terminate(call: OpsCall) -> object:
+    return await call.parts.terminate(call.topic, authoritative=_authoritative(call))
+
+
+async def _terminate_partitions(call: OpsCall) -> None:
+    await call.parts.terminate_partitions(call.topic)
+
+
+# -- subscriptions
+
+
+async def _subscriptions(call: OpsCall) -> object:
+    return await call.parts.subscriptions(call.topic, authoritative=_authoritative(call))
+
+
+async def _create_subscription(call: OpsCall) -> None:
+    await call.parts.create_subscription(
+        call.topic,
+        call.path("subscription"),
+        await call.optional_body(Start) or Start.latest(),
+        authoritative=_authoritative(call),
+    )
+
+
+async def _delete_subscription(call: OpsCall) -> None:
+    await call.parts.delete_subscription(
+        call.topic,
+        call.path("subscription"),
+        force=call.flag("force"),
+        authoritative=_authoritative(call),
+    )
+
+
+async def _skip_all(call: OpsCall) -> None:
+    await call.parts.skip_all(
+        call.topic, call.path("subscription"), authoritative=_authoritative(call)
+    )
+
+
+async def _reset(call: OpsCall) -> None:
+    await call.parts.reset_to(
+        call.topic,
+        call.path("subscription"),
+        await call.body(Start),
+        authoritative=_authoritative(call),
+    )
+
+
+async def _reset_to_time(call: OpsCall) -> None:
+    await call.parts.reset_to_time(
+        call.topic,
+        call.path("subscription"),
+        call.integer("time"),
+        authoritative=_authoritative(call),
+    )
+
+
+async def _not_offered(call: OpsCall) -> None:
+    raise NotAllowedError(f"{call.path('rest')} is not offered by this broker")

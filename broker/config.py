@@ -1,0 +1,122 @@
+"""The settings of a broker: a TOML file, then the environment over it.
+
+`DAYBOOK_BROKER_HTTP_PORT=8080` sets `http_port`, `DAYBOOK_BROKER_QUORUMS__ACK=2` sets `ack` inside
+`quorums`; a value is read as text where a text is wanted, else as TOML.  A key that does not exist
+is an error, and so is a value of the wrong kind: nothing is ignored.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import msgspec
+import msgspec.structs
+
+_PREFIX = "DAYBOOK_BROKER_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ConfigError(ValueError):
+    """The settings make no sense; the message says which one."""
+
+
+class QuorumsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ensemble: Positive
+    write: Positive
+    ack: Positive
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str = ""  # for people; host:port if empty
+    host: str = "127.0.0.1"  # where to listen
+    advertised_host: str = ""  # what clients and peers connect to; `host` if empty
+    port: Port = 6650  # 0: any free one
+    http_port: Port = 8080
+    zookeeper: str = "127.0.0.1:2181"
+    ledgers_root: str = "/ledgers"
+    cluster: str = "standalone"
+    session_timeout_s: Seconds = 2.0
+    exit_with_parent: bool = False  # stop when standard input ends
+
+    # How entries are kept.  "auto": three copies, or as many as there are bookies.
+    quorums: QuorumsConfig | Literal["auto"] = "auto"
+    bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # of a new namespace
+    default_namespace_bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16  # public/default
+
+    # Acknowledged data: minutes, -1 for ever; megabytes, -1 without limit; 0 and 0: not kept.
+    default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1)] = 7 * 24 * 60
+    default_retention_mb: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    trim_interval_s: Seconds = 60.0
+    balance_interval_s: Seconds = 60.0  # one bundle at most is moved in this time
+
+    auto_create_topics: bool = True
+    partitions_max: Positive = 1024  # of one topic
+
+    max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame, less headers
+    connections_max: Positive = 10_000
+    connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
+    keep_alive_s: Seconds = 30.0
+    start_timeout_s: Seconds = 10.0  # to reach the metadata store
+    shutdown_timeout_s: Seconds = 20.0
+    http_body_bytes_max: Positive = 1 << 20
+
+    def __post_init__(self) -> None:
+        quorums = self.quorums
+        if isinstance(quorums, QuorumsConfig) and not (
+            quorums.ensemble >= quorums.write >= quorums.ack
+        ):
+            raise ConfigError("quorums: ensemble >= write >= ack must hold")
+        if (self.default_retention_minutes == 0) != (self.default_retention_mb == 0):
+            raise ConfigError("default_retention: both minutes and mb are 0, or neither is")
+        if not self.zookeeper:
+            raise ConfigError("zookeeper: host:port, or several with commas")
+
+    @property
+    def public_host(self) -> str:
+        return self.advertised_host or self.host
+
+
+def load(path: Path | None, environment: Mapping[str, str]) -> BrokerConfig:
+    """The settings in the file and the environment; raises ConfigError."""
+    settings: dict[str, object] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+    for name, text in sorted(environment.items()):
+        if name.startswith(_PREFIX):
+            _put(settings, name.removeprefix(_PREFIX).lower(), text)
+    return parse(settings)
+
+
+def parse(settings: Mapping[str, object]) -> BrokerConfig:
+    """The settings in `settings`; raises ConfigError."""
+    try:
+        return msgspec.convert(settings, BrokerConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _put(settings: dict[str, object], name: str, text: str) -> None:
+    key, _, inner_key = name.partition("__")
+    if not inner_key:
+        settings[key] = text if key in _TEXTS else _value(text)
+        return
+    inner = settings.get(key)
+    inner_settings = cast("dict[str, object]", inner) if isinstance(inner, dict) else {}
+    settings[key] = {**inner_settings, inner_key: _value(text)}
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+_TEXTS = {field.name for field in msgspec.structs.fields(BrokerConfig) if field.type is str}

@@ -1,0 +1,56 @@
+"""What a client's connection needs of the broker."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.config import BrokerConfig
+from broker.feed_budget import FeedBudget
+from broker.limits import ConnectionLimits
+from broker.logs import Log
+from broker.lookup import LookupResult
+from broker.policies import NamespacePolicies
+from broker.topics import Topics
+from wire.arena import ArenaPool
+from wire.clock import WallClock
+from wire.outbox import Flusher
+from wire.topics import TopicName
+
+
+class LookupPort(Protocol):
+    """What connections ask of `Lookups`."""
+
+    async def lookup(self, topic: TopicName, *, authoritative: bool = False) -> LookupResult: ...
+
+
+class NamespacesPort(Protocol):
+    """What connections ask of `Policies`."""
+
+    async def namespace(self, namespace: str) -> NamespacePolicies:
+        """Raises NotFoundError."""
+        ...
+
+    async def partitions(self, topic: TopicName) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerContext:
+    """One for all connections.  `server_version` is what the broker calls itself."""
+
+    config: BrokerConfig
+    clock: WallClock
+    arenas: ArenaPool
+    flusher: Flusher
+    topics: Topics
+    lookups: LookupPort
+    policies: NamespacesPort
+    server_version: str
+    own_urls: tuple[str, ...]  # under which clients know this broker
+    log: Log
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    feed_budget: FeedBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        budget = FeedBudget(
+            total_bytes=self.limits.feed_total_bytes, connection_bytes=self.limits.feed_bytes_max
+        )
+        object.__setattr__(self, "feed_budget", budget)

@@ -1,0 +1,269 @@
+"""Which brokers there are, what each owns, and how a dead one is removed.
+
+A broker joins with one multi: its guard and its registration.  Guard names are never used twice, so
+a multi that deletes a guard can only succeed while the records that were seen with it still belong
+to the same session.  That is what makes removing a dead broker's records safe: a plain delete could
+hit its successor's, whose versions start at 0 again.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from broker import records
+from broker.protocol.bundles import BundleName, bundle_name
+from broker.records import BrokerRecord, GuardRecord, OwnerRecord
+from wire.errors import MalformedError
+from wire.metadata.store import (
+    ANY,
+    Create,
+    Delete,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    Operation,
+    OutcomeUnknownError,
+    Record,
+    RecordExistsError,
+    StoreUnavailableError,
+    Watch,
+)
+
+_RETRY_S = 0.1
+_READS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One life of one broker process."""
+
+    broker_id: str  # host:port, also the name of its registration
+    incarnation: str
+    service_url: str
+    http_url: str | None
+
+    @property
+    def owner_record(self) -> OwnerRecord:
+        return OwnerRecord(self.service_url, self.http_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker that is registered."""
+
+    broker_id: str
+    session: int
+    record: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A bundle that somebody owns."""
+
+    bundle: BundleName
+    session: int
+    record: OwnerRecord
+
+
+# -- looking
+
+
+async def members(store: MetadataStore, watch: Watch | None = None) -> list[Member]:
+    """The registered brokers, by id.  The watch fires when one comes or goes."""
+    names = await store.get_children(records.BROKERS, watch) or []
+    found = await _read_all(store, [f"{records.BROKERS}/{name}" for name in names])
+    result: list[Member] = []
+    for name, record in zip(names, found, strict=True):
+        if record is not None:
+            try:
+                value = records.decode(BrokerRecord, record.value)
+            except MalformedError:
+                continue  # Not one that clients could be sent to.
+            result.append(Member(name, record.stat.owner, value))
+    return result
+
+
+async def owners(store: MetadataStore) -> list[Owned]:
+    """All bundles that are owned, by name."""
+    bundles: list[BundleName] = []
+    for tenant in await store.get_children(records.OWNERS) or []:
+        for namespace in await store.get_children(f"{records.OWNERS}/{tenant}") or []:
+            name = f"{tenant}/{namespace}"
+            ranges = await store.get_children(f"{records.OWNERS}/{name}") or []
+            bundles += [bundle_name(name, range_) for range_ in ranges]
+    found = await _read_all(store, [records.owner_path(bundle) for bundle in bundles])
+    result: list[Owned] = []
+    for bundle, record in zip(bundles, found, strict=True):
+        if record is not None:
+            result.append(Owned(bundle, record.stat.owner, owner_record(record)))
+    return result
+
+
+def owner_record(record: Record) -> OwnerRecord:
+    """The owner that a record names; one that does not parse names nobody that can be reached."""
+    try:
+        return records.decode(OwnerRecord, record.value)
+    except MalformedError:
+        return OwnerRecord("", None)
+
+
+async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record | None]:
+    """The records at `paths`, several at a time."""
+    found: list[Record | None] = [None] * len(paths)
+    failed: list[MetadataError] = []
+
+    async def read(start: int) -> None:
+        try:
+            for index in range(start, len(paths), _READS_AT_ONCE):
+                found[index] = await store.get(paths[index])
+        except MetadataError as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for start in range(min(_READS_AT_ONCE, len(paths))):
+            nursery.start_soon(read, start)
+    if failed:
+        raise failed[0]
+    return found
+
+
+# -- joining
+
+Predecessor = Callable[[Member], Awaitable[bool]]
+
+
+async def join(
+    store: MetadataStore,
+    identity: Identity,
+    record: BrokerRecord,
+    *,
+    term: int,
+    wanted: Callable[[], bool],
+    is_dead: Predecessor,
+) -> str | None:
+    """Write guard and registration; return the path of the guard, None once not `wanted`.
+
+    A registration under our id that is not ours is that of an earlier life of this broker.  It is
+    removed if `is_dead` says so; else its session has to end.
+    """
+    guard = GuardRecord(identity.broker_id, identity.incarnation)
+    registration = f"{records.BROKERS}/{identity.broker_id}"
+    tried: list[str] = []
+    while wanted():
+        path = f"{records.GUARDS}/{_guard_prefix(identity)}{term}-{len(tried)}"
+        tried.append(path)
+        try:
+            await ensure(store, records.GUARDS)
+            await ensure(store, records.BROKERS)
+            await store.multi(
+                [
+                    Create(path, records.encode(guard), ephemeral=True),
+                    Create(registration, records.encode(record), ephemeral=True),
+                ]
+            )
+        except RecordExistsError:
+            pass
+        except (OutcomeUnknownError, StoreUnavailableError):
+            await trio.sleep(_RETRY_S)
+        else:
+            return path
+        found = await _own_guard(store, tried)
+        if found is not None:
+            return found
+        await _clear_registration(store, registration, is_dead)
+    return None
+
+
+def _guard_prefix(identity: Identity) -> str:
+    return f"{identity.broker_id}-{identity.incarnation}-"
+
+
+async def _own_guard(store: MetadataStore, tried: list[str]) -> str | None:
+    """The guard that an attempt without an answer has left in this session, if any."""
+    for path in tried:
+        try:
+            record = await store.get(path)
+        except StoreUnavailableError:
+            return None
+        if record is not None and record.stat.owner == store.session_id:
+            return path
+    return None
+
+
+async def _clear_registration(
+    store: MetadataStore, registration: str, is_dead: Predecessor
+) -> None:
+    try:
+        record = await store.get(registration)
+        if record is None or record.stat.owner == store.session_id:
+            return
+        broker = records.decode(BrokerRecord, record.value)
+        member = Member(registration.rpartition("/")[2], record.stat.owner, broker)
+        if await is_dead(member) and await remove(store, member):
+            return
+    except (MetadataError, MalformedError):
+        pass  # Look again in a moment.
+    await trio.sleep(_RETRY_S)
+
+
+async def ensure(store: MetadataStore, path: str, value: bytes = b"") -> None:
+    """Have a record at `path`, with this value if it was not there."""
+    try:
+        if await store.get(path) is None:
+            await store.create(path, value, make_parents=True)
+    except RecordExistsError:
+        return
+
+
+# -- removing
+
+
+async def withdraw(store: MetadataStore, broker_id: str) -> None:
+    """Take back our registration, and leadership if it is ours; keep what we own."""
+    for path in (records.LEADER, f"{records.BROKERS}/{broker_id}"):
+        record = await store.get(path)
+        if record is not None and record.stat.owner == store.session_id:
+            with suppress(NoRecordError):
+                await store.delete(path, ANY)
+
+
+async def remove(store: MetadataStore, member: Member) -> bool:
+    """Delete what a dead broker left, guard and all, in one step.  False if that did not work.
+
+    True also if somebody else, or the end of its session, was faster.
+    """
+    session = member.session
+    while True:
+        guards = await _guards(store, session)
+        if not guards:
+            return True
+        leader = await store.get(records.LEADER)
+        registration = f"{records.BROKERS}/{member.broker_id}"
+        registered = await store.get(registration)
+        paths = [records.owner_path(o.bundle) for o in await owners(store) if o.session == session]
+        paths += [
+            path
+            for path, record in ((records.LEADER, leader), (registration, registered))
+            if record is not None and record.stat.owner == session
+        ]
+        deletes: list[Operation] = [Delete(path, ANY) for path in [*guards, *paths]]
+        try:
+            await store.multi(deletes)
+        except NoRecordError:
+            continue  # Something has changed since: look again.
+        except MetadataError:
+            return False
+        return True
+
+
+async def _guards(store: MetadataStore, session: int) -> list[str]:
+    names = await store.get_children(records.GUARDS) or []
+    paths = [f"{records.GUARDS}/{name}" for name in names]
+    found = await _read_all(store, paths)
+    return [
+        path
+        for path, record in zip(paths, found, strict=True)
+        if record is not None and record.stat.owner == session
+    ]

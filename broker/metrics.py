@@ -1,0 +1,162 @@
+"""Metrics under Pulsar's names, one registry for each broker, read when somebody asks."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from broker.accept import ClientPort
+from broker.ownership import Ownership
+from broker.peers import VERSION
+from broker.stats import SubscriptionStats, TopicStats, statistics
+from broker.topic import Topic
+from broker.topics import Topics
+from wire.arena import ArenaPool
+
+_TOPIC_LABELS = ("cluster", "namespace", "topic")
+_SUBSCRIPTION_LABELS = (*_TOPIC_LABELS, "subscription")
+
+
+class BrokerMetrics:
+    """What `/metrics` shows of one broker."""
+
+    def __init__(
+        self,
+        cluster: str,
+        topics: Topics,
+        ownership: Ownership,
+        clients: ClientPort,
+        arenas: ArenaPool,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._ownership = ownership
+        self._clients = clients
+        self._arenas = arenas
+        self._registry = CollectorRegistry()
+        self._registry.register(_Collector(self))
+
+    def exposition(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        loaded = list(self._topics.loaded.values())
+        stats = [(topic, statistics(topic)) for topic in loaded]
+        yield from self._broker(stats)
+        yield from self._of_topics(stats)
+        yield from self._of_subscriptions(stats)
+
+    def _broker(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
+        def gauge(name: str, text: str, value: float) -> Metric:
+            metric = GaugeMetricFamily(name, text, labels=("cluster",))
+            metric.add_metric((self._cluster,), value)
+            return metric
+
+        info = GaugeMetricFamily("pulsar_version_info", "Version.", labels=("cluster", "version"))
+        info.add_metric((self._cluster, VERSION), 1)
+        yield info
+        each = [s for _, s in stats]
+        subscriptions = [s for one in each for s in one.subscriptions.values()]
+        for name, text, value in (
+            ("topics_count", "Loaded topics.", len(each)),
+            ("producers_count", "Connected producers.", sum(len(s.publishers) for s in each)),
+            ("consumers_count", "Consumers.", sum(len(s.consumers) for s in subscriptions)),
+            ("subscriptions_count", "Subscriptions.", len(subscriptions)),
+            ("rate_in", "Messages a second.", sum(s.msg_rate_in for s in each)),
+            ("rate_out", "Messages a second.", sum(s.msg_rate_out for s in each)),
+            ("throughput_in", "Bytes a second.", sum(s.msg_throughput_in for s in each)),
+            ("throughput_out", "Bytes a second.", sum(s.msg_throughput_out for s in each)),
+            ("msg_backlog", "Entries not acknowledged.", sum(s.msg_backlog for s in subscriptions)),
+            ("storage_size", "Bytes stored.", sum(s.storage_size for s in each)),
+        ):
+            yield gauge(f"pulsar_broker_{name}", text, value)
+        yield gauge("daybook_broker_connections", "Connections.", self._clients.connections)
+        yield gauge("daybook_broker_bundles", "Bundles owned.", len(self._ownership.owned))
+        yield gauge("daybook_broker_in_contact", "With the store.", self._ownership.contact)
+        yield gauge("daybook_broker_arena_bytes", "Receive buffers.", self._arenas.total_bytes)
+        refused = CounterMetricFamily(
+            "daybook_broker_connections_refused", "Connections.", labels=("cluster",)
+        )
+        refused.add_metric((self._cluster,), self._clients.refused)
+        yield refused
+
+    def _of_topics(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
+        for make, name, text, value_of in _TOPIC_METRICS:
+            family = make(f"pulsar_{name}", text, labels=_TOPIC_LABELS)
+            for topic, one in stats:
+                family.add_metric(self._labels(topic), value_of(one))
+            yield family
+
+    def _labels(self, topic: Topic) -> tuple[str, str, str]:
+        return (self._cluster, topic.name.namespace, topic.name.full)
+
+    def _of_subscriptions(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
+        rows = [
+            ((*self._labels(topic), name), subscription)
+            for topic, one in stats
+            for name, subscription in one.subscriptions.items()
+        ]
+        for name, text, key in _SUBSCRIPTION_GAUGES:
+            family = GaugeMetricFamily(
+                f"pulsar_subscription_{name}", text, labels=_SUBSCRIPTION_LABELS
+            )
+            for labels, subscription in rows:
+                family.add_metric(labels, getattr(subscription, key))
+            yield family
+        family = GaugeMetricFamily(
+            "pulsar_subscription_consumers_count", "Consumers.", labels=_SUBSCRIPTION_LABELS
+        )
+        for labels, subscription in rows:
+            family.add_metric(labels, len(subscription.consumers))
+        yield family
+
+
+class _Collector(Collector):
+    def __init__(self, metrics: BrokerMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics.collect()
+
+
+_SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
+    ("back_log", "Entries not acknowledged.", "msg_backlog"),
+    ("delayed", "Entries that wait for their time.", "msg_delayed"),
+    ("msg_rate_out", "Messages a second.", "msg_rate_out"),
+    ("msg_throughput_out", "Bytes a second.", "msg_throughput_out"),
+    ("msg_rate_redeliver", "Messages a second.", "msg_rate_redeliver"),
+    ("unacked_messages", "Delivered, not acknowledged.", "unacked_messages"),
+    ("last_acked_timestamp", "Milliseconds.", "last_acked_timestamp"),
+)
+assert all(key in SubscriptionStats.__struct_fields__ for _, _, key in _SUBSCRIPTION_GAUGES)
+
+
+def _consumers(stats: TopicStats) -> int:
+    return sum(len(s.consumers) for s in stats.subscriptions.values())
+
+
+def _backlog(stats: TopicStats) -> int:
+    return sum(s.msg_backlog for s in stats.subscriptions.values())
+
+
+_Make: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
+_TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...] = (
+    (GaugeMetricFamily, "subscriptions_count", "Subscriptions.", lambda s: len(s.subscriptions)),
+    (GaugeMetricFamily, "producers_count", "Producers.", lambda s: len(s.publishers)),
+    (GaugeMetricFamily, "consumers_count", "Consumers.", _consumers),
+    (GaugeMetricFamily, "rate_in", "Messages a second.", lambda s: s.msg_rate_in),
+    (GaugeMetricFamily, "rate_out", "Messages a second.", lambda s: s.msg_rate_out),
+    (GaugeMetricFamily, "throughput_in", "Bytes a second.", lambda s: s.msg_throughput_in),
+    (GaugeMetricFamily, "throughput_out", "Bytes a second.", lambda s: s.msg_throughput_out),
+    (GaugeMetricFamily, "msg_backlog", "Entries not acknowledged.", _backlog),
+    (GaugeMetricFamily, "storage_size", "Bytes stored.", lambda s: s.storage_size),
+    (GaugeMetricFamily, "average_msg_size", "Bytes.", lambda s: s.average_msg_size),
+    (CounterMetricFamily, "in_messages", "Messages.", lambda s: s.msg_in_counter),
+    (CounterMetricFamily, "out_messages", "Messages.", lambda s: s.msg_out_counter),
+    (CounterMetricFamily, "in_bytes", "Bytes.", lambda s: s.bytes_in_counter),
+    (CounterMetricFamily, "out_bytes", "Bytes.", lambda s: s.bytes_out_counter),
+)

@@ -1,0 +1,222 @@
+"""Who may produce to a topic: access modes, and the topic's epoch, which fences the old out.
+
+    mode                    others are there                 nobody is there
+    shared                  joins, unless one of them is     joins
+                            exclusive or waits to be
+    exclusive               refused                          becomes exclusive
+    wait for exclusive      waits, first come, first served  becomes exclusive
+    exclusive with fencing  all others are expelled          becomes exclusive
+
+Whoever becomes exclusive raises the topic's epoch, or names the one that it had before: an older
+one than the topic's is refused.  The epoch is stored before the producer is admitted.
+
+A producer is a number that is never used twice.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias, assert_never
+
+from wire.proto import pulsar_pb2 as pb
+
+ProducerKey: TypeAlias = int
+
+
+class AccessMode(Enum):
+    SHARED = pb.Shared
+    EXCLUSIVE = pb.Exclusive
+    WAIT_FOR_EXCLUSIVE = pb.WaitForExclusive
+    EXCLUSIVE_WITH_FENCING = pb.ExclusiveWithFencing
+
+
+# -- what happens
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    producer: ProducerKey
+    mode: AccessMode = AccessMode.SHARED
+    epoch: int | None = None  # that it had when it was exclusive before
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStored:
+    producer: ProducerKey
+
+
+@dataclass(frozen=True, slots=True)
+class EpochNotStored:
+    producer: ProducerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    producer: ProducerKey
+
+
+Event: TypeAlias = Join | EpochStored | EpochNotStored | Leave
+
+
+# -- what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    producer: ProducerKey
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It is admitted later."""
+
+    producer: ProducerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    producer: ProducerKey
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expel:
+    """Close a producer that was admitted."""
+
+    producer: ProducerKey
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEpoch:
+    producer: ProducerKey
+    epoch: int
+
+
+Effect: TypeAlias = Admit | Wait | Refuse | Expel | StoreEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    producer: ProducerKey
+    epoch: int | None
+
+
+class AccessProtocol:
+    """`epoch` is the topic's, None if nobody was ever exclusive."""
+
+    def __init__(self, epoch: int | None) -> None:
+        self.epoch = epoch
+        self._admitted: dict[ProducerKey, None] = {}
+        self._exclusive: ProducerKey | None = None
+        self._becoming: _Candidate | None = None  # its epoch is being stored
+        self._waiting: deque[_Candidate] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self._exclusive is not None
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Join():
+                return self._join(event)
+            case EpochStored(producer):
+                return self._stored(producer)
+            case EpochNotStored(producer):
+                if self._becoming is None or self._becoming.producer != producer:
+                    return []
+                self._becoming = None
+                reason = "the epoch of the topic cannot be stored now"
+                return [Refuse(producer, pb.ServiceNotReady, reason), *self._promote()]
+            case Leave(producer):
+                return self._leave(producer)
+            case _:
+                assert_never(event)
+
+    def _join(self, join: Join) -> list[Effect]:
+        candidate = _Candidate(join.producer, join.epoch)
+        occupied = bool(self._admitted or self._becoming or self._waiting)
+        match join.mode:
+            case AccessMode.SHARED:
+                if self._exclusive is not None or self._becoming or self._waiting:
+                    reason = "the topic has an exclusive producer"
+                    return [Refuse(join.producer, pb.ProducerBusy, reason)]
+                return self._admit(join.producer)
+            case AccessMode.EXCLUSIVE:
+                if occupied:
+                    return [Refuse(join.producer, pb.ProducerFenced, "the topic has producers")]
+                return self._become(candidate)
+            case AccessMode.WAIT_FOR_EXCLUSIVE:
+                if occupied:
+                    self._waiting.append(candidate)
+                    return [Wait(join.producer)]
+                return self._become(candidate)
+            case AccessMode.EXCLUSIVE_WITH_FENCING:
+                return self._fence(candidate)
+            case _:
+                assert_never(join.mode)
+
+    def _admit(self, producer: ProducerKey) -> list[Effect]:
+        self._admitted[producer] = None
+        return [Admit(producer, self.epoch)]
+
+    def _become(self, candidate: _Candidate) -> list[Effect]:
+        refused = self._outdated(candidate)
+        if refused is not None:
+            return [refused, *self._promote()]
+        self._becoming = candidate
+        epoch = candidate.epoch
+        if epoch is None:
+            epoch = 0 if self.epoch is None else self.epoch + 1
+        return [StoreEpoch(candidate.producer, epoch)]
+
+    def _outdated(self, candidate: _Candidate) -> Refuse | None:
+        if candidate.epoch is None or self.epoch is None or candidate.epoch >= self.epoch:
+            return None
+        reason = f"epoch {candidate.epoch} is over, the topic is at {self.epoch}"
+        return Refuse(candidate.producer, pb.ProducerFenced, reason)
+
+    def _fence(self, candidate: _Candidate) -> list[Effect]:
+        refused = self._outdated(candidate)
+        if refused is not None:
+            return [refused]
+        others = [c.producer for c in ([self._becoming] if self._becoming else [])]
+        others += [waiting.producer for waiting in self._waiting]
+        effects: list[Effect] = [Expel(producer) for producer in self._admitted]
+        reason = "another producer has fenced the topic"
+        effects += [Refuse(producer, pb.ProducerFenced, reason) for producer in others]
+        self._admitted.clear()
+        self._waiting.clear()
+        self._exclusive = self._becoming = None
+        return [*effects, *self._become(candidate)]
+
+    def _stored(self, producer: ProducerKey) -> list[Effect]:
+        becoming = self._becoming
+        if becoming is None or becoming.producer != producer:
+            return []  # It left, or was fenced out.
+        if becoming.epoch is not None:
+            self.epoch = becoming.epoch
+        else:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+        self._becoming, self._exclusive = None, producer
+        return self._admit(producer)
+
+    def _leave(self, producer: ProducerKey) -> list[Effect]:
+        self._admitted.pop(producer, None)
+        self._waiting = deque(c for c in self._waiting if c.producer != producer)
+        if self._exclusive == producer:
+            self._exclusive = None
+        if self._becoming is not None and self._becoming.producer == producer:
+            self._becoming = None
+        return self._promote()
+
+    def _promote(self) -> list[Effect]:
+        """The one that waits longest becomes exclusive, if nobody is left."""
+        if self._waiting and not self._admitted and self._becoming is None:
+            return self._become(self._waiting.popleft())
+        return []

@@ -1,0 +1,58 @@
+"""Pure: who gets an unowned bundle, and which bundle should move.
+
+Placement takes the broker with the fewest bundles, then the fewest topics.  What is left is decided
+by a hash of bundle and broker (rendezvous), so that brokers that decide apart from each other tend
+to decide alike and equal brokers share evenly.  A wrong guess costs a redirect, never more.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from zlib import crc32
+
+from broker.protocol.bundles import BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """What a broker carries, as far as the one who decides knows."""
+
+    broker_id: str
+    bundles: int
+    topics: int = 0
+
+
+def place(bundle: BundleName, brokers: Iterable[BrokerLoad]) -> str | None:
+    """The broker that should own `bundle`; None if there is no broker."""
+    chosen = min(
+        brokers,
+        key=lambda load: (load.bundles, load.topics, _score(bundle, load.broker_id)),
+        default=None,
+    )
+    return None if chosen is None else chosen.broker_id
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    bundle: BundleName
+    source: str
+    target: str
+
+
+def next_move(owned: dict[str, list[BundleName]], *, slack: int = 2) -> Move | None:
+    """One bundle from the fullest to the emptiest broker, if they differ by `slack` or more.
+
+    `slack` is at least 2: with a difference of one, moving would only swap the two.
+    """
+    assert slack >= 2
+    if not owned:
+        return None
+    order = sorted(owned, key=lambda broker_id: (len(owned[broker_id]), broker_id))
+    emptiest, fullest = order[0], order[-1]
+    if len(owned[fullest]) - len(owned[emptiest]) < slack:
+        return None
+    bundle = min(owned[fullest], key=lambda name: (_score(name, emptiest), name))
+    return Move(bundle, fullest, emptiest)
+
+
+def _score(bundle: BundleName, broker_id: str) -> int:
+    return crc32(f"{bundle} {broker_id}".encode())

@@ -1,0 +1,178 @@
+"""What lies under the dispatch machines: what consumers have, what is to be given out again.
+
+read --> delivered, unacknowledged --ack--> done
+ |            |  ^
+ | not yet    v  | replay: lowest place first
+ +-> delayed, given back (by the consumer, or because it left)
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from broker.protocol.dispatch.events import ConsumerKey, Place
+
+_MEAN_WEIGHT = 0.05
+
+
+class MeanEntry:
+    """How many messages an entry holds, lately."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self) -> None:
+        self._messages = 1.0
+
+    def add(self, messages: int) -> None:
+        self._messages += (messages - self._messages) * _MEAN_WEIGHT
+
+    @property
+    def messages(self) -> float:
+        return self._messages
+
+    def entries_for(self, permits: int, at_most: int) -> int:
+        """How many entries such permits are good for; at least one."""
+        return max(1, min(int(permits / max(self._messages, 1.0)), at_most))
+
+
+class Unacked:
+    """What each consumer has, in entries and messages, and how often each was given back."""
+
+    def __init__(self) -> None:
+        self.messages = 0  # of all consumers together
+        self._entries: dict[ConsumerKey, dict[Place, int]] = {}
+        self._messages: dict[ConsumerKey, int] = {}
+        self._holder: dict[Place, ConsumerKey] = {}
+        self._redeliveries: dict[Place, int] = {}
+
+    def join(self, consumer: ConsumerKey) -> None:
+        self._entries[consumer] = {}
+        self._messages[consumer] = 0
+
+    def leave(self, consumer: ConsumerKey) -> list[Place]:
+        """What the consumer had: nobody has it now."""
+        places = list(self._entries[consumer])
+        self._release(consumer, places)
+        del self._entries[consumer], self._messages[consumer]
+        return places
+
+    def of(self, consumer: ConsumerKey) -> int:
+        """Messages that the consumer has."""
+        return self._messages[consumer]
+
+    def deliver(self, consumer: ConsumerKey, place: Place, messages: int) -> int:
+        """The consumer gets the entry; returns how often it was given back before."""
+        holder = self._holder.get(place)
+        if holder is not None:
+            self._release(holder, (place,))
+        self._entries[consumer][place] = messages
+        self._holder[place] = consumer
+        self._messages[consumer] += messages
+        self.messages += messages
+        return self._redeliveries.get(place, 0)
+
+    def is_held(self, place: Place) -> bool:
+        return place in self._holder
+
+    def ack(self, places: Iterable[Place]) -> None:
+        """Whoever has them is done with them."""
+        for place in places:
+            holder = self._holder.get(place)
+            if holder is not None:
+                self._release(holder, (place,))
+            self._redeliveries.pop(place, None)
+
+    def ack_up_to(self, last: Place) -> None:
+        self.ack([place for place in self._holder if place <= last])
+        self._redeliveries = {p: n for p, n in self._redeliveries.items() if p > last}
+
+    def give_back(self, consumer: ConsumerKey, places: Sequence[Place]) -> list[Place]:
+        """Those of `places` that the consumer has (all that it has, if none is named)."""
+        held = self._entries[consumer]
+        given = [place for place in places if place in held] if places else list(held)
+        given = list(dict.fromkeys(given))
+        self._release(consumer, given)
+        for place in given:
+            self._redeliveries[place] = self._redeliveries.get(place, 0) + 1
+        return given
+
+    def forget(self) -> None:
+        """All consumers have nothing."""
+        for consumer in self._entries:
+            self._release(consumer, list(self._entries[consumer]))
+        self._redeliveries.clear()
+
+    def _release(self, consumer: ConsumerKey, places: Iterable[Place]) -> None:
+        held = self._entries[consumer]
+        for place in places:
+            messages = held.pop(place)
+            del self._holder[place]
+            self._messages[consumer] -= messages
+            self.messages -= messages
+
+
+class ReplayQueue:
+    """Entries to be given out again, lowest place first."""
+
+    def __init__(self) -> None:
+        self._places: list[Place] = []  # sorted
+        self._known: set[Place] = set()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self._known
+
+    def add(self, places: Sequence[Place]) -> None:
+        fresh = [place for place in places if place not in self._known]
+        self._known.update(fresh)
+        if len(fresh) == 1:
+            insort(self._places, fresh[0])
+        elif fresh:
+            self._places += fresh
+            self._places.sort()
+
+    def first(self, count: int) -> tuple[Place, ...]:
+        return tuple(self._places[:count])
+
+    def remove(self, place: Place) -> None:
+        if place in self._known:
+            self._known.remove(place)
+            del self._places[bisect_left(self._places, place)]
+
+    def remove_up_to(self, last: Place) -> None:
+        count = bisect_right(self._places, last)
+        self._known.difference_update(self._places[:count])
+        del self._places[:count]
+
+    def clear(self) -> None:
+        self._places.clear()
+        self._known.clear()
+
+
+class Delayed:
+    """Entries whose time has not come."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Place]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, at_ms: int, place: Place) -> None:
+        heappush(self._heap, (at_ms, place))
+
+    def due(self, now_ms: int) -> list[Place]:
+        """Take out what is due."""
+        places: list[Place] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            places.append(heappop(self._heap)[1])
+        return places
+
+    def clear(self) -> None:
+        self._heap.clear()

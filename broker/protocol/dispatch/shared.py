@@ -1,0 +1,303 @@
+"""Shared: each entry goes to one of the consumers, whoever has permits; order is not promised.
+
+Consumers of the best priority that can take something are served in turns.  What a consumer has is
+remembered until it is acknowledged, by anybody; given back, or left behind, it is read again and
+goes to whoever can take it, before anything new.  How often an entry was given back on request is
+counted as long as somebody is connected.
+
+A consumer with too much unacknowledged gets nothing until half of that is; the same goes for all of
+them together.  Entries for later wait until their time has come.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from broker.protocol.dispatch.chunks import Chunks
+from broker.protocol.dispatch.events import (
+    Acked,
+    AckedUpTo,
+    Blocked,
+    Brought,
+    Cleared,
+    ConsumerKey,
+    Deliver,
+    DispatchLimits,
+    Effect,
+    Entry,
+    Event,
+    Joined,
+    Left,
+    Permits,
+    Place,
+    Read,
+    Redeliver,
+    Replay,
+    Rewind,
+    Taken,
+    Tick,
+    Want,
+    Writable,
+)
+from broker.protocol.dispatch.pending import Delayed, MeanEntry, ReplayQueue, Unacked
+
+
+@dataclass(slots=True)
+class SharedConsumer:
+    key: ConsumerKey
+    priority: int
+    permits: int = 0
+    writable: bool = True
+    blocked: bool = False  # too much unacknowledged
+
+    @property
+    def available(self) -> bool:
+        return self.permits > 0 and self.writable and not self.blocked
+
+
+class SharedDispatch:
+    """See the module."""
+
+    def __init__(self, limits: DispatchLimits) -> None:
+        self._limits = limits
+        self._consumers: list[SharedConsumer] = []  # sorted by priority; equals as they came
+        self._by_key: dict[ConsumerKey, SharedConsumer] = {}
+        self._unacked = Unacked()
+        self._replay = ReplayQueue()
+        self._delayed = Delayed()
+        self._chunks = Chunks()
+        self._mean = MeanEntry()
+        self._generation = 0
+        self._blocked = False  # all together have too much unacknowledged
+        self._some_blocked = False  # that, or one of them has
+        self._last_served: ConsumerKey = -1
+
+    # -- what is so
+
+    @property
+    def active(self) -> ConsumerKey | None:
+        return None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return self._delayed.deadline_ms
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def blocked(self) -> bool:
+        return self._blocked
+
+    def permits_of(self, consumer: ConsumerKey) -> int:
+        return self._by_key[consumer].permits
+
+    def unacked_of(self, consumer: ConsumerKey) -> int:
+        return self._unacked.of(consumer)
+
+    def is_blocked(self, consumer: ConsumerKey) -> bool:
+        return self._by_key[consumer].blocked
+
+    def want(self) -> Want | None:
+        permits = sum(c.permits for c in self._consumers if c.available)
+        if permits <= 0 or self._blocked:
+            return None
+        limits = self._limits
+        if len(self._replay):
+            count = self._mean.entries_for(permits, limits.replay_entries_max)
+            return Replay(self._replay.first(count), self._generation)
+        if len(self._delayed) >= limits.delayed_entries_max:
+            return None
+        if self._chunks.held >= limits.held_entries_max:
+            return None
+        return Read(self._mean.entries_for(permits, limits.read_entries_max), self._generation)
+
+    # -- what happens
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Brought(want, entries):
+                return self._brought(want, entries)
+            case Acked(_, places):
+                self._unacked.ack(places)
+                self._unblock()
+            case Permits(consumer, messages):
+                self._by_key[consumer].permits += messages
+                self._may_take(consumer)
+            case Blocked(consumer):
+                self._by_key[consumer].writable = False
+            case Writable(consumer):
+                self._by_key[consumer].writable = True
+                self._may_take(consumer)
+            case Redeliver(consumer, places):
+                self._replay.add(self._unacked.give_back(consumer, places))
+                self._unblock()
+            case AckedUpTo(place):
+                self._unacked.ack_up_to(place)
+                self._replay.remove_up_to(place)
+                self._unblock()
+            case Cleared():
+                return self._clear()
+            case Joined(consumer, _, priority):
+                return self._joined(consumer, priority)
+            case Left(consumer):
+                self._left(consumer)
+            case Tick(now_ms):
+                self._replay.add(self._delayed.due(now_ms))
+            case _:
+                assert_never(event)
+        return []
+
+    def _joined(self, consumer: ConsumerKey, priority: int) -> list[Effect]:
+        first = not self._consumers
+        joined = self._by_key[consumer] = SharedConsumer(consumer, priority)
+        self._consumers.append(joined)
+        self._consumers.sort(key=lambda each: each.priority)
+        self._unacked.join(consumer)
+        return [Rewind()] if first else []
+
+    def _left(self, consumer: ConsumerKey) -> None:
+        self._consumers.remove(self._by_key.pop(consumer))
+        self._replay.add([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
+        if not self._consumers:
+            self._clear()  # The next consumer begins at the first that is not acknowledged.
+        self._unblock()
+
+    def _clear(self) -> list[Effect]:
+        self._unacked.forget()
+        self._replay.clear()
+        self._delayed.clear()
+        self._chunks.clear()
+        self._generation += 1
+        self._unblock()
+        return [Rewind()]
+
+    def _may_take(self, consumer: ConsumerKey) -> None:
+        if self._chunks.held and self._by_key[consumer].available:
+            self._replay.add(self._chunks.release(consumer))
+
+    # -- giving out
+
+    def _brought(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
+        if want.generation != self._generation:
+            return []
+        match want:
+            case Read():
+                given = _Given()
+                count = self._assign(entries, given)
+                return [*given.effects(), Taken(count)]
+            case Replay(places):
+                return self._replayed(places, entries)
+            case _:
+                assert_never(want)
+
+    def _replayed(self, places: Sequence[Place], entries: Sequence[Entry]) -> list[Effect]:
+        gone = set(places).difference(entry.place for entry in entries)
+        for place in sorted(gone):
+            self._replay.remove(place)  # acknowledged in the meantime, or trimmed away
+        self._chunks.gone(gone)
+        wanted = [entry for entry in entries if entry.place in self._replay]
+        given = _Given()
+        for entry in wanted[: self._assign(wanted, given)]:
+            self._replay.remove(entry.place)
+        return given.effects()
+
+    def _assign(self, entries: Sequence[Entry], given: "_Given") -> int:
+        """Give out entries as far as there is somebody to take them; how far that was."""
+        available = sum(c.available for c in self._consumers)
+        messages = sum(entry.messages for entry in entries)
+        turn = max(self._limits.turn_messages_min, -(-messages // max(available, 1)))
+        consumer: SharedConsumer | None = None
+        left = 0
+        for count, entry in enumerate(entries):
+            if entry.deliver_at_ms:
+                self._delayed.add(entry.deliver_at_ms, entry.place)
+                continue
+            if self._unacked.is_held(entry.place):
+                continue  # Read again after a rewind that others did not need.
+            if entry.group is not None and self._hold_back(entry):
+                continue
+            fixed = self._chunks.consumer_of(entry)
+            if fixed is not None:
+                self._give(self._by_key[fixed], entry, given)
+                continue
+            if consumer is None or left <= 0 or not consumer.available:
+                consumer, left = self._next_consumer(), turn
+                if consumer is None:
+                    return count
+            left -= entry.messages
+            self._give(consumer, entry, given)
+            if self._blocked:
+                return count + 1
+        return len(entries)
+
+    def _hold_back(self, entry: Entry) -> bool:
+        """Keep a chunk for the only one who may have it, if that one cannot take it now."""
+        fixed = self._chunks.consumer_of(entry)
+        waits = self._chunks.must_wait(entry)
+        if fixed is None:
+            if waits:  # Whoever gets the chunks before it gets it, too.
+                self._chunks.wait(entry)
+                self._replay.add((entry.place,))
+            return waits
+        if self._by_key[fixed].available and not waits:
+            return False
+        self._chunks.hold(entry, fixed)
+        return True
+
+    def _give(self, consumer: SharedConsumer, entry: Entry, given: "_Given") -> None:
+        redeliveries = self._unacked.deliver(consumer.key, entry.place, entry.messages)
+        consumer.permits -= entry.messages
+        self._mean.add(entry.messages)
+        self._chunks.delivered(entry, consumer.key)
+        given.add(consumer.key, entry, redeliveries)
+        limits = self._limits
+        if self._unacked.of(consumer.key) >= limits.unacked_messages_max:
+            consumer.blocked = self._some_blocked = True
+        if self._unacked.messages >= limits.subscription_unacked_messages_max:
+            self._blocked = self._some_blocked = True
+
+    def _next_consumer(self) -> SharedConsumer | None:
+        """Whose turn it is: among those of the best priority, after whoever was served last."""
+        available = [c for c in self._consumers if c.available]
+        if not available:
+            return None
+        best = [c for c in available if c.priority == available[0].priority]
+        order = {c.key: index for index, c in enumerate(self._consumers)}
+        last = order.get(self._last_served, -1)
+        chosen = next((c for c in best if order[c.key] > last), best[0])
+        self._last_served = chosen.key
+        return chosen
+
+    def _unblock(self) -> None:
+        if not self._some_blocked:
+            return
+        limits = self._limits
+        if self._blocked:
+            self._blocked = self._unacked.messages > limits.subscription_unacked_messages_max // 2
+        self._some_blocked = self._blocked
+        for consumer in self._consumers:
+            if consumer.blocked:
+                few = limits.unacked_messages_max // 2
+                consumer.blocked = self._unacked.of(consumer.key) > few
+                self._some_blocked |= consumer.blocked
+                self._may_take(consumer.key)
+
+
+class _Given:
+    """What is given out in one step, by consumer."""
+
+    def __init__(self) -> None:
+        self._by_consumer: dict[ConsumerKey, tuple[list[Entry], list[int]]] = {}
+
+    def add(self, consumer: ConsumerKey, entry: Entry, redeliveries: int) -> None:
+        entries, counts = self._by_consumer.setdefault(consumer, ([], []))
+        entries.append(entry)
+        counts.append(redeliveries)
+
+    def effects(self) -> list[Effect]:
+        return [
+            Deliver(consumer, entries, counts if any(counts) else None)
+            for consumer, (entries, counts) in self._by_consumer.items()
+        ]

@@ -1,0 +1,248 @@
+"""The producers of one connection, by the ids that the client gave them.
+
+    (nothing) --Open--> OPENING --Opened--> OPEN --Close--> CLOSING --Drained--> (nothing)
+                   Close, OpenFailed |        | Dropped, Ended
+                        (nothing) <--+        +--> DROPPED --a while--> (nothing)
+
+A producer that is opened again with a larger epoch replaces the one before: the client has lost
+track of that one, and sends again what was not receipted.  After the broker has dropped a producer,
+what the client still sends for it is ignored for a while: it did not know yet.  A SEND for any
+other unknown producer breaks the protocol.
+
+An *attempt* is never used twice.  What comes of any but the latest attempt of an id is void.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+from wire.proto import pulsar_pb2 as pb
+
+
+class State(Enum):
+    OPENING = auto()
+    OPEN = auto()
+    CLOSING = auto()  # until its outstanding sends are stored
+
+
+class Sending(Enum):
+    """What to do with a SEND."""
+
+    TAKE = auto()
+    IGNORE = auto()
+    VIOLATION = auto()
+
+
+# -- what happens
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    producer_id: int
+    request_id: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    producer_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailed:
+    producer_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAsked:
+    producer_id: int
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Nothing that the producer has sent is outstanding."""
+
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The topic has let go of it."""
+
+    producer_id: int
+    now_s: float
+
+
+Event: TypeAlias = Open | Opened | OpenFailed | CloseAsked | Drained | Dropped
+
+
+# -- what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Let the topic admit it; then tell."""
+
+    producer_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give up an attempt; its request is answered with an error."""
+
+    producer_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Tell when nothing is outstanding."""
+
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Take it off its topic; what is outstanding gets no receipt."""
+
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """SUCCESS to a CLOSE_PRODUCER."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """It is open already: PRODUCER_SUCCESS once more."""
+
+    producer_id: int
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    request_id: int
+    code: int
+    reason: str
+
+
+Effect: TypeAlias = Attach | Abort | Drain | Detach | Confirm | Repeat | Refuse
+
+
+@dataclass(slots=True)
+class _Producer:
+    state: State
+    attempt: int
+    epoch: int
+    close_requests: list[int]
+
+
+class ProducingProtocol:
+    """`ignore_s`: how long SENDs for a dropped producer are ignored."""
+
+    def __init__(self, *, producers_max: int, ignore_s: float) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._dropped: dict[int, float] = {}  # until when to ignore
+        self._attempts = 0
+        self._producers_max = producers_max
+        self._ignore_s = ignore_s
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def state_of(self, producer_id: int) -> State | None:
+        producer = self._producers.get(producer_id)
+        return None if producer is None else producer.state
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Open():
+                return self._open(event)
+            case Opened(producer_id, attempt):
+                producer = self._producers.get(producer_id)
+                if producer is None or producer.attempt != attempt:
+                    return []  # It was aborted, and who did that has cleaned up.
+                producer.state = State.OPEN
+                return []
+            case OpenFailed(producer_id, attempt):
+                producer = self._producers.get(producer_id)
+                if producer is not None and producer.attempt == attempt:
+                    del self._producers[producer_id]
+                return []
+            case CloseAsked(producer_id, request_id):
+                return self._close(producer_id, request_id)
+            case Drained(producer_id):
+                return self._drained(producer_id)
+            case Dropped(producer_id, now_s):
+                return self._drop(producer_id, now_s)
+            case _:
+                assert_never(event)
+
+    def sending(self, producer_id: int, now_s: float) -> Sending:
+        """What to do with a SEND."""
+        producer = self._producers.get(producer_id)
+        if producer is not None:
+            # While it opens, what comes was sent for the one before, which was dropped.
+            return Sending.TAKE if producer.state is State.OPEN else Sending.IGNORE
+        if now_s < self._dropped.get(producer_id, now_s):
+            return Sending.IGNORE
+        return Sending.VIOLATION
+
+    def _open(self, event: Open) -> list[Effect]:
+        producer_id, request_id = event.producer_id, event.request_id
+        known = self._producers.get(producer_id)
+        effects: list[Effect] = []
+        if known is None:
+            if len(self._producers) >= self._producers_max:
+                reason = f"a connection has at most {self._producers_max} producers"
+                return [Refuse(request_id, pb.NotAllowedError, reason)]
+        elif known.state is State.OPENING:
+            reason = f"producer {producer_id} is being created"
+            return [Refuse(request_id, pb.ServiceNotReady, reason)]
+        elif known.state is State.OPEN and event.epoch <= known.epoch:
+            return [Repeat(producer_id, request_id)]
+        else:
+            effects = [Detach(producer_id), *map(Confirm, known.close_requests)]
+        self._attempts += 1
+        self._dropped.pop(producer_id, None)
+        self._producers[producer_id] = _Producer(State.OPENING, self._attempts, event.epoch, [])
+        return [*effects, Attach(producer_id, self._attempts)]
+
+    def _close(self, producer_id: int, request_id: int) -> list[Effect]:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return [Confirm(request_id)]
+        match producer.state:
+            case State.OPENING:
+                del self._producers[producer_id]
+                return [Abort(producer_id, producer.attempt), Confirm(request_id)]
+            case State.OPEN:
+                producer.state = State.CLOSING
+                producer.close_requests.append(request_id)
+                return [Drain(producer_id)]
+            case State.CLOSING:
+                producer.close_requests.append(request_id)
+                return []
+            case _:
+                assert_never(producer.state)
+
+    def _drained(self, producer_id: int) -> list[Effect]:
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.state is not State.CLOSING:
+            return []
+        del self._producers[producer_id]
+        return [Detach(producer_id), *map(Confirm, producer.close_requests)]
+
+    def _drop(self, producer_id: int, now_s: float) -> list[Effect]:
+        producer = self._producers.pop(producer_id, None)
+        self._dropped = {i: until for i, until in self._dropped.items() if until > now_s}
+        self._dropped[producer_id] = now_s + self._ignore_s
+        return [] if producer is None else [*map(Confirm, producer.close_requests)]

@@ -1,0 +1,246 @@
+"""One client's connection: the handshake, what may come when, who is still there.
+
+    GREETING --Connect--> OPEN --(violation, silence, end)--> CLOSED
+        |                                                       ^
+        +--(anything else, or nothing in time)------------------+
+
+What breaks the protocol is answered with an error whose request id is -1, and the connection is
+closed.  A command that is known and not offered is answered with its error and changes nothing.
+
+Keep-alive: at each tick of the interval a client from which nothing came since the last tick is
+sent a PING; if nothing has come by the next one either, it is gone.  Any byte counts.  While we do
+not read, because of back-pressure, silence says nothing.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+from wire.messages.registry import (
+    BROKER_PROTOCOL_VERSION,
+    CLIENT_NAME,
+    VERSION_ACTIVE_CONSUMER,
+    type_name,
+)
+from wire.proto import pulsar_pb2 as pb
+
+T = pb.BaseCommand
+
+VERSION_MIN = VERSION_ACTIVE_CONSUMER
+"""Older clients (before Pulsar 2.2) know neither last message ids nor acknowledgements of several
+entries; they are told so."""
+
+
+class State(Enum):
+    GREETING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class Admission(Enum):
+    """What to do with a command."""
+
+    SERVE = auto()
+    REFUSE = auto()  # known, and not offered
+    VIOLATION = auto()
+
+
+# -- what happens
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    client_version: str
+    protocol_version: int
+    wants_broker_metadata: bool = False
+    proxy_to: str = ""  # through us to another broker
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The keep-alive interval has passed."""
+
+    received_bytes: int  # since the connection began
+    reading: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GreetingOverdue:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Violated:
+    """The client broke the protocol."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection is closed, by whomever."""
+
+
+Event: TypeAlias = Connect | Tick | GreetingOverdue | Violated | Ended
+
+
+# -- what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    protocol_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendPing:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Say why, with the request id -1, and close."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    reason: str
+
+
+Effect: TypeAlias = Greet | SendPing | Refuse | Close
+
+_SERVED = frozenset(
+    {
+        T.CONNECT,
+        T.SUBSCRIBE,
+        T.PRODUCER,
+        T.SEND,
+        T.ACK,
+        T.FLOW,
+        T.UNSUBSCRIBE,
+        T.CLOSE_PRODUCER,
+        T.CLOSE_CONSUMER,
+        T.PING,
+        T.PONG,
+        T.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        T.PARTITIONED_METADATA,
+        T.LOOKUP,
+        T.CONSUMER_STATS,
+        T.SEEK,
+        T.GET_LAST_MESSAGE_ID,
+        T.GET_TOPICS_OF_NAMESPACE,
+    }
+)
+NOT_OFFERED = frozenset(
+    {
+        T.GET_SCHEMA,
+        T.GET_OR_CREATE_SCHEMA,
+        T.NEW_TXN,
+        T.ADD_PARTITION_TO_TXN,
+        T.ADD_SUBSCRIPTION_TO_TXN,
+        T.END_TXN,
+        T.END_TXN_ON_PARTITION,
+        T.END_TXN_ON_SUBSCRIPTION,
+        T.TC_CLIENT_CONNECT_REQUEST,
+        T.WATCH_TOPIC_LIST,
+        T.WATCH_TOPIC_LIST_CLOSE,
+        T.SCALABLE_TOPIC_LOOKUP,
+        T.SCALABLE_TOPIC_CLOSE,
+        T.SCALABLE_TOPIC_SUBSCRIBE,
+        T.WATCH_SCALABLE_TOPICS,
+        T.WATCH_SCALABLE_TOPICS_CLOSE,
+        T.WATCH_TC_ASSIGNMENTS,
+        T.WATCH_TC_ASSIGNMENTS_CLOSE,
+    }
+)
+"""What clients may send and this broker does not do; how to answer is in `refusals`."""
+
+
+class SessionProtocol:
+    """`own_urls`: how clients may call this broker when they ask for a proxy."""
+
+    def __init__(self, own_urls: tuple[str, ...]) -> None:
+        self.state = State.GREETING
+        self.client_version = ""
+        self.protocol_version = 0
+        self.sends_broker_metadata = False
+        self._own_urls = own_urls
+        self._received_bytes = 0
+        self._pinged = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Is it a client of our own, which knows our fields, and commands that others choke on?"""
+        return self.client_version.startswith(CLIENT_NAME)
+
+    def step(self, event: Event) -> list[Effect]:
+        if self.state is State.CLOSED:
+            return []
+        match event:
+            case Connect():
+                return self._connect(event)
+            case Tick(received_bytes, reading):
+                return self._tick(received_bytes, reading)
+            case GreetingOverdue():
+                if self.state is State.GREETING:
+                    return self._close("it did not introduce itself in time")
+            case Violated(reason):
+                self.state = State.CLOSED
+                return [Refuse(pb.NotAllowedError, reason)]
+            case Ended():
+                self.state = State.CLOSED
+            case _:
+                assert_never(event)
+        return []
+
+    def admit(self, command: int) -> Admission:
+        if self.state is State.GREETING:
+            return Admission.SERVE if command == T.CONNECT else Admission.VIOLATION
+        if self.state is State.CLOSED or command == T.CONNECT:
+            return Admission.VIOLATION
+        if command in _SERVED:
+            return Admission.SERVE
+        return Admission.REFUSE if command in NOT_OFFERED else Admission.VIOLATION
+
+    def violation(self, command: int) -> Violated:
+        """What is wrong with a command that was not admitted."""
+        if self.state is State.GREETING:
+            return Violated(f"{type_name(command)} before CONNECT")
+        return Violated(f"{type_name(command)} is nothing that a client sends now")
+
+    def _connect(self, connect: Connect) -> list[Effect]:
+        assert self.state is State.GREETING
+        if connect.protocol_version < VERSION_MIN:
+            self.state = State.CLOSED
+            reason = (
+                f"protocol version {connect.protocol_version}: at least {VERSION_MIN} is needed"
+            )
+            return [Refuse(pb.UnsupportedVersionError, reason)]
+        if connect.proxy_to and connect.proxy_to not in self._own_urls:
+            self.state = State.CLOSED
+            return [Refuse(pb.NotAllowedError, f"this broker is no proxy to {connect.proxy_to}")]
+        self.state = State.OPEN
+        self.client_version = connect.client_version
+        self.protocol_version = min(connect.protocol_version, BROKER_PROTOCOL_VERSION)
+        self.sends_broker_metadata = connect.wants_broker_metadata and self.is_ours
+        return [Greet(self.protocol_version)]
+
+    def _tick(self, received_bytes: int, reading: bool) -> list[Effect]:
+        heard = received_bytes != self._received_bytes
+        self._received_bytes = received_bytes
+        if self.state is State.GREETING:
+            return []
+        if heard or not reading:
+            self._pinged = False
+            return []
+        if self._pinged:
+            return self._close("it has fallen silent")
+        self._pinged = True
+        return [SendPing()]
+
+    def _close(self, reason: str) -> list[Effect]:
+        self.state = State.CLOSED
+        return [Close(reason)]

@@ -1,0 +1,138 @@
+"""What brokers keep in the metadata store: paths, and the JSON at them, which is Pulsar's.
+
+    /admin/clusters/<cluster>                           ClusterData
+    /admin/policies/<tenant>                            TenantInfo
+    /admin/policies/<tenant>/<namespace>                Policies (`policies`)
+    /admin/local-policies/<tenant>/<namespace>          {"bundles": BundlesData}: those in force
+    /admin/partitioned-topics/<ns>/persistent/<topic>   PartitionedTopic
+    /namespace/<ns>/<range>              ephemeral      OwnerRecord
+    /loadbalance/brokers/<host:port>     ephemeral      BrokerRecord, one for each live broker
+    /loadbalance/leader                  ephemeral      LeaderRecord
+    /counters/producer-name                             parent of sequential records
+    /daybook/guards/<name>               ephemeral      GuardRecord, ours; see `protocol.ownership`
+
+Keys that we do not know are ignored when reading.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from broker.protocol.bundles import BundleName, Bundles
+from wire.errors import MalformedError
+from wire.topics import TopicName
+
+CLUSTERS = "/admin/clusters"
+POLICIES = "/admin/policies"
+LOCAL_POLICIES = "/admin/local-policies"
+PARTITIONED_TOPICS = "/admin/partitioned-topics"
+OWNERS = "/namespace"
+BROKERS = "/loadbalance/brokers"
+LEADER = "/loadbalance/leader"
+PRODUCER_NAMES = "/counters/producer-name"
+GUARDS = "/daybook/guards"
+
+INCARNATION = "daybook"  # the key in `BrokerRecord.protocols`
+
+
+class ClusterData(msgspec.Struct, rename="camel"):
+    service_url: str | None = None
+    service_url_tls: str | None = None
+    broker_service_url: str | None = None
+    broker_service_url_tls: str | None = None
+
+
+class TenantInfo(msgspec.Struct, rename="camel"):
+    admin_roles: list[str] = []
+    allowed_clusters: list[str] = []
+
+
+class BundlesData(msgspec.Struct, rename="camel"):
+    boundaries: list[str]
+    num_bundles: int
+
+    @classmethod
+    def of(cls, bundles: Bundles) -> "BundlesData":
+        return cls(bundles.texts(), bundles.count)
+
+
+class LocalPolicies(msgspec.Struct, rename="camel"):
+    bundles: BundlesData
+
+
+class PartitionedTopic(msgspec.Struct, rename="camel"):
+    partitions: int
+    deleted: bool = False
+    properties: dict[str, str] | None = None
+
+
+class OwnerRecord(msgspec.Struct, rename="camel"):
+    native_url: str
+    http_url: str | None = None
+    native_url_tls: str | None = None
+    http_url_tls: str | None = None
+    disabled: bool = False
+    advertised_listeners: dict[str, object] = {}
+
+
+class BrokerRecord(msgspec.Struct, rename="camel"):
+    pulsar_service_url: str
+    web_service_url: str | None = None
+    pulsar_service_url_tls: str | None = None
+    web_service_url_tls: str | None = None
+    persistent_topics_enabled: bool = True
+    non_persistent_topics_enabled: bool = False
+    start_timestamp: int = 0
+    broker_version_string: str = ""
+    protocols: dict[str, str] = {}
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the process it is; None for a broker that is not ours."""
+        return self.protocols.get(INCARNATION)
+
+
+class LeaderRecord(msgspec.Struct, rename="camel"):
+    broker_id: str
+    service_url: str
+
+
+class GuardRecord(msgspec.Struct, rename="camel"):
+    broker_id: str
+    incarnation: str
+    version: int = 1
+
+
+RecordT = TypeVar("RecordT")
+
+
+def encode(record: object) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def decode(kind: type[RecordT], value: bytes) -> RecordT:
+    """Raises MalformedError."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedError(f"{kind.__name__} in the metadata store: {error}") from None
+
+
+def owner_path(bundle: BundleName) -> str:
+    return f"{OWNERS}/{bundle}"
+
+
+def policies_path(namespace: str) -> str:
+    return f"{POLICIES}/{namespace}"
+
+
+def local_policies_path(namespace: str) -> str:
+    return f"{LOCAL_POLICIES}/{namespace}"
+
+
+def partitioned_parent(namespace: str) -> str:
+    return f"{PARTITIONED_TOPICS}/{namespace}/persistent"
+
+
+def partitioned_path(topic: TopicName) -> str:
+    return f"{partitioned_parent(topic.namespace)}/{topic.encoded}"

@@ -1,0 +1,330 @@
+"""A broker, as a function of its seams: what the process runs, and what the simulator runs.
+
+    store ----+-- policies -- ownership -- lookups -- leader, balancer
+              |                   |           |
+              +-- peers           |        operations -- HTTP
+              |                   |           |
+    network --+-- ledgers ----- topics -------+-- clients
+
+The order at the start: take the ports, answer peers, join (which announces the broker), serve.  At
+the end the other way round: hand over the bundles, close the ports, leave.  A broker that dies
+without an end loses nothing that it has acknowledged.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Protocol
+
+import trio
+from starlette.types import ASGIApp
+
+from bookie.ledger.client import LedgerClient, open_ledger_client
+from bookie.registry import LedgerPaths, known_bookies
+from broker.accept import ClientPort
+from broker.admin.app import create_app
+from broker.admin.calls import PeerCalls
+from broker.balancer import Balancer
+from broker.client_connection import serve_client
+from broker.config import BrokerConfig
+from broker.context import BrokerContext
+from broker.leader import Leader
+from broker.log_configs import LogConfigs, keep_current
+from broker.logs import Log, silent_log
+from broker.lookup import Lookups
+from broker.managed_logs import ManagedLogs
+from broker.membership import Identity, Member
+from broker.metrics import BrokerMetrics
+from broker.operations import Operations
+from broker.ownership import Ownership
+from broker.peers import VERSION, Greeter, Peers, Verdict, server_version
+from broker.policies import Policies
+from broker.records import INCARNATION, BrokerRecord, ClusterData
+from broker.tenancy import Tenancy
+from broker.topic_operations import TopicOperations
+from broker.topics import Topics
+from managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from wire.arena import ArenaPool
+from wire.clock import WallClock
+from wire.metadata.store import MetadataError, MetadataStore
+from wire.outbox import Flusher
+from wire.transport import Listener, Network
+
+_RETRY_S = 0.2
+_BOOKIES_WANTED = 3
+_BOOKIES_SETTLE_S = 2.0
+_BOOKIES_NONE_S = 10.0
+
+
+class HttpServer(Protocol):
+    """A port for HTTP: `broker.admin.http.HttpPort` in production, none in the simulator."""
+
+    port: int
+
+    async def serve(
+        self, app: ASGIApp, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker that serves.  `stop` ends it in order; cancelling `run_broker` ends it at once."""
+
+    name: str
+    identity: Identity
+    port: int
+    http_port: int | None
+    operations: Operations
+    topics: Topics
+    ownership: Ownership
+    peers: Peers
+    leader: Leader
+    clients: ClientPort
+    stop: Callable[[], Awaitable[None]]
+
+
+async def run_broker(
+    config: BrokerConfig,
+    *,
+    store: MetadataStore,
+    network: Network,
+    clock: WallClock,
+    rng: Random,
+    http: HttpServer | None = None,
+    log: Log | None = None,
+    task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken."""
+    arenas, flusher = ArenaPool(), Flusher()
+    listener = await network.listen(config.host, config.port)
+    try:
+        async with (
+            trio.open_nursery() as io,
+            open_ledger_client(
+                store=store,
+                network=network,
+                rng=rng,
+                clock=clock,
+                arenas=arenas,
+                flusher=flusher,
+                root=config.ledgers_root,
+            ) as client,
+            open_managed_ledgers(client=client, store=store, clock=clock, rng=rng) as ledgers,
+            trio.open_nursery() as nursery,
+        ):
+            io.start_soon(flusher.run)
+            broker = _Broker(
+                config,
+                store=store,
+                network=network,
+                clock=clock,
+                rng=rng,
+                http=http,
+                log=log or silent_log(),
+                arenas=arenas,
+                flusher=flusher,
+                listener=listener,
+                client=client,
+                ledgers=ledgers,
+            )
+            task_status.started(await broker.start(nursery))
+        io.cancel_scope.cancel()
+    finally:
+        listener.close()
+
+
+class _Broker:
+    """The parts, put together."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MetadataStore,
+        network: Network,
+        clock: WallClock,
+        rng: Random,
+        http: HttpServer | None,
+        log: Log,
+        arenas: ArenaPool,
+        flusher: Flusher,
+        listener: Listener,
+        client: LedgerClient,
+        ledgers: ManagedLedgers,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.http = http
+        self.log = log
+        self.port = listener.port
+        self.paths = LedgerPaths(config.ledgers_root)
+        self.identity = identity = _identity(config, listener.port, http, rng)
+        self.policies = Policies(store, config)
+        self.tenancy = Tenancy(store, self.policies, config)
+        self.configs = LogConfigs(store, self.paths, self.policies, config, log)
+        self.topics = Topics(
+            ManagedLogs(ledgers, self.configs),
+            self.policies,
+            clock=clock,
+            rng=rng,
+            log=log,
+            name_prefix=f"{config.cluster}-{identity.incarnation}",
+            maintain_interval_s=config.trim_interval_s,
+        )
+        self.greeter = Greeter(network, arenas, flusher)
+        self.ownership = Ownership(
+            store,
+            identity,
+            _registration(identity, clock),
+            self.policies,
+            self.topics,
+            is_dead=self._is_dead,
+            log=log,
+        )
+        self.topics.attach(self.ownership)
+        self.peers = Peers(store, identity, self.greeter, log)
+        self.leader = Leader(store, identity, self.peers, log)
+        self._leading = trio.CancelScope()
+        self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
+        self.remote = PeerCalls(network)
+        self.operations = Operations(
+            cluster=config.cluster,
+            partitions_max=config.partitions_max,
+            store=store,
+            tenancy=self.tenancy,
+            policies=self.policies,
+            ownership=self.ownership,
+            lookups=self.lookups,
+            leader=self.leader,
+            topics=TopicOperations(self.topics, identity.broker_id),
+            remote=self.remote,
+        )
+        self.balancer = Balancer(
+            store,
+            self.ownership,
+            self.leader,
+            self.remote,
+            interval_s=config.balance_interval_s,
+            log=log,
+        )
+        context = BrokerContext(
+            config=config,
+            clock=clock,
+            arenas=arenas,
+            flusher=flusher,
+            topics=self.topics,
+            lookups=self.lookups,
+            policies=self.policies,
+            server_version=server_version(identity.incarnation),
+            own_urls=(identity.service_url,),
+            log=log,
+        )
+        self.clients = ClientPort(
+            listener,
+            lambda stream: serve_client(stream, context),
+            connections_max=config.connections_max,
+            log=log,
+        )
+        self.metrics = BrokerMetrics(
+            config.cluster, self.topics, self.ownership, self.clients, arenas
+        )
+
+    async def start(self, nursery: trio.Nursery) -> RunningBroker:
+        await self._prepare_cluster()
+        await nursery.start(self.topics.run)
+        nursery.start_soon(self.clients.run)
+        await nursery.start(self.ownership.run)
+        nursery.start_soon(self.peers.run)
+        nursery.start_soon(self._lead)
+        nursery.start_soon(
+            partial(keep_current, self.configs, self.topics, self.config.trim_interval_s)
+        )
+        if self.http is not None:
+            app = create_app(
+                self.operations,
+                self.metrics.exposition,
+                body_bytes_max=self.config.http_body_bytes_max,
+                log=self.log,
+            )
+            await nursery.start(self.http.serve, app)
+            nursery.start_soon(self.balancer.run)
+        self.log.info("serving", url=self.identity.service_url, admin=self.identity.http_url)
+        return RunningBroker(
+            name=self.config.name or self.identity.broker_id,
+            identity=self.identity,
+            port=self.port,
+            http_port=None if self.http is None else self.http.port,
+            operations=self.operations,
+            topics=self.topics,
+            ownership=self.ownership,
+            peers=self.peers,
+            leader=self.leader,
+            clients=self.clients,
+            stop=partial(self._stop, nursery.cancel_scope),
+        )
+
+    async def _lead(self) -> None:
+        with self._leading:
+            await self.leader.run()
+
+    async def _stop(self, scope: trio.CancelScope) -> None:
+        self._leading.cancel()
+        await self.ownership.withdraw()
+        await self.ownership.release_all()
+        await self.topics.close_all()
+        await self.ownership.leave()
+        scope.cancel()
+
+    async def _prepare_cluster(self) -> None:
+        """Have the namespaces; know the bookies, so that first topics get all their copies."""
+        url = self.identity.http_url
+        data = ClusterData(service_url=url, broker_service_url=self.identity.service_url)
+        while True:
+            try:
+                await self.tenancy.bootstrap(data)
+                break
+            except MetadataError as error:
+                self.log.warning("the cluster is not prepared yet", why=str(error))
+                await trio.sleep(_RETRY_S)
+        if self.config.quorums == "auto":
+            await self._wait_for_bookies()
+
+    async def _wait_for_bookies(self) -> None:
+        """Until there are three, or no more come.  Those that start with us take a moment."""
+        known, since = 0, trio.current_time()
+        while known < _BOOKIES_WANTED:
+            try:
+                found = len(await known_bookies(self.store, self.paths))
+            except MetadataError:
+                found = known
+            if found != known:
+                known, since = found, trio.current_time()
+            patience_s = _BOOKIES_SETTLE_S if known else _BOOKIES_NONE_S
+            if trio.current_time() - since >= patience_s:
+                return
+            await trio.sleep(_RETRY_S)
+
+    async def _is_dead(self, member: Member) -> bool:
+        return await self.greeter.probe(member) is Verdict.DEAD
+
+
+def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Random) -> Identity:
+    host = config.public_host
+    shown = f"[{host}]" if ":" in host else host
+    return Identity(
+        broker_id=f"{host}:{port if http is None else http.port}",
+        incarnation=f"{rng.getrandbits(64):016x}",
+        service_url=f"pulsar://{shown}:{port}",
+        http_url=None if http is None else f"http://{shown}:{http.port}",
+    )
+
+
+def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:
+    return BrokerRecord(
+        pulsar_service_url=identity.service_url,
+        web_service_url=identity.http_url,
+        start_timestamp=clock.now_ms(),
+        broker_version_string=VERSION,
+        protocols={INCARNATION: identity.incarnation},
+    )

@@ -1,0 +1,369 @@
+"""A subscription: a cursor, who consumes, and what they acknowledge.
+
+Its type is what the first consumer asks for, and may be another one after the last has left.  How
+consumers are fed is in `feeder`.
+
+An acknowledgement counts at once in memory, and is durable within the flush interval of the log; a
+receipt is given when it is durable.
+
+While the cursor is being moved (`seek`), consumers are closed and newcomers wait.  A volatile
+subscription is gone when its last consumer is, unless it was just moved and they are to come back.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from broker.consumer import Consumer, ConsumerConnection, OnDurable
+from broker.errors import (
+    BrokerError,
+    ConsumerBusyError,
+    NotAllowedError,
+    RequestFailedError,
+    UnavailableError,
+)
+from broker.feeder import Feeder
+from broker.limits import TopicLimits
+from broker.partial_acks import PartialAcks
+from broker.protocol.dispatch.events import (
+    Acked,
+    AckedUpTo,
+    Cleared,
+    Dispatch,
+    Joined,
+    Left,
+    Permits,
+    Place,
+    Redeliver,
+    Writable,
+)
+from broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from broker.protocol.dispatch.failover import FailoverDispatch
+from broker.protocol.dispatch.shared import SharedDispatch
+from broker.topic_log import TopicCursor, TopicLog
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import Position
+from wire.clock import WallClock
+from wire.messages.consumer import Ack
+from wire.proto import pulsar_pb2 as pb
+from wire.topics import TopicName
+
+EXCLUSIVE, SHARED, FAILOVER = (
+    int(pb.CommandSubscribe.Exclusive),
+    int(pb.CommandSubscribe.Shared),
+    int(pb.CommandSubscribe.Failover),
+)
+TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
+
+
+class SubscriptionTopic(Protocol):
+    """What a subscription needs of its topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def log(self) -> TopicLog: ...
+
+    @property
+    def nursery(self) -> trio.Nursery: ...
+
+    @property
+    def terminated(self) -> bool: ...
+
+    def wake_when_appended(self, feeder: Feeder) -> None: ...
+
+
+class Subscription:
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: SubscriptionTopic,
+        name: str,
+        cursor: TopicCursor,
+        *,
+        durable: bool,
+        limits: TopicLimits,
+        clock: WallClock,
+        on_gone: Callable[["Subscription"], None],
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.type: int | None = None
+        self.consumers: dict[int, Consumer] = {}
+        self.properties = properties or {}
+        self.gone = False
+        self.acked_ms = 0
+        self.topic = topic
+        self._limits = limits
+        self._clock = clock
+        self._on_gone = on_gone
+        self._partial = PartialAcks(limits.partial_entries_max)
+        self.feeder = Feeder(
+            topic,
+            cursor,
+            self.consumers,
+            self._partial,
+            ExclusiveDispatch(limits.dispatch),
+            limits=limits,
+            clock=clock,
+            on_end=self.check_end,
+        )
+        self._moving: trio.Event | None = None  # set when the move is done
+        self._awaits_return = False
+        self._unflushed: list[OnDurable] = []
+        self._flushing = False
+
+    # -- what is so
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return self.feeder.dispatch
+
+    @property
+    def moving(self) -> bool:
+        return self._moving is not None
+
+    @property
+    def backlog(self) -> int:
+        return self.cursor.backlog_entries
+
+    # -- consumers
+
+    async def make_way(self, wanted: int, connection: ConsumerConnection) -> None:
+        """Be ready for a consumer of that type, or raise ConsumerBusyError.
+
+        Consumers in the way whose clients do not answer are taken for dead; who asks is not.
+        """
+        while self._moving is not None:
+            await self._moving.wait()
+        self._check_here()
+        if wanted not in TYPE_NAMES:
+            raise NotAllowedError("this broker has no subscriptions of that type")
+        if len(self.consumers) >= self._limits.consumers_max:
+            raise ConsumerBusyError(f"{self.name} has too many consumers")
+        in_the_way = self._in_the_way(wanted)
+        if not in_the_way:
+            return
+        async with trio.open_nursery() as nursery:
+            for consumer in in_the_way:
+                if consumer.connection is not connection:
+                    nursery.start_soon(self._probe, consumer)
+        self._check_here()
+        if self._in_the_way(wanted):
+            kind = TYPE_NAMES[self.type or EXCLUSIVE]
+            raise ConsumerBusyError(f"{self.name} has a consumer, and is {kind}")
+
+    def _in_the_way(self, wanted: int) -> list[Consumer]:
+        if self.type == wanted and wanted != EXCLUSIVE:
+            return []
+        return list(self.consumers.values())
+
+    async def _probe(self, consumer: Consumer) -> None:
+        if not await consumer.connection.is_alive(self._limits.probe_s):
+            consumer.disconnect()
+            self.remove(consumer)
+
+    def _check_here(self) -> None:
+        if self.gone:
+            raise UnavailableError(f"the subscription {self.name} is being removed")
+
+    def add(self, consumer: Consumer, wanted: int) -> None:
+        """Serve the consumer, from its first permits on.  `make_way` has just returned."""
+        assert not self._in_the_way(wanted)
+        if not self.consumers:
+            self.type = wanted
+            self.feeder.dispatch = self._new_dispatch(wanted)
+            self.feeder.sees_times = wanted == SHARED
+        self._awaits_return = False
+        self.consumers[consumer.key] = consumer
+        self.feeder.feed(Joined(consumer.key, consumer.name, consumer.priority))
+        self.feeder.start()
+
+    def _new_dispatch(self, wanted: int) -> Dispatch:
+        limits, name = self._limits.dispatch, self.topic.name
+        if wanted == EXCLUSIVE:
+            return ExclusiveDispatch(limits)
+        if wanted == FAILOVER:
+            return FailoverDispatch(limits, topic=name.full, partition=name.partition)
+        return SharedDispatch(limits)
+
+    def remove(self, consumer: Consumer) -> None:
+        """The consumer has left, or is lost; what it had goes to others."""
+        consumer.closed = True
+        if self.consumers.pop(consumer.key, None) is None:
+            return
+        self.feeder.feed(Left(consumer.key))
+        if self.consumers:
+            self.feeder.wake()
+            return
+        self.feeder.stop()
+        if not self.durable and not self._awaits_return and self._moving is None:
+            self.drop()
+
+    def drop(self) -> None:
+        """It is not there any more: consumers are told, nothing is stored."""
+        if self.gone:
+            return
+        self.gone = True
+        self.feeder.stop()
+        self.disconnect_all()
+        self._answer_acks(UnavailableError(f"the subscription {self.name} is not served here"))
+        self._on_gone(self)
+
+    def disconnect_all(self) -> None:
+        for consumer in list(self.consumers.values()):
+            consumer.disconnect()
+            self.remove(consumer)
+
+    # -- what consumers say
+
+    def flow(self, consumer: Consumer, messages: int) -> None:
+        """The consumer has room for so many messages more."""
+        if consumer.key not in self.consumers:
+            return
+        self.feeder.feed(Permits(consumer.key, messages))
+        self.feeder.wake()
+
+    def writable(self, consumer: Consumer) -> None:
+        if consumer.key in self.consumers:
+            self.feeder.feed(Writable(consumer.key))
+            self.feeder.wake()
+
+    def redeliver(self, consumer: Consumer, places: Sequence[Place], epoch: int | None) -> None:
+        if epoch is not None and epoch > (consumer.epoch or -1):
+            consumer.epoch = epoch
+        if consumer.key not in self.consumers:
+            return
+        self.feeder.feed(Redeliver(consumer.key, places))
+        self.feeder.wake()
+
+    def ack(self, consumer: Consumer, ack: Ack) -> None:
+        """Note in memory what is acknowledged.  Raises BrokerError; then nothing is."""
+        if ack.txn is not None:
+            raise NotAllowedError("this broker has no transactions")
+        if self._moving is not None:
+            return  # They come from before the move, and would undo it.
+        end = self.topic.log.last_confirmed
+        for each in ack.ids:
+            if (each.ledger_id, each.entry_id) > (end.ledger_id, end.entry_id):
+                raise RequestFailedError(f"{each.ledger_id}:{each.entry_id} is not there yet")
+        self.acked_ms = consumer.acked_ms = self._clock.now_ms()
+        if ack.cumulative:
+            self._ack_cumulative(ack)
+        else:
+            self._ack_each(consumer, ack)
+        if self.topic.terminated:
+            self.check_end()
+
+    def _ack_each(self, consumer: Consumer, ack: Ack) -> None:
+        partial = self._partial
+        places: list[Place] = []
+        for each in ack.ids:
+            place = (each.ledger_id, each.entry_id)
+            if each.ack_set is None or partial.ack(place, each.ack_set):
+                places.append(place)
+        if places:
+            partial.done(places)
+            self.cursor.ack([Position(*place) for place in places])
+            self.feeder.feed(Acked(consumer.key, places))
+            if self.dispatch.active is None:
+                self.feeder.wake()  # Somebody may have been blocked by what it had.
+
+    def _ack_cumulative(self, ack: Ack) -> None:
+        if self.type == SHARED:
+            raise NotAllowedError("entries of a shared subscription are acknowledged one by one")
+        if len(ack.ids) != 1:
+            raise RequestFailedError("a cumulative acknowledgement names one entry")
+        (last,) = ack.ids
+        position = Position(last.ledger_id, last.entry_id)
+        if last.ack_set:
+            position = self.topic.log.previous_position(position)
+        self._ack_up_to(position)
+        if last.ack_set:
+            self._partial.ack((last.ledger_id, last.entry_id), last.ack_set)
+
+    def _ack_up_to(self, position: Position) -> None:
+        place = (position.ledger_id, position.entry_id)
+        self.cursor.ack_cumulative(position)
+        self._partial.done_up_to(place)
+        self.feeder.feed(AckedUpTo(place))
+
+    def when_durable(self, call: OnDurable) -> None:
+        """Call back when all acknowledgements so far are durable, or with why they are not."""
+        self._unflushed.append(call)
+        if not self._flushing:
+            self._flushing = True
+            self.topic.nursery.start_soon(self._flush_acks)
+
+    async def _flush_acks(self) -> None:
+        while self._unflushed:
+            calls, self._unflushed = self._unflushed, []
+            error: BrokerError | None = None
+            try:
+                await self.cursor.flush()
+            except ManagedLedgerError as failure:
+                error = UnavailableError(f"the acknowledgement may be lost: {failure}")
+            for call in calls:
+                call(error)
+        self._flushing = False
+
+    def _answer_acks(self, error: BrokerError) -> None:
+        calls, self._unflushed = self._unflushed, []
+        for call in calls:
+            call(error)
+
+    # -- moving the cursor
+
+    async def move(self, find: Callable[[], Awaitable[Position]], pending: int | None) -> None:
+        """Go to the entry that `find` names; what was acknowledged is forgotten.
+
+        Consumers are closed, and find the new place when they come back.  `pending`: the messages
+        of that entry that are wanted, if not all are.
+        """
+        if self._moving is not None:
+            raise BrokerError(f"{self.name} is being moved already")
+        self._check_here()
+        self._moving = trio.Event()
+        self._awaits_return = not self.durable
+        try:
+            self.disconnect_all()
+            start = await find()
+            await self._reset(start)
+            self._partial.keep_only((start.ledger_id, start.entry_id), pending)
+        finally:
+            moving, self._moving = self._moving, None
+            moving.set()
+        if self._awaits_return:
+            self.topic.nursery.start_soon(self._wait_return)
+
+    async def _reset(self, start: Position) -> None:
+        mark_delete = self.topic.log.previous_position(start)
+        try:
+            await self.cursor.reset(mark_delete)
+        except ManagedLedgerError as error:
+            raise UnavailableError(f"{self.name} could not be moved: {error}") from error
+        self.feeder.feed(Cleared())
+
+    async def _wait_return(self) -> None:
+        await trio.sleep(self._limits.return_s)
+        if self._awaits_return and not self.consumers:
+            self.drop()
+
+    async def skip_all(self) -> None:
+        """Acknowledge everything up to now, durably."""
+        self._ack_up_to(self.topic.log.last_confirmed)
+        try:
+            await self.cursor.flush()
+        except ManagedLedgerError as error:
+            raise UnavailableError(f"{self.name}: {error}") from error
+
+    def check_end(self) -> None:
+        """Tell those who are done with a topic that will never grow again; each once."""
+        if self.topic.terminated and (not self.backlog if self.durable else self.feeder.at_end):
+            for consumer in self.consumers.values():
+                consumer.tell_end_of_topic()

@@ -1,0 +1,54 @@
+"""`daybook bookies`: which bookies belong to a cluster, as ZooKeeper has them."""
+
+import click
+
+from bookie.registry import (
+    LedgerPaths,
+    bookie_info,
+    known_bookies,
+    readonly_bookies,
+    writable_bookies,
+)
+from clients.cli.metadata import run_with_store
+from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.output import write_rows
+from wire.metadata.store import MetadataStore
+
+_COLUMNS = ("bookie", "state", "address", "http")
+
+
+@click.group()
+def bookies() -> None:
+    """Look at the bookies of a cluster."""
+
+
+@bookies.command(name="list")
+@zookeeper_options
+@output_option
+def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
+    """List the bookies: writable, readonly, or away (registered once, not there now)."""
+    rows = run_with_store(zookeeper, lambda store: _bookies(store, LedgerPaths(root)))
+    write_rows(rows, _COLUMNS, output)
+
+
+async def _bookies(store: MetadataStore, paths: LedgerPaths) -> list[dict[str, object]]:
+    writable = await writable_bookies(store, paths)
+    readonly = await readonly_bookies(store, paths)
+    known = await known_bookies(store, paths)
+    rows: list[dict[str, object]] = []
+    for bookie_id in sorted({*writable, *readonly, *known}):
+        info = await bookie_info(store, paths, bookie_id)
+        if info is None:
+            state = "away"
+        else:
+            state = "readonly" if bookie_id in readonly else "writable"
+        has_http = info is not None and info.http_port is not None
+        rows.append(
+            {
+                "bookie": bookie_id,
+                "state": state,
+                "address": f"{info.host}:{info.port}" if info else None,
+                "http": f"http://{info.host}:{info.http_port}" if info and has_http else None,
+            }
+        )
+    return rows

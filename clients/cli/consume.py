@@ -1,0 +1,267 @@
+"""`daybook consume`: the messages of a topic on standard output, one a line.
+
+    daybook consume numbers --from earliest -n 1000 | sort -n | tail -1
+    daybook consume orders --subscription billing --print-key
+
+Without `--subscription` nothing is remembered: it reads from the place that `--from` names.  With
+it, messages are acknowledged once they are written, and only then: what a reader of the pipe did
+not live to take comes again.  It ends after `-n` messages, behind the last message of a terminated
+topic, on Ctrl-C, or when nobody reads its output any more; all of that without a word.
+"""
+
+import json
+import os
+import stat
+import sys
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import click
+import trio
+
+from clients.cli.errors import UserError
+from clients.cli.options import service_url_option
+from clients.cli.run import run_async, until_signal
+from clients.cli.service import LIMITS, check_reachable, parse_topic, say
+from clients.python.client import Client, connect
+from clients.python.consumer import Consumer
+from clients.python.errors import CorruptMessageError
+from clients.python.messages import Message
+from clients.python.reader import Reader
+
+_BATCH_MAX = 1000
+_LEAVE_S = 5.0  # after a signal, to tell the broker what was written
+_DEFAULT_SEPARATOR = "\t"
+
+Position: TypeAlias = Literal["earliest", "latest"] | int
+Format: TypeAlias = Callable[[Message], bytes]
+
+
+def _position(context: click.Context, parameter: click.Parameter, value: str) -> Position:
+    match value:
+        case "earliest" | "latest":
+            return value
+        case _ if value.isdecimal():
+            return int(value)
+        case _:
+            raise click.BadParameter(f"{value!r} is not earliest, latest or an offset")
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    callback=_position,
+    default="latest",
+    show_default=True,
+    metavar="earliest|latest|OFFSET",
+    help="Where to start; of a subscription, only if it is new.",
+)
+@click.option("-n", "count", metavar="N", type=click.IntRange(1), help="End after N messages.")
+@click.option("--subscription", metavar="NAME", help="Consume from it, and acknowledge.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["exclusive", "failover", "shared"]),
+    default="exclusive",
+    show_default=True,
+    help="Of the subscription.",
+)
+@click.option("--print-key", is_flag=True, help="Write the key and a separator first.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    default=_DEFAULT_SEPARATOR,
+    help="What --print-key writes between key and value.  [default: a tab]",
+)
+@click.option(
+    "--output",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="The data alone, or each message as an object with all that is known of it.",
+)
+@service_url_option
+@click.pass_context
+def consume(
+    context: click.Context,
+    topic: str,
+    start: Position,
+    count: int | None,
+    subscription: str | None,
+    kind: str,
+    print_key: bool,
+    key_separator: str,
+    output: str,
+    service_url: str,
+) -> None:
+    """Write the messages of TOPIC to standard output, one a line."""
+    if subscription is not None and isinstance(start, int):
+        raise UserError(
+            "A subscription starts at --from earliest or latest: to read from an offset, leave out "
+            "--subscription."
+        )
+    if subscription is None and _is_given(context, "kind"):
+        raise UserError("--type is that of a subscription: name one with --subscription.")
+    if output == "json":
+        form: Format = _as_json
+    else:
+        form = partial(_as_line, key_separator.encode() if print_key else None)
+    wishes = _Wishes(parse_topic(topic).full, start, count, subscription, kind, form)
+    copier = _Copier(wishes, sys.stdout.fileno())
+    received = run_async(
+        lambda: _consume(service_url, wishes, copier),
+        lambda error: say(error, service_url, "--service-url"),
+    )
+    if received is not None:
+        context.exit(128 + received)
+    if copier.skipped:
+        raise UserError(f"{copier.skipped} messages could not be read and were left out.")
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+# -- how a message looks
+
+
+def _as_line(separator: bytes | None, message: Message) -> bytes:
+    if separator is None:
+        return message.data
+    return (message.key_bytes or b"") + separator + message.data
+
+
+def _as_json(message: Message) -> bytes:
+    record: dict[str, object] = {
+        "topic": message.topic,
+        "offset": message.offset,
+        "id": str(message.message_id),
+        "key": message.key,
+        **_value(message.data),
+        "properties": dict(message.properties),
+        "publish_time_ms": message.publish_time_ms,
+        "event_time_ms": message.event_time_ms,
+        "redelivery_count": message.redelivery_count,
+    }
+    return json.dumps(record).encode()
+
+
+def _value(data: bytes) -> dict[str, str]:
+    try:
+        return {"value": data.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": b64encode(data).decode()}
+
+
+# -- from the topic to the output
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    topic: str
+    start: Position
+    count: int | None
+    subscription: str | None
+    kind: str
+    form: Format
+
+
+async def _consume(service_url: str, wishes: _Wishes, copier: "_Copier") -> int | None:
+    """Copy messages until there is a reason to end; if that is a signal, which."""
+    async with connect(service_url, limits=LIMITS) as client:
+        received = await until_signal(partial(copier.run, client))
+        if received is None:
+            if copier.consumer is not None:
+                await copier.consumer.flush_acks()
+        else:
+            with trio.move_on_after(_LEAVE_S):
+                await client.aclose()
+            client.abandon()
+    return received
+
+
+class _Copier:
+    """Writes what it receives."""
+
+    def __init__(self, wishes: _Wishes, output: int) -> None:
+        self._wishes = wishes
+        self._output = output
+        self.consumer: Consumer | None = None
+        self.skipped = 0
+
+    async def run(self, client: Client) -> None:
+        """Until everything is written that was wished for, or nobody reads any more."""
+        await check_reachable(client.service_url)
+        source = await self._open(client)
+        async with trio.open_nursery() as nursery:
+            if _tells_of_its_end(self._output):
+                nursery.start_soon(self._wait_unread, nursery.cancel_scope)
+            await self._copy(source)
+            nursery.cancel_scope.cancel()
+
+    async def _open(self, client: Client) -> Consumer | Reader:
+        wishes = self._wishes
+        if wishes.subscription is not None:
+            self.consumer = await client.subscribe(
+                wishes.topic,
+                wishes.subscription,
+                type=wishes.kind,
+                initial_position=str(wishes.start),
+            )
+            return self.consumer
+        if isinstance(wishes.start, int) and await client.partitions(wishes.topic):
+            raise UserError(
+                f"{wishes.topic} has partitions, and each counts for itself: to read from an "
+                f"offset, name one, as {wishes.topic}-partition-0."
+            )
+        return await client.create_reader(wishes.topic, start=wishes.start)
+
+    async def _copy(self, source: Consumer | Reader) -> None:
+        left = self._wishes.count
+        while left is None or left > 0:
+            count_max = _BATCH_MAX if left is None else min(left, _BATCH_MAX)
+            try:
+                messages = await source.receive_batch(count_max)
+            except CorruptMessageError as error:
+                self.skipped += 1
+                click.echo(f"left out: {error}", err=True)
+                continue
+            if not messages or not await self._write(messages):
+                return
+            if self.consumer is not None:
+                self.consumer.ack_nowait(messages)
+            if left is not None:
+                left -= len(messages)
+
+    async def _write(self, messages: list[Message]) -> bool:
+        """False if nobody reads any more.  In a thread: a slow reader must not stop us."""
+        form = self._wishes.form
+        data = b"".join([form(message) + b"\n" for message in messages])
+        try:
+            await trio.to_thread.run_sync(_write_all, self._output, data, abandon_on_cancel=True)
+        except BrokenPipeError:
+            return False
+        except OSError as error:
+            raise UserError(f"The messages cannot be written: {error.strerror}.") from error
+        return True
+
+    async def _wait_unread(self, scope: trio.CancelScope) -> None:
+        """The end of a pipe that is written to becomes readable when the other one is closed."""
+        await trio.lowlevel.wait_readable(self._output)
+        scope.cancel()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _tells_of_its_end(fd: int) -> bool:
+    return sys.platform == "linux" and stat.S_ISFIFO(os.fstat(fd).st_mode)

@@ -1,0 +1,38 @@
+"""How `daybook local` talks to the `daybook standalone` of a directory: lines of JSON.
+
+    -> {"command": "kill", "name": "broker-1"}
+    <- {"ok": true, "parts": [...]}       or  {"error": "one sentence"}
+
+over a Unix socket that only the user can open.  One request a connection; the answer comes when
+the order is carried out: `stop` when the part has ended, `start` when it is ready.
+"""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from clients.cli.directory import find_control_socket
+from clients.cli.errors import UserError
+
+COMMANDS = ("status", "kill", "stop", "start", "pause", "resume")
+
+
+def ask(directory: Path, command: str, name: str | None) -> list[dict[str, Any]]:
+    """Give an order, wait until it is carried out, return the parts it is about."""
+    path = find_control_socket(directory)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(str(path))
+            sock.sendall(json.dumps({"command": command, "name": name}).encode() + b"\n")
+            with sock.makefile("rb") as answers:
+                line = answers.readline()
+    except OSError as error:
+        raise UserError(f"No standalone cluster runs in {directory}: {error.strerror}.") from None
+    if not line:
+        raise UserError("The standalone cluster ended before it answered.")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise UserError(answer["error"])
+    parts: list[dict[str, Any]] = answer["parts"]
+    return parts

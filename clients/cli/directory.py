@@ -1,0 +1,136 @@
+"""The data directory of a standalone cluster: who may use it, and what stays the same in it.
+
+DIR/lock               held by the process that runs the cluster, and its pid
+DIR/standalone.json    the ports and the ZooKeeper of the cluster; bookies are known by theirs
+DIR/control.path       where the Unix socket for `daybook local` is
+DIR/conf/NAME.toml     the settings of the parts, written at every start
+DIR/logs/NAME.log
+DIR/zookeeper, DIR/bookie-N    their data
+"""
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.cli.errors import UserError
+
+FORMAT_VERSION = 1
+# A Unix socket's path may have 107 bytes on Linux, 103 on others.
+_SOCKET_PATH_BYTES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Two ports a part: what it is for, and HTTP."""
+
+    port: int
+    http_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a cluster remembers from one start to the next."""
+
+    zookeeper: str  # host:port of one that is not ours, else empty
+    zookeeper_port: int
+    bookies: tuple[Ports, ...]
+    brokers: tuple[Ports, ...]
+
+
+class Directory:
+    """A directory that is ours as long as we live.  From `open_directory`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def part(self, name: str) -> Path:
+        return self.path / name
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
+
+    def write_config(self, name: str, settings: Mapping[str, Any]) -> Path:
+        path = self.path / "conf" / f"{name}.toml"
+        # What JSON writes of these kinds of values is TOML, too.
+        lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items()]
+        path.write_text("# Written by daybook at every start.\n" + "".join(lines))
+        return path
+
+    def load(self) -> Saved | None:
+        file = self.path / "standalone.json"
+        if not file.exists():
+            return None
+        try:
+            found = json.loads(file.read_text())
+            if found["version"] != FORMAT_VERSION:
+                raise UserError(f"{file} was written by another version of daybook.")
+            return Saved(
+                zookeeper=found["zookeeper"],
+                zookeeper_port=found["zookeeper_port"],
+                bookies=tuple(Ports(**ports) for ports in found["bookies"]),
+                brokers=tuple(Ports(**ports) for ports in found["brokers"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file} cannot be read: {error!r}.") from error
+
+    def save(self, saved: Saved) -> None:
+        file = self.path / "standalone.json"
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps({"version": FORMAT_VERSION, **asdict(saved)}, indent=1) + "\n")
+        new.replace(file)
+
+    @contextmanager
+    def control_socket(self) -> Generator[Path]:
+        """The path for the socket; says in the directory where it is."""
+        direct = self.path / "control.sock"
+        if len(os.fsencode(direct)) <= _SOCKET_PATH_BYTES_MAX:
+            direct.unlink(missing_ok=True)
+            self._control_path().write_text(str(direct))
+            yield direct
+            direct.unlink(missing_ok=True)
+            return
+        with tempfile.TemporaryDirectory(prefix="daybook-") as short:
+            self._control_path().write_text(f"{short}/control.sock")
+            yield Path(short) / "control.sock"
+
+    def _control_path(self) -> Path:
+        return self.path / "control.path"
+
+
+def find_control_socket(directory: Path) -> Path:
+    try:
+        return Path((directory / "control.path").read_text())
+    except OSError:
+        raise UserError(f"No standalone cluster was ever started in {directory}.") from None
+
+
+@contextmanager
+def open_directory(path: Path) -> Generator[Directory]:
+    """Make the directory ours.  `UserError` if another process has it."""
+    path = path.absolute()
+    try:
+        for place in (path, path / "conf", path / "logs"):
+            place.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(f"{path} cannot be used: {error.strerror}.") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+            raise UserError(
+                f"{path} is in use by another daybook standalone (pid {pid}): stop that one, or"
+                " name another directory with --dir."
+            ) from None
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        yield Directory(path)
+    finally:
+        os.close(lock)

@@ -1,0 +1,233 @@
+"""`daybook ledgers`: ledgers as ZooKeeper and the bookies have them, past the brokers.
+
+    daybook ledgers list
+    daybook ledgers show 17
+    daybook ledgers read 17 --from 0 --to 9
+
+Reading never fences or recovers: whoever writes to the ledger does not notice, and nothing behind
+what is confirmed is shown.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from random import Random, SystemRandom
+
+import click
+import trio
+
+from bookie.errors import NoSuchEntryError, NoSuchLedgerError
+from bookie.ledger.catalog import Catalog
+from bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader, open_ledger_client
+from bookie.registry import LedgerPaths
+from clients.cli.entries import Description, describe
+from clients.cli.metadata import run_with_store
+from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.output import write_record, write_rows
+from wire.arena import ArenaPool
+from wire.clock import SystemClock
+from wire.entry import Entry
+from wire.metadata.store import MetadataStore
+from wire.outbox import Flusher
+from wire.tcp import TcpNetwork
+
+_LIST_COLUMNS = ("ledger", "state", "entries", "bytes", "quorums", "created", "holds")
+_FRAGMENT_COLUMNS = ("first_entry", "bookies")
+_READ_BYTES = 1 << 20
+_SHOWN_BYTES = 48
+_ROW = "{:>8}  {:>10}  {:>8}  {:>12}  {}"
+_entry_id = click.IntRange(min=0)
+_ledger_id = click.IntRange(0, (1 << 63) - 1)
+
+
+@click.group()
+def ledgers() -> None:
+    """List and read ledgers, straight from ZooKeeper and the bookies."""
+
+
+@ledgers.command(name="list")
+@zookeeper_options
+@output_option
+def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
+    """List the ledgers.  Entries and bytes are known of closed ones."""
+    rows = run_with_store(zookeeper, lambda store: _list(_catalog(store, root)))
+    write_rows(rows, _LIST_COLUMNS, output)
+
+
+@ledgers.command()
+@click.argument("ledger", type=_ledger_id)
+@zookeeper_options
+@output_option
+def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
+    """Show the metadata of a ledger, and which bookies hold it."""
+    metadata = run_with_store(zookeeper, lambda store: _metadata(_catalog(store, root), ledger))
+    custom = {key: value.decode(errors="replace") for key, value in metadata.custom.items()}
+    digest = metadata.digest_type
+    record = {
+        **_row(ledger, metadata),
+        "last_entry": metadata.last_entry_id if metadata.closed else None,
+        "digest": None if digest is None else digest.name,
+        "metadata_format": metadata.format_version,
+    }
+    if output == "json":
+        fragments = [
+            {"first_entry": fragment.first_entry_id, "bookies": fragment.ensemble}
+            for fragment in metadata.fragments
+        ]
+        write_record({**record, "fragments": fragments, "custom": custom}, output)
+        return
+    write_record({**record, **custom}, output)
+    click.echo()
+    rows = [
+        {"first_entry": fragment.first_entry_id, "bookies": " ".join(fragment.ensemble)}
+        for fragment in metadata.fragments
+    ]
+    write_rows(rows, _FRAGMENT_COLUMNS, output)
+
+
+@ledgers.command()
+@click.argument("ledger", type=_ledger_id)
+@click.option("--from", "first", metavar="E", type=_entry_id, default=0, show_default=True)
+@click.option("--to", "last", metavar="E", type=_entry_id, help="[default: the last confirmed one]")
+@zookeeper_options
+@output_option
+def read(
+    ledger: int, first: int, last: int | None, zookeeper: str, root: str, output: OutputFormat
+) -> None:
+    """Read entries, both ends included: a line for each.
+
+    As JSON it has the payload, in base64.
+    """
+    if last is not None and last < first:
+        raise click.BadParameter("it is before --from", param_hint="--to")
+    run_with_store(zookeeper, lambda store: _read(store, root, ledger, first, last, output))
+
+
+# -- metadata
+
+
+def _rng() -> Random:
+    return Random(SystemRandom().getrandbits(64))  # noqa: S311  nothing secret
+
+
+def _catalog(store: MetadataStore, root: str) -> Catalog:
+    return Catalog(store, LedgerPaths(root), _rng())
+
+
+async def _list(catalog: Catalog) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    async for ledger_id in catalog.list():
+        try:
+            stored = await catalog.read(ledger_id)
+        except NoSuchLedgerError:
+            continue  # deleted meanwhile
+        rows.append(_row(ledger_id, stored.metadata))
+    return rows
+
+
+async def _metadata(catalog: Catalog, ledger_id: int) -> LedgerMetadata:
+    return (await catalog.read(ledger_id)).metadata
+
+
+def _row(ledger_id: int, metadata: LedgerMetadata) -> dict[str, object]:
+    quorums, created_ms = metadata.quorums, metadata.created_ms
+    created = None
+    if created_ms is not None:
+        created = datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(timespec="seconds")
+    return {
+        "ledger": ledger_id,
+        "state": metadata.state.name,
+        "entries": metadata.last_entry_id + 1 if metadata.closed else None,
+        "bytes": metadata.length if metadata.closed else None,
+        "quorums": f"{quorums.ensemble}/{quorums.write}/{quorums.ack}",
+        "created": created,
+        "holds": _holds(metadata.custom),
+    }
+
+
+def _holds(custom: Mapping[str, bytes]) -> str | None:
+    """What a ledger is for, as far as it says so: a topic's log, or a cursor of it."""
+    log, cursor = custom.get("pulsar/managed-ledger"), custom.get("pulsar/cursor")
+    if log is None:
+        return None
+    name = log.decode(errors="replace")
+    return name if cursor is None else f"{name} cursor {cursor.decode(errors='replace')}"
+
+
+# -- entries
+
+
+async def _read(
+    store: MetadataStore, root: str, ledger_id: int, first: int, last: int | None, output: str
+) -> None:
+    metadata = await _metadata(_catalog(store, root), ledger_id)
+    async with trio.open_nursery() as nursery:
+        flusher = Flusher()
+        nursery.start_soon(flusher.run)
+        async with open_ledger_client(
+            store=store,
+            network=TcpNetwork(),
+            rng=_rng(),
+            clock=SystemClock(),
+            arenas=ArenaPool(),
+            flusher=flusher,
+            root=root,
+        ) as client:
+            reader = await _open(client, ledger_id, metadata)
+            await _write_entries(reader, first, last, output)
+        nursery.cancel_scope.cancel()
+
+
+async def _open(client: LedgerClient, ledger_id: int, metadata: LedgerMetadata) -> LedgerReader:
+    """Who may read the metadata has the password: it is in there."""
+    return await client.open(ledger_id, recover=False, password=metadata.password or b"")
+
+
+async def _write_entries(reader: LedgerReader, first: int, last: int | None, output: str) -> None:
+    newest = reader.last_add_confirmed
+    if first > newest and (first or last is not None):
+        why = "it is empty" if newest < 0 else f"the last one is {newest}"
+        raise NoSuchEntryError(reader.ledger_id, first, why)
+    last = newest if last is None else min(last, newest)
+    holds_messages = _holds_messages(reader.metadata.custom)
+    if output != "json":
+        click.echo(_ROW.format("entry", "bytes", "messages", "offset", "data"))
+    while first <= last:
+        for entry in await reader.read(first, last, max_bytes=_READ_BYTES):
+            description = describe(entry.payload) if holds_messages else Description()
+            show_entry = _as_json if output == "json" else _as_row
+            click.echo(show_entry(entry, description))
+            first = entry.entry_id + 1
+
+
+def _holds_messages(custom: Mapping[str, bytes]) -> bool:
+    return "pulsar/managed-ledger" in custom and "pulsar/cursor" not in custom
+
+
+def _as_row(entry: Entry, description: Description) -> str:
+    def text(value: object) -> str:
+        return "-" if value is None else str(value)
+
+    data = bytes(entry.payload[:_SHOWN_BYTES]) if description.data is None else description.data
+    return _ROW.format(
+        entry.entry_id,
+        len(entry.payload),
+        text(description.messages),
+        text(description.first_offset),
+        repr(data[:_SHOWN_BYTES])[2:-1],
+    )
+
+
+def _as_json(entry: Entry, description: Description) -> str:
+    return json.dumps(
+        {
+            "entry": entry.entry_id,
+            "lac": entry.lac,
+            "length": entry.length,
+            "messages": description.messages,
+            "first_offset": description.first_offset,
+            "publish_time_ms": description.publish_time_ms,
+            "payload": b64encode(entry.payload).decode(),
+        }
+    )

@@ -1,0 +1,47 @@
+"""What `daybook bookie` and `daybook broker` share: this process becomes the part.
+
+The options go through the environment, which the parts read over their settings file.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., object])
+_port = click.IntRange(0, 65535)
+_OPTIONS = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="A settings file (TOML).",
+    ),
+    click.option("--host", help="Where to listen."),
+    click.option("--advertised-host", help="What others connect to.  [default: the host]"),
+    click.option("--port", type=_port, help="0: any free one."),
+    click.option("--http-port", type=_port, help="Of metrics, health and admin; 0: any free one."),
+    click.option("--zookeeper", metavar="HOST:PORT,...", help="Where ZooKeeper is."),
+    click.option("--ledgers-root", help="Where ledgers are in ZooKeeper."),
+)
+
+
+def part_options(function: Function) -> Function:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def run_part(module: str, prefix: str, options: Mapping[str, object]) -> None:
+    """Does not return: signals and the exit code are the part's own."""
+    environ = dict(os.environ)
+    command = [sys.executable, "-P", "-m", module]  # -P: a `broker` in this directory is not ours
+    for name, value in options.items():
+        if name == "config" and value is not None:
+            command += ["--config", str(value)]
+        elif value is not None:
+            environ[prefix + name.upper()] = str(value)
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environ)  # noqa: S606  the part is a program of ours

@@ -1,0 +1,220 @@
+"""What a standalone cluster consists of: parts, ports, settings.  Decides; starts nothing."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.cli.directory import Directory, Ports, Saved
+from clients.cli.errors import UserError
+from clients.cli.ports import HOST, PortChooser
+from clients.cli.supervisor import Part
+from clients.cli.zookeeper import Server, find_server
+
+SERVICE_PORT = 6650
+ADMIN_PORT = 8080
+ZOOKEEPER_PORT = 2181
+_BOOKIE_PORT = 3181
+_BOOKIE_HTTP_PORT = 8000
+_BOOKIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asked for; None: as usual, or as it was."""
+
+    bookies: int | None
+    brokers: int
+    port: int | None
+    admin_port: int | None
+    zookeeper_port: int | None
+    zookeeper: str | None
+    zookeeper_home: Path | None
+    ephemeral: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is needed to start."""
+
+    parts: tuple[Part, ...]  # in the order in which they are shown
+    zookeeper: str
+    service_url: str
+    admin_url: str
+    saved: Saved
+
+
+def make_plan(wishes: Wishes, directory: Directory, environ: Mapping[str, str]) -> Plan:
+    """Decide, and write the settings of the parts.  `UserError` if it cannot be as wished."""
+    before = directory.load()
+    external = _external_zookeeper(wishes, before, directory)
+    count = _count_bookies(wishes, before, directory)
+    with PortChooser() as ports:
+        saved = Saved(
+            zookeeper=external,
+            zookeeper_port=0 if external else _zookeeper_port(wishes, before, ports),
+            brokers=tuple(_broker_ports(i, wishes, before, ports) for i in range(wishes.brokers)),
+            bookies=tuple(_bookie_ports(i, wishes, before, ports) for i in range(count)),
+        )
+    zookeeper = external or f"{HOST}:{saved.zookeeper_port}"
+    parts: list[Part] = []
+    if not external:
+        server = find_server(
+            directory.part("zookeeper"),
+            saved.zookeeper_port,
+            zookeeper_home=wishes.zookeeper_home,
+            environ=environ,
+        )
+        server.prepare()
+        parts.append(_zookeeper_part(server, directory, environ))
+    for index, its_ports in enumerate(saved.bookies):
+        parts.append(_bookie_part(index, its_ports, zookeeper, directory, environ))
+    for index, its_ports in enumerate(saved.brokers):
+        parts.append(_broker_part(index, its_ports, zookeeper, directory, environ))
+    addresses = ",".join(f"{HOST}:{broker.port}" for broker in saved.brokers)
+    return Plan(
+        parts=tuple(parts),
+        zookeeper=zookeeper,
+        service_url=f"pulsar://{addresses}",
+        admin_url=f"http://{HOST}:{saved.brokers[0].http_port}",
+        saved=saved,
+    )
+
+
+def _external_zookeeper(wishes: Wishes, before: Saved | None, directory: Directory) -> str:
+    if before is None:
+        return wishes.zookeeper or ""
+    if wishes.zookeeper not in (None, before.zookeeper):
+        theirs = before.zookeeper or "a ZooKeeper of its own"
+        raise UserError(f"The cluster in {directory.path} is known to {theirs}: leave --zookeeper.")
+    return before.zookeeper
+
+
+def _count_bookies(wishes: Wishes, before: Saved | None, directory: Directory) -> int:
+    known = 0 if before is None else len(before.bookies)
+    had = sum(directory.part(f"bookie-{number}").exists() for number in range(1, known + 1))
+    if wishes.bookies is not None and wishes.bookies < had:
+        raise UserError(
+            f"{had} bookies in {directory.path} have data: start with --bookies {had} or more."
+        )
+    return wishes.bookies or known or _BOOKIES
+
+
+def _zookeeper_port(wishes: Wishes, before: Saved | None, ports: PortChooser) -> int:
+    usual = 0 if wishes.ephemeral else ZOOKEEPER_PORT
+    if wishes.zookeeper_port is None and before is not None:
+        usual = before.zookeeper_port
+    port = usual if wishes.zookeeper_port is None else wishes.zookeeper_port
+    return ports.exactly(
+        port,
+        "ZooKeeper",
+        "choose another with --zookeeper-port (0: any), or use the ZooKeeper there is with"
+        " --zookeeper HOST:PORT",
+    )
+
+
+def _broker_ports(index: int, wishes: Wishes, before: Saved | None, ports: PortChooser) -> Ports:
+    if before is not None and index < len(before.brokers):
+        usual = before.brokers[index]
+    elif wishes.ephemeral:
+        usual = Ports(0, 0)
+    else:
+        usual = Ports(SERVICE_PORT + index, ADMIN_PORT + index)
+    if index == 0:
+        port = usual.port if wishes.port is None else wishes.port
+        http_port = usual.http_port if wishes.admin_port is None else wishes.admin_port
+        remedy = "choose another with {} (0: any)"
+        return Ports(
+            ports.exactly(port, "the service", remedy.format("--port")),
+            ports.exactly(http_port, "the admin interface", remedy.format("--admin-port")),
+        )
+    port = usual.port if not wishes.port else wishes.port + index
+    http_port = usual.http_port if not wishes.admin_port else wishes.admin_port + index
+    return Ports(ports.preferably(port), ports.preferably(http_port))
+
+
+def _bookie_ports(index: int, wishes: Wishes, before: Saved | None, ports: PortChooser) -> Ports:
+    if before is not None and index < len(before.bookies):
+        usual = before.bookies[index]
+    elif wishes.ephemeral:
+        usual = Ports(0, 0)
+    else:
+        usual = Ports(_BOOKIE_PORT + index, _BOOKIE_HTTP_PORT + index)
+    return Ports(ports.preferably(usual.port), ports.preferably(usual.http_port))
+
+
+def _zookeeper_part(server: Server, directory: Directory, environ: Mapping[str, str]) -> Part:
+    return Part(
+        name="zookeeper",
+        kind="zookeeper",
+        command=server.command,
+        log=directory.log("zookeeper"),
+        environ=environ,
+        facts={"address": f"{HOST}:{server.port}"},
+        probe=server.wait_ready,
+        exited=server.exited,
+    )
+
+
+def _bookie_part(
+    index: int, ports: Ports, zookeeper: str, directory: Directory, environ: Mapping[str, str]
+) -> Part:
+    name = f"bookie-{index + 1}"
+    settings = {
+        "directories": [str(directory.part(name))],
+        "host": HOST,
+        "port": ports.port,
+        "http_port": ports.http_port,
+        "zookeeper": zookeeper,
+        "exit_with_parent": True,
+    }
+    facts = {
+        "address": f"{HOST}:{ports.port}",
+        "http_url": f"http://{HOST}:{ports.http_port}",
+    }
+    return _python_part(name, "bookie", "bookie.server", settings, facts, directory, environ)
+
+
+def _broker_part(
+    index: int, ports: Ports, zookeeper: str, directory: Directory, environ: Mapping[str, str]
+) -> Part:
+    name = f"broker-{index + 1}"
+    settings = {
+        "name": name,
+        "host": HOST,
+        "port": ports.port,
+        "http_port": ports.http_port,
+        "zookeeper": zookeeper,
+        "exit_with_parent": True,
+    }
+    facts = {
+        "address": f"{HOST}:{ports.port}",
+        "service_url": f"pulsar://{HOST}:{ports.port}",
+        "admin_url": f"http://{HOST}:{ports.http_port}",
+    }
+    return _python_part(name, "broker", "broker", settings, facts, directory, environ)
+
+
+def _python_part(
+    name: str,
+    kind: str,
+    module: str,
+    settings: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    directory: Directory,
+    environ: Mapping[str, str],
+) -> Part:
+    config = directory.write_config(name, settings)
+    # -P: a directory called `broker` where the user happens to be is not ours.
+    command: Sequence[str] = [sys.executable, "-P", "-m", module, "--config", str(config)]
+    # Settings of a single bookie or broker in the environment are not meant for all of them.
+    single = f"DAYBOOK_{kind.upper()}_"
+    return Part(
+        name=name,
+        kind=kind,
+        command=lambda: command,
+        log=directory.log(name),
+        environ={k: v for k, v in environ.items() if not k.startswith(single)},
+        facts=facts,
+    )

@@ -1,0 +1,58 @@
+"""Which ports the parts of a standalone cluster use.
+
+The ports that a user types (service, admin, ZooKeeper) are exactly those asked for, or an error;
+those of the other parts are the usual ones if they are free.  Bookies are known by their ports, so
+these must not change once they have data.
+"""
+
+import socket
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from clients.cli.errors import UserError
+
+HOST = "127.0.0.1"
+
+
+class PortChooser:
+    """Keeps what it has chosen bound until the end of the block, so nothing is chosen twice."""
+
+    def __init__(self) -> None:
+        self._bound = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bound.close()
+
+    def exactly(self, port: int, part: str, remedy: str) -> int:
+        """That port, or a `UserError`; 0 is any."""
+        if not self._bind(port) and port:
+            raise UserError(f"Port {port} for {part} is taken: {remedy}.")
+        return port or self.any()
+
+    def preferably(self, port: int) -> int:
+        return port if port and self._bind(port) else self.any()
+
+    def any(self) -> int:
+        return self._bind(0)
+
+    def _bind(self, port: int) -> int:
+        """The port bound, 0 if it is taken."""
+        sock = self._bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        # As servers do it: connections that linger from the last run do not matter.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+            # Two sockets with that option may share a port until one of them listens.
+            sock.listen(1)
+        except OSError:
+            return 0
+        return int(sock.getsockname()[1])

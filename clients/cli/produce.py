@@ -1,0 +1,290 @@
+"""`daybook produce`: a message for each line of standard input, or of a file.
+
+    seq 1000 | daybook produce numbers
+    daybook produce orders --key-separator , orders.csv
+
+Lines are sent as they come; the program ends when all are stored.  The first line that cannot be
+stored ends it with exit code 1, and it says from which line on to send again.  On Ctrl-C what was
+read is still sent.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import click
+import trio
+
+from clients.cli.errors import UserError
+from clients.cli.options import service_url_option
+from clients.cli.run import run_async, until_signal
+from clients.cli.service import LIMITS, check_reachable, parse_topic, say
+from clients.python.client import Client, connect
+from clients.python.errors import BrokerError, Outcome, QueueFullError
+from clients.python.messages import MessageId
+from clients.python.producer import Producer
+
+_CHUNK_BYTES = 1 << 18
+_LINE_BYTES_MAX = 32 << 20  # no broker takes that much in one message
+_LEAVE_S = 5.0  # after Ctrl-C, for what was read
+_AHEAD_S = 0.002  # pauses are not made shorter than that
+_DEFAULT_DELAY_MS = 1.0
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), default="-")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="What is in front of the first TEXT in a line is the key; a line without it has none.",
+)
+@click.option(
+    "--property",
+    "properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A property of each message; may be repeated.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]),
+    default="none",
+    show_default=True,
+)
+@click.option(
+    "--batch-delay",
+    metavar="MS",
+    type=click.FloatRange(min=0),
+    default=_DEFAULT_DELAY_MS,
+    show_default=True,
+    help="How long a batch waits for more messages.",
+)
+@click.option(
+    "--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N a second."
+)
+@service_url_option
+@click.pass_context
+def produce(
+    context: click.Context,
+    topic: str,
+    file: str,
+    key_separator: str | None,
+    properties: Sequence[str],
+    compression: str,
+    batch_delay: float,
+    rate: float | None,
+    service_url: str,
+) -> None:
+    """Send each line of standard input, or of FILE, to TOPIC as a message."""
+    if key_separator == "":
+        raise click.BadParameter("it is empty", param_hint="--key-separator")
+    wishes = _Wishes(
+        parse_topic(topic).full,
+        key_separator.encode() if key_separator is not None else None,
+        _parse_properties(properties) or None,
+        compression,
+        batch_delay / 1000,
+        rate,
+    )
+    tally = _Tally()
+    with ExitStack() as stack:
+        if file == "-":
+            source = sys.stdin.fileno()
+        else:
+            source = os.open(file, os.O_RDONLY)
+            stack.callback(os.close, source)
+        received = run_async(
+            lambda: _produce(service_url, wishes, _LineReader(source), tally),
+            lambda error: say(error, service_url, "--service-url"),
+        )
+    click.echo(tally.summary(wishes.topic), err=True)
+    if tally.resolved < tally.taken or tally.failure is not None:
+        raise UserError(tally.complaint())
+    if received is not None:
+        context.exit(128 + received)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    topic: str
+    key_separator: bytes | None
+    properties: Mapping[str, str] | None  # None, where there are none, is the fast way
+    compression: str
+    batch_delay_s: float
+    rate: float | None
+
+
+def _parse_properties(given: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
+        found[name] = value
+    return found
+
+
+class _Tally:
+    """What became of the lines."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.stored = 0
+        self.bytes = 0
+        self.seconds = 0.0
+        self.failure: tuple[int, BrokerError] | None = None  # of the first line that has one
+        self.resolved = 0
+
+    def settle(self, line: int, message_id: MessageId | None, error: BrokerError | None) -> None:
+        self.resolved += 1
+        if error is None:
+            self.stored += 1
+        elif self.failure is None or line < self.failure[0]:
+            self.failure = line, error
+
+    def summary(self, topic: str) -> str:
+        rate = self.stored / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.stored:,} messages stored in {topic}: {self.bytes:,} bytes read, "
+            f"{self.seconds:.2f} s, {rate:,.0f} messages/s"
+        )
+
+    def complaint(self) -> str:
+        if self.failure is None:
+            return (
+                f"{self.taken - self.resolved} of {self.taken} lines were not confirmed in time: "
+                "they may be stored or not."
+            )
+        line, error = self.failure
+        doubt = "may not be" if error.outcome is Outcome.UNKNOWN else "was not"
+        return (
+            f"Line {line} {doubt} stored ({error}); of {self.taken} lines that were read "
+            f"{self.stored} are. Send again from there: tail -n +{line}."
+        )
+
+
+async def _produce(
+    service_url: str, wishes: _Wishes, source: "_LineReader", tally: _Tally
+) -> int | None:
+    """Send everything; the signal that ended it, if one did."""
+    began = trio.current_time()
+    async with connect(service_url, limits=LIMITS) as client:
+        received = await until_signal(partial(_send_all, client, wishes, source, tally))
+        if received is not None:
+            with trio.move_on_after(_LEAVE_S):
+                await client.aclose()
+            client.abandon()
+    tally.seconds = trio.current_time() - began
+    return received
+
+
+async def _send_all(client: Client, wishes: _Wishes, source: "_LineReader", tally: _Tally) -> None:
+    await check_reachable(client.service_url)
+    producer = await client.create_producer(
+        wishes.topic,
+        compression=wishes.compression,
+        batch_delay_s=wishes.batch_delay_s,
+    )
+    pace = _Pace(wishes.rate)
+    while tally.failure is None and (lines := await source.next()):
+        for line in lines:
+            if pace.is_ahead(tally.taken):
+                await pace.wait(tally.taken)
+            if not await _send(producer, line, wishes, tally):
+                break
+    await producer.flush()
+
+
+async def _send(producer: Producer, line: bytes, wishes: _Wishes, tally: _Tally) -> bool:
+    """Take one line on its way; False if there is no point in going on."""
+    number = tally.taken + 1
+    key, value = _split(line, wishes.key_separator)
+    while tally.failure is None:
+        try:
+            producer.send_nowait(
+                value,
+                key=key,
+                properties=wishes.properties,
+                on_result=partial(tally.settle, number),
+            )
+        except QueueFullError:
+            await producer.wait_room()
+            continue
+        except BrokerError as error:
+            tally.settle(number, None, error)
+        tally.taken = number
+        tally.bytes += len(line) + 1
+        return tally.failure is None
+    return False
+
+
+def _split(line: bytes, separator: bytes | None) -> tuple[str | bytes | None, bytes]:
+    """Key and value; an empty key is none."""
+    if separator is None:
+        return None, line
+    key, found, value = line.partition(separator)
+    if not found:
+        return None, line
+    if not key:
+        return None, value
+    try:
+        return key.decode(), value
+    except UnicodeDecodeError:
+        return key, value
+
+
+class _LineReader:
+    """Lines as they come, read in a thread: waiting for them keeps nobody from working."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = bytearray()  # a line whose end has not come
+        self._lines = 0
+
+    async def next(self) -> list[bytes]:
+        """At least one line, without its end; [] when there are no more."""
+        while chunk := await self._read():
+            if b"\n" not in chunk:
+                self._rest += chunk
+                if len(self._rest) > _LINE_BYTES_MAX:
+                    raise UserError(
+                        f"Line {self._lines + 1} is longer than any message may be: "
+                        f"{_LINE_BYTES_MAX >> 20} MB without a line break."
+                    )
+                continue
+            *lines, rest = (bytes(self._rest) + chunk).split(b"\n")
+            self._rest = bytearray(rest)
+            self._lines += len(lines)
+            return lines
+        last, self._rest = bytes(self._rest), bytearray()
+        return [last] if last else []
+
+    async def _read(self) -> bytes:
+        try:
+            return await trio.to_thread.run_sync(
+                os.read, self._fd, _CHUNK_BYTES, abandon_on_cancel=True
+            )
+        except OSError as error:
+            raise UserError(f"The lines cannot be read: {error.strerror}.") from error
+
+
+class _Pace:
+    """At most `rate` messages a second, from the first on."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._began = trio.current_time()
+
+    def is_ahead(self, sent: int) -> bool:
+        return self._rate is not None and self._due(sent) > trio.current_time() + _AHEAD_S
+
+    async def wait(self, sent: int) -> None:
+        await trio.sleep_until(self._due(sent))
+
+    def _due(self, sent: int) -> float:
+        assert self._rate is not None
+        return self._began + sent / self._rate

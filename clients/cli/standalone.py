@@ -1,0 +1,226 @@
+"""`daybook standalone`: ZooKeeper, bookies and brokers on this machine, as child processes.
+
+All parts start at the same time; those that need ZooKeeper or bookies wait for them.  When all say
+that they are ready, one line says so, to people or (`--output json`) to programs:
+
+    {"ready": true, "service_url": "pulsar://127.0.0.1:6650,127.0.0.1:6651", "admin_url": "http://..",
+     "zookeeper": "127.0.0.1:2181", "dir": "...", "socket": "...",
+     "brokers": [{"name": "broker-1", "pid": 1, "address": "..", "service_url": "..", ...}, ...],
+     "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...]}
+
+A part that dies is started again after a second.  Ctrl-C (or SIGTERM) stops brokers, then bookies,
+then ZooKeeper, so that nobody misses what it needs to end cleanly; a second one kills them all.
+"""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from clients.cli.control_server import serve_control
+from clients.cli.directory import Directory, open_directory
+from clients.cli.errors import UserError
+from clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
+from clients.cli.output import write_record
+from clients.cli.plan import ADMIN_PORT, SERVICE_PORT, ZOOKEEPER_PORT, Plan, Wishes, make_plan
+from clients.cli.supervisor import PartFailedError, Supervisor
+from wire.errors import ConnectionLostError
+from wire.tcp import TcpNetwork
+
+_START_TIMEOUT_S = 60.0
+_ZOOKEEPER_TIMEOUT_S = 5.0
+_STOP_ORDER = ("broker", "bookie", "zookeeper")
+_port = click.IntRange(0, 65000)
+
+
+@click.command()
+@click.option(
+    "--bookies", type=click.IntRange(1, 64), help="How many bookies.  [default: 3, or as it was]"
+)
+@click.option(
+    "--brokers", type=click.IntRange(1, 64), default=2, show_default=True, help="How many brokers."
+)
+@dir_option
+@click.option("--ephemeral", is_flag=True, help="Free ports, a temporary directory; no trace left.")
+@click.option("--port", type=_port, help=f"Of the first broker; 0: any.  [default: {SERVICE_PORT}]")
+@click.option(
+    "--admin-port", type=_port, help=f"HTTP of the first broker; 0: any.  [default: {ADMIN_PORT}]"
+)
+@click.option(
+    "--zookeeper-port", type=_port, help=f"Of our ZooKeeper; 0: any.  [default: {ZOOKEEPER_PORT}]"
+)
+@click.option("--zookeeper", metavar="HOST:PORT,...", help="Use this ZooKeeper, do not start one.")
+@click.option(
+    "--zookeeper-home",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run the ZooKeeper of this distribution.",
+)
+@output_option
+@click.pass_context
+def standalone(
+    context: click.Context,
+    bookies: int | None,
+    brokers: int,
+    directory: Path,
+    ephemeral: bool,
+    port: int | None,
+    admin_port: int | None,
+    zookeeper_port: int | None,
+    zookeeper: str | None,
+    zookeeper_home: Path | None,
+    output: OutputFormat,
+) -> None:
+    """Run a whole cluster on this machine until Ctrl-C."""
+    named = context.get_parameter_source("directory") is click.core.ParameterSource.COMMANDLINE
+    if ephemeral and named:
+        raise UserError("--ephemeral makes a directory of its own: leave out --dir.")
+    if zookeeper and (zookeeper_home or zookeeper_port is not None):
+        raise UserError("With --zookeeper none is started: leave out the other ZooKeeper options.")
+    wishes = Wishes(
+        bookies=bookies,
+        brokers=brokers,
+        port=port,
+        admin_port=admin_port,
+        zookeeper_port=zookeeper_port,
+        zookeeper=zookeeper,
+        zookeeper_home=zookeeper_home,
+        ephemeral=ephemeral,
+    )
+    with _place(directory, ephemeral) as place, open_directory(place) as opened:
+        plan = make_plan(wishes, opened, os.environ)
+        if plan.saved.zookeeper:
+            trio.run(_check_zookeeper, plan.saved.zookeeper)
+        opened.save(plan.saved)
+        failure = trio.run(_run, plan, opened, output)
+        if failure:
+            raise UserError(failure)
+
+
+@contextmanager
+def _place(directory: Path, ephemeral: bool) -> Generator[Path]:
+    if not ephemeral:
+        yield directory
+        return
+    temporary = tempfile.mkdtemp(prefix=f"{DEFAULT_DIRECTORY}-")
+    try:
+        yield Path(temporary)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+async def _check_zookeeper(hosts: str) -> None:
+    """An address where nobody listens is a mistake that deserves an answer at once."""
+    for host in hosts.partition("/")[0].split(","):
+        name, _, number = host.rpartition(":")
+        if not name or not number.isdigit():
+            raise UserError(f"--zookeeper: {host} is not HOST:PORT.")
+        with trio.move_on_after(_ZOOKEEPER_TIMEOUT_S):
+            try:
+                (await TcpNetwork().connect(name, int(number))).close()
+            except (ConnectionLostError, OSError):
+                continue
+            return
+    raise UserError(f"There is no ZooKeeper at {hosts}.")
+
+
+async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | None:
+    """Run until told to stop; return why it failed, if it did."""
+    supervisor = Supervisor(plan.parts, _report)
+    stop = trio.Event()
+    started = trio.current_time()
+    with directory.control_socket() as socket_path:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_signals, stop, supervisor)
+            nursery.start_soon(supervisor.run)
+            await nursery.start(serve_control, supervisor, socket_path)
+            failure = await _wait_ready(supervisor, stop)
+            if failure is None and not stop.is_set():
+                seconds = trio.current_time() - started
+                _announce(_ready_record(plan, supervisor, directory, socket_path), seconds, output)
+                await stop.wait()
+                _report("stopping")
+            await supervisor.stop(_STOP_ORDER)
+            nursery.cancel_scope.cancel()
+    return failure
+
+
+async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> str | None:
+    """Why it failed; None if all are ready, or we are to stop."""
+    failures: list[str] = []
+
+    async def wait() -> None:
+        try:
+            with trio.fail_after(_START_TIMEOUT_S):
+                await supervisor.wait_ready()
+        except PartFailedError as error:
+            failures.append(f"{error}.")
+        except trio.TooSlowError:
+            late = [k.part for k in supervisor.keepers.values() if k.state.value != "running"]
+            names = ", ".join(f"{part.name} (see {part.log})" for part in late)
+            failures.append(f"Not ready after {_START_TIMEOUT_S:g} s: {names}.")
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await stop.wait()
+        nursery.cancel_scope.cancel()
+    return failures[0] if failures else None
+
+
+async def _watch_signals(stop: trio.Event, supervisor: Supervisor) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async for _ in signals:
+            if stop.is_set():
+                _report("killing all parts")
+                supervisor.kill_now()
+            stop.set()
+
+
+def _ready_record(
+    plan: Plan, supervisor: Supervisor, directory: Directory, socket_path: Path
+) -> dict[str, Any]:
+    def parts(kind: str) -> list[dict[str, Any]]:
+        return [
+            {"name": k.part.name, "pid": k.pid, **k.part.facts}
+            for k in supervisor.keepers.values()
+            if k.part.kind == kind
+        ]
+
+    return {
+        "ready": True,
+        "service_url": plan.service_url,
+        "admin_url": plan.admin_url,
+        "zookeeper": plan.zookeeper,
+        "dir": str(directory.path),
+        "socket": str(socket_path),
+        "pid": os.getpid(),
+        "brokers": parts("broker"),
+        "bookies": parts("bookie"),
+    }
+
+
+def _announce(record: dict[str, Any], seconds: float, output: OutputFormat) -> None:
+    if output == "json":
+        click.echo(json.dumps(record))
+        return
+    click.echo(f"Daybook is ready ({seconds:.1f} s).  Ctrl-C stops it.\n")
+    rows = {
+        "service": record["service_url"],
+        "admin": record["admin_url"],
+        "zookeeper": record["zookeeper"],
+        "data": record["dir"],
+        "parts": f"daybook local status --dir {record['dir']}",
+    }
+    write_record(rows, output)
+
+
+def _report(what: str) -> None:
+    click.echo(f"daybook: {what}", err=True)

@@ -1,0 +1,292 @@
+"""Runs the parts of a cluster as child processes, and starts again those that die.
+
+    STARTING -> RUNNING <-> PAUSED            `pause`, `resume`
+       ^           | died
+       |           v
+       +------ RESTARTING                     after a second
+       +------ DOWN                           `kill` and `stop` lead here, only `start` away
+
+A part is RUNNING when it says so: with a line of JSON on its standard output, or by answering a
+probe.  One that cannot even start the first time is an error of the whole (`PartFailedError`);
+later failures are tried again for ever.
+"""
+
+import json
+import re
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+import trio
+
+from clients.cli.child import Child, describe_exit
+
+RESTART_DELAY_S = 1.0
+STOP_TIMEOUT_S = 30.0
+_LOG_BYTES_MAX = 16 << 20
+_LAST_WORDS_BYTES = 4096
+_REASON = re.compile(r'\bwhy=(?:"([^"]*)"|(\S+))')
+
+
+class PartFailedError(Exception):
+    """A part ended before it was ready, or did not get ready in time."""
+
+
+class PartState(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    RESTARTING = "restarting"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What to run."""
+
+    name: str
+    kind: str  # zookeeper, bookie or broker
+    command: Callable[[], Sequence[str]]
+    log: Path
+    environ: Mapping[str, str]
+    facts: Mapping[str, Any]  # addresses and URLs, for people and programs
+    probe: Callable[[], Awaitable[None]] | None = None  # returns when it is ready; None: it says so
+    exited: Callable[[int], None] = field(default=lambda code: None)
+
+
+class Keeper:
+    """Keeps one part running, or down."""
+
+    def __init__(self, part: Part, report: Callable[[str], None]) -> None:
+        self.part = part
+        self.state = PartState.STARTING
+        self.starts = 0
+        self.lock = trio.Lock()  # for whoever gives orders: one after the other
+        self._report = report
+        self._wanted = True
+        self._child: Child | None = None
+        self._changed = trio.Event()
+        self._failure: str | None = None
+        self._was_ready = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.part.name,
+            "state": self.state.value,
+            "pid": self.pid,
+            "restarts": max(0, self.starts - 1),
+            **self.part.facts,
+        }
+
+    # What an operator can do
+
+    async def wait_ready(self) -> None:
+        """`PartFailedError` if it ends instead."""
+        while self.state is not PartState.RUNNING:
+            if self._failure is not None:
+                raise PartFailedError(self._failure)
+            await self._changed.wait()
+
+    async def start(self) -> None:
+        if self.state in (PartState.DOWN, PartState.RESTARTING):
+            self._failure = None
+            self._wanted = True
+            self._set(PartState.STARTING)
+        await self.wait_ready()
+
+    async def kill(self) -> None:
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """Ask it to end; after `STOP_TIMEOUT_S`, do not ask."""
+        with trio.move_on_after(STOP_TIMEOUT_S):
+            await self._end(signal.SIGTERM)
+            return
+        self._report(f"{self.part.name} does not stop, and is killed")
+        await self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        if self.state is not PartState.RUNNING:
+            raise PartFailedError(f"{self.part.name} is {self.state.value}, not running")
+        self._signal(signal.SIGSTOP)
+        self._set(PartState.PAUSED)
+
+    def resume(self) -> None:
+        if self.state is not PartState.PAUSED:
+            raise PartFailedError(f"{self.part.name} is {self.state.value}, not paused")
+        self._signal(signal.SIGCONT)
+        self._set(PartState.RUNNING)
+
+    def kill_now(self) -> None:
+        self._wanted = False
+        self._signal(signal.SIGKILL)
+        self._wake()
+
+    async def _end(self, number: signal.Signals) -> None:
+        self._wanted = False
+        self._signal(number)
+        if self.state is PartState.PAUSED:
+            self._signal(signal.SIGCONT)
+        self._wake()
+        while self._child is not None or self.state is not PartState.DOWN:
+            await self._changed.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    # The part's life
+
+    async def run(self) -> None:
+        """For ever; cancelling it kills the part."""
+        while True:
+            while not self._wanted:
+                self._set(PartState.DOWN)
+                await self._changed.wait()
+            self._set(PartState.STARTING)
+            code = await self._run_once()
+            if self._wanted:
+                self._set(PartState.RESTARTING)
+                if self._was_ready:
+                    self._report(
+                        f"{self.part.name} ended ({describe_exit(code)}), starting it again"
+                        f" in {RESTART_DELAY_S:g} s"
+                    )
+                with trio.move_on_after(RESTART_DELAY_S):
+                    while self._wanted and self.state is PartState.RESTARTING:
+                        await self._changed.wait()
+
+    async def _run_once(self) -> int:
+        part = self.part
+        _rotate(part.log)
+        with part.log.open("ab") as log:
+            since = log.tell()
+            child = Child(
+                part.command(), output=log, pipe_stdout=part.probe is None, environ=part.environ
+            )
+        self._child = child
+        self._failure = None
+        self.starts += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                if part.probe is None:
+                    nursery.start_soon(self._listen, child.open_stdout())
+                else:
+                    nursery.start_soon(self._probe, part.probe)
+                code = await child.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._child = None
+            if child.exit_code is None:
+                child.send_signal(signal.SIGKILL)
+        part.exited(code)
+        if self.state is PartState.STARTING:
+            words = last_words(part.log, since) or describe_exit(code)
+            self._failure = f"{part.name} did not start: {words}"
+        return code
+
+    async def _probe(self, probe: Callable[[], Awaitable[None]]) -> None:
+        await probe()
+        self._ready()
+
+    async def _listen(self, stdout: trio.lowlevel.FdStream) -> None:
+        """Wait for the line that says that it is ready; all that it says goes into its log."""
+        line = bytearray()
+        async with stdout:
+            async for chunk in stdout:
+                with self.part.log.open("ab") as log:
+                    log.write(chunk)
+                if self.state is PartState.STARTING:
+                    line += chunk
+                    *lines, line = line.split(b"\n")
+                    if any(_says_ready(one) for one in lines):
+                        self._ready()
+
+    def _ready(self) -> None:
+        if self.state is PartState.STARTING:
+            self._was_ready = True
+            self._set(PartState.RUNNING)
+
+    def _set(self, state: PartState) -> None:
+        if state is not self.state:
+            self.state = state
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class Supervisor:
+    """All parts of a cluster; groups of kinds start together and stop one after the other."""
+
+    def __init__(self, parts: Sequence[Part], report: Callable[[str], None]) -> None:
+        self.keepers = {part.name: Keeper(part, report) for part in parts}
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for keeper in self.keepers.values():
+                nursery.start_soon(keeper.run)
+
+    async def wait_ready(self) -> None:
+        """All are RUNNING; `PartFailedError` as soon as one has failed."""
+        failures: list[PartFailedError] = []
+
+        async def wait(keeper: Keeper) -> None:
+            try:
+                await keeper.wait_ready()
+            except PartFailedError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for keeper in self.keepers.values():
+                nursery.start_soon(wait, keeper)
+        if failures:
+            raise failures[0]
+
+    async def stop(self, kinds: Sequence[str]) -> None:
+        """Stop the parts, kind by kind, those of one kind at the same time."""
+        for kind in kinds:
+            async with trio.open_nursery() as nursery:
+                for keeper in self.keepers.values():
+                    if keeper.part.kind == kind:
+                        nursery.start_soon(keeper.stop)
+
+    def kill_now(self) -> None:
+        for keeper in self.keepers.values():
+            keeper.kill_now()
+
+
+def last_words(log: Path, since: int = 0) -> str:
+    """What the last line that says something says; of a structured one, the reason in it."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(since, log.stat().st_size - _LAST_WORDS_BYTES))
+        for line in reversed(file.read().decode(errors="replace").splitlines()):
+            if line.strip():
+                reason = _REASON.search(line)
+                return (reason[1] or reason[2]) if reason else line.strip()
+    return ""
+
+
+def _says_ready(line: bytes | bytearray) -> bool:
+    try:
+        said: object = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and cast("dict[str, object]", said).get("ready") is True
+
+
+def _rotate(log: Path) -> None:
+    """Keep the logs of a part that runs for long within two files."""
+    with suppress(OSError):
+        if log.stat().st_size > _LOG_BYTES_MAX:
+            log.replace(log.with_name(f"{log.name}.1"))

@@ -1,0 +1,138 @@
+"""`daybook topics`: create topics, list them, look at them, delete them.  Over the admin REST."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from clients.cli.errors import UserError
+from clients.cli.options import OutputFormat, admin_url_option, output_option
+from clients.cli.output import write_record, write_rows
+from clients.cli.run import run_async
+from clients.cli.service import parse_namespace, parse_topic, say
+from clients.python.admin import Admin
+from clients.python.errors import AdminError
+from wire.topics import TopicName
+
+T = TypeVar("T")
+_TIMEOUT_S = 30.0
+_IN_USE = 412
+_SUBSCRIPTION_COLUMNS = ("subscription", "type", "consumers", "backlog", "unacknowledged")
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, look at and delete topics.
+
+    A topic is NAME, which is short for persistent://public/default/NAME.
+    """
+
+
+@topics.command()
+@click.argument("name")
+@click.option(
+    "--partitions", type=click.IntRange(1), help="Make a partitioned topic.  [default: none]"
+)
+@admin_url_option
+@output_option
+def create(name: str, partitions: int | None, admin_url: str, output: OutputFormat) -> None:
+    """Create a topic."""
+    topic = parse_topic(name).full
+    _ask(admin_url, lambda admin: admin.create_topic(topic, partitions=partitions or 0))
+    write_record({"topic": topic, "partitions": partitions or 0}, output)
+
+
+@topics.command(name="list")
+@click.option("--namespace", default="public/default", show_default=True)
+@admin_url_option
+@output_option
+def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
+    """List the topics of a namespace; partitions are counted."""
+    namespace = parse_namespace(namespace)
+    names = _ask(admin_url, lambda admin: admin.topics(namespace))
+    found = Counter[str]()
+    for name in names:
+        topic = TopicName.parse(name)
+        found[topic.base.full] += topic.partition >= 0
+    none = 0 if output == "json" else None
+    rows = [{"topic": topic, "partitions": found[topic] or none} for topic in sorted(found)]
+    write_rows(rows, ("topic", "partitions"), output)
+
+
+@topics.command()
+@click.argument("name")
+@admin_url_option
+@output_option
+def stats(name: str, admin_url: str, output: OutputFormat) -> None:
+    """Show what goes through a topic, and its subscriptions.
+
+    As JSON: everything that the broker says.
+    """
+    topic = parse_topic(name).full
+    found: dict[str, Any] = _ask(admin_url, lambda admin: admin.stats(topic))
+    if output == "json":
+        write_record(found, output)
+        return
+    write_record(_summary(topic, found), output)
+    subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
+    if subscriptions:
+        click.echo()
+        rows = [_subscription(name, subscriptions[name]) for name in sorted(subscriptions)]
+        write_rows(rows, _SUBSCRIPTION_COLUMNS, output)
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also with producers, consumers and subscriptions.")
+@admin_url_option
+@output_option
+def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None:
+    """Delete a topic, with its messages."""
+    topic = parse_topic(name).full
+
+    async def ask(admin: Admin) -> None:
+        try:
+            await admin.delete_topic(topic, force=force)
+        except AdminError as error:
+            if error.status != _IN_USE or force:
+                raise
+            raise UserError(f"{error}: --force deletes it all the same.") from error
+
+    _ask(admin_url, ask)
+    write_record({"deleted": topic}, output)
+
+
+def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]]) -> T:
+    async def ask() -> T:
+        return await question(Admin(admin_url, timeout_s=_TIMEOUT_S))
+
+    return run_async(ask, lambda error: say(error, admin_url, "--admin-url"))
+
+
+def _summary(topic: str, found: Mapping[str, Any]) -> dict[str, object]:
+    return {
+        "topic": topic,
+        "partitions": len(found.get("partitions", {})) or None,
+        "producers": len(found.get("publishers", [])),
+        "messages in": found.get("msgInCounter"),
+        "messages/s in": _rate(found.get("msgRateIn")),
+        "bytes/s in": _rate(found.get("msgThroughputIn")),
+        "messages/s out": _rate(found.get("msgRateOut")),
+        "bytes/s out": _rate(found.get("msgThroughputOut")),
+        "stored bytes": found.get("storageSize"),
+    }
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.1f}"
+
+
+def _subscription(name: str, found: Mapping[str, Any]) -> dict[str, object]:
+    return {
+        "subscription": name,
+        "type": found.get("type") or None,
+        "consumers": len(found.get("consumers", [])),
+        "backlog": found.get("msgBacklog"),
+        "unacknowledged": found.get("unackedMessages"),
+    }

@@ -1,0 +1,21 @@
+"""`daybook version`."""
+
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+
+import click
+
+from clients.cli.options import OutputFormat, output_option
+from clients.cli.output import write_record
+
+
+@click.command()
+@output_option
+def version(output: OutputFormat) -> None:
+    """Say which version this is."""
+    try:
+        daybook = installed_version("daybook-mq")
+    except PackageNotFoundError:
+        daybook = "not installed"  # run from a source tree
+    write_record({"daybook": daybook, "python": platform.python_version()}, output)

@@ -1,0 +1,231 @@
+"""A ZooKeeper server as a child process, from the jars that PySpark ships or from a distribution.
+
+This module says what to run and whether it is ready; starting and watching it is the business of
+the supervisor.  The server listens on the loopback interface only.
+
+Every transaction is on disk before it is answered (ZooKeeper's default stays on), snapshots are
+small and old ones purged.  The heap is small, as the tree is: 64 MB hold some 100,000 records.
+The classes that it loads are archived on the first clean exit (`exited`), which saves 40 %
+of the time to start; from Java 19 on, Java does that by itself.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from zlib import crc32
+
+import trio
+
+from clients.cli.errors import UserError
+from wire.errors import ConnectionLostError
+from wire.tcp import TcpNetwork
+
+JAVA_VERSION_MIN = 17
+_AUTO_ARCHIVE_JAVA_VERSION = 19
+TICK_MS = 500
+HEAP_MB = 64
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_JARS = (
+    *("zookeeper-[0-9]*.jar", "zookeeper-jute-*.jar", "metrics-core-*.jar", "snappy-java-*.jar"),
+    *("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-impl-*.jar"),
+)
+_ASK_TIMEOUT_S = 1.0
+_READY_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    path: str
+    version: str
+
+    @property
+    def major(self) -> int:
+        """8 of "1.8.0_392", 17 of "17.0.15"."""
+        numbers = [int(number) for number in re.findall(r"\d+", self.version)[:2]]
+        return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """All that is decided about a server before it runs."""
+
+    java: Java
+    class_path: tuple[str, ...]
+    directory: Path
+    port: int
+
+    @property
+    def archive(self) -> Path:
+        """Another Java or other jars need another archive."""
+        key = crc32("\0".join([self.java.version, *self.class_path]).encode())
+        return self.directory / f"classes-{key:08x}.jsa"
+
+    @property
+    def new_archive(self) -> Path:
+        return self.archive.with_suffix(".new")
+
+    def command(self) -> list[str]:
+        return [
+            self.java.path,
+            f"-Xmx{HEAP_MB}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Xlog:cds=error,cds+dynamic=error",  # which classes an archive cannot hold
+            "-Djava.awt.headless=true",
+            "-Dzookeeper.jmx.log4j.disable=true",
+            "-Dlog4j2.disableJmx=true",
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            *self._archive_options(),
+            *("-cp", os.pathsep.join(self.class_path), _MAIN),
+            str(self.directory / "zoo.cfg"),
+        ]
+
+    def _archive_options(self) -> list[str]:
+        # An archive that does not fit is no error: Java starts without it.
+        if self.java.major >= _AUTO_ARCHIVE_JAVA_VERSION:
+            return ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={self.archive}"]
+        if self.archive.exists():
+            return [f"-XX:SharedArchiveFile={self.archive}"]
+        return [f"-XX:ArchiveClassesAtExit={self.new_archive}"]
+
+    def prepare(self) -> None:
+        """Write what the server reads at its start."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "zoo.cfg").write_text(_zoo_cfg(self.directory / "data", self.port))
+        (self.directory / "log4j2.properties").write_text(_LOG4J)
+
+    def exited(self, code: int) -> None:
+        """Java writes the archive when it is asked to end; only then is it whole."""
+        if code == 128 + signal.SIGTERM and self.new_archive.exists():
+            for old in self.directory.glob("classes-*.jsa"):
+                old.unlink()
+            self.new_archive.rename(self.archive)
+
+    async def wait_ready(self) -> None:
+        while not await is_serving("127.0.0.1", self.port):  # noqa: ASYNC110  another process
+            await trio.sleep(_READY_POLL_S)
+
+
+def find_server(
+    directory: Path, port: int, *, zookeeper_home: Path | None, environ: Mapping[str, str]
+) -> Server:
+    """Decide what to run.  `UserError` if Java or the jars are missing."""
+    java = find_java(environ)
+    return Server(java, find_jars(zookeeper_home), directory.absolute(), port)
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """The first Java that is new enough: in JAVA_HOME, then on the PATH."""
+    home = environ.get("JAVA_HOME", "")
+    candidates = [shutil.which("java", path=str(Path(home) / "bin"))] if home else []
+    candidates.append(shutil.which("java", path=environ.get("PATH", "")))
+    found = [java for path in candidates if path and (java := _examine(Path(path)))]
+    for java in found:
+        if java.major >= JAVA_VERSION_MIN:
+            return java
+    seen = f" (found only Java {found[0].version})" if found else ""
+    raise UserError(
+        f"ZooKeeper needs Java {JAVA_VERSION_MIN} or newer{seen}: install a headless JRE (Debian: "
+        "apt install default-jre-headless) or set JAVA_HOME, or use a running ZooKeeper with "
+        "--zookeeper HOST:PORT."
+    )
+
+
+def _examine(path: Path) -> Java | None:
+    """Asking a Java for its version takes 0.1 s, reading it from its release file nothing."""
+    release = path.resolve().parent.parent / "release"
+    try:
+        text = release.read_text(errors="replace")
+    except OSError:
+        text = ""
+    match = re.search(r'^JAVA_VERSION="([^"]*\d[^"]*)"', text, re.MULTILINE)
+    if match is None:
+        try:
+            asked = subprocess.run(
+                [path, "-version"], capture_output=True, text=True, timeout=20, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        match = re.search(r'version "([^"]*\d[^"]*)"', asked.stderr + asked.stdout)
+    return None if match is None else Java(str(path), match[1])
+
+
+def find_jars(zookeeper_home: Path | None) -> tuple[str, ...]:
+    if zookeeper_home is not None:
+        home = zookeeper_home.absolute()
+        jars = sorted(home.glob("lib/*.jar")) or sorted(home.glob("*.jar"))
+        if not any(jar.match("zookeeper-[0-9]*.jar") for jar in jars):
+            raise UserError(f"There is no ZooKeeper distribution in {home}: no zookeeper-*.jar.")
+        return (*(str(jar) for jar in jars), str(home / "conf"))
+    spec = find_spec("pyspark")
+    locations = (spec.submodule_search_locations if spec else None) or []
+    jars = [
+        jar for place in locations for p in _JARS for jar in sorted(Path(place).glob(f"jars/{p}"))
+    ]
+    if len(jars) < len(_JARS):
+        raise UserError(
+            "ZooKeeper's jars were not found: pip install 'daybook-mq[standalone]', or name a "
+            "distribution with --zookeeper-home, or a running ZooKeeper with --zookeeper HOST:PORT."
+        )
+    return tuple(str(jar) for jar in jars)
+
+
+async def is_serving(host: str, port: int) -> bool:
+    """Whether a ZooKeeper there says that it is well.  It must allow the command `ruok`."""
+    with trio.move_on_after(_ASK_TIMEOUT_S):
+        try:
+            stream = await TcpNetwork().connect(host, port)
+        except ConnectionLostError:
+            return False
+        try:
+            stream.try_send([b"ruok"])
+            answer = bytearray(4)
+            view, got = memoryview(answer), 0
+            while got < len(answer):
+                await stream.wait_readable()
+                count = stream.try_recv_into(view[got:])
+                if count == 0:
+                    return False
+                got += count or 0
+            return bytes(answer) == b"imok"
+        except ConnectionLostError:
+            return False
+        finally:
+            stream.close()
+    return False
+
+
+def _zoo_cfg(data: Path, port: int) -> str:
+    return f"""\
+# Written by daybook at every start.
+tickTime={TICK_MS}
+maxSessionTimeout=60000
+dataDir={data}
+clientPort={port}
+clientPortAddress=127.0.0.1
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=ruok,srvr
+preAllocSize=4096
+snapCount=20000
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
+
+
+_LOG4J = """\
+status=error
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ISO8601} %p %c{1} %m%n
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+"""

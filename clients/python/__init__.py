@@ -1,0 +1,21 @@
+"""The Python client.  `daybook` re-exports what applications need of it.
+
+    client.py             connect, ask, open producers, consumers and readers
+    producer.py           messages to a topic or its partitions
+    consumer.py           messages of a topic or its partitions, acknowledged; what readers share
+    reader.py             messages from any place on, without a subscription
+    messages.py           a message, its id, its offset
+    blocking.py           the same for code without trio; portal.py is the thread behind it
+    admin.py              what an administrator does, over HTTP (http.py); blocking_admin.py
+    errors.py             what goes wrong: did it take effect, what helps
+    limits.py             how much, how long
+
+Behind these:
+
+    link.py               one producer or consumer of one topic, kept attached to its broker
+    topic_producer.py     ... batches, the queue of sends, receipts
+    topic_consumer.py     ... permits, deliveries, seeks; entries.py, acknowledger.py, positions.py
+    lookup.py, pool.py    which broker, and the connections to brokers
+    connection.py         one connection: requests, answers, keep-alive
+    protocol/             the rules, pure: batching, sends, acks, permits, routing, retry
+"""

@@ -1,0 +1,302 @@
+"""What an administrator does: topics, subscriptions, namespaces, over the brokers' REST interface.
+
+    admin = daybook.admin.Admin("http://localhost:8080")
+    await admin.create_topic("orders", partitions=4)
+    print(await admin.stats("orders-partition-0"))
+
+Any broker takes any request: one that another broker has to carry out is redirected there.  A
+request that did not reach one broker goes to the next; one that was sent and not answered is in
+doubt, and only questions are asked again.  Answers are JSON as Pulsar has it, as Python objects.
+"""
+
+import json
+from random import Random, SystemRandom
+from typing import Any, TypeAlias, cast
+from urllib.parse import urlencode, urlsplit
+
+from clients.python.client import topic_name
+from clients.python.errors import (
+    AdminError,
+    BrokerError,
+    ConnectionLostError,
+    RequestTimedOutError,
+    UnavailableError,
+    admin_error,
+)
+from clients.python.http import HttpResponse, http_request
+from clients.python.messages import LATEST, MessageId
+from clients.python.positions import parse_start
+from wire.messages.registry import signed
+from wire.tcp import TcpNetwork
+from wire.topics import TopicName, url_encode
+from wire.transport import Network
+
+Json: TypeAlias = Any
+_PORT = 8080
+_REDIRECTS_MAX = 8
+_REDIRECTS = (301, 302, 307, 308)
+
+
+class Admin:
+    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between."""
+
+    def __init__(
+        self,
+        admin_url: str,
+        *,
+        network: Network | None = None,
+        rng: Random | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._addresses = _parse_admin_url(admin_url)
+        rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
+        self._first = rng.randrange(len(self._addresses))
+        self._network = network or TcpNetwork()
+        self._timeout_s = timeout_s
+
+    # -- tenants and namespaces
+
+    async def tenants(self) -> list[str]:
+        return list(await self._get("/admin/v2/tenants"))
+
+    async def create_tenant(self, tenant: str, clusters: list[str]) -> None:
+        body = {"adminRoles": [], "allowedClusters": clusters}
+        await self._do("PUT", f"/admin/v2/tenants/{url_encode(tenant)}", body)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await self._do("DELETE", f"/admin/v2/tenants/{url_encode(tenant)}")
+
+    async def clusters(self) -> list[str]:
+        return list(await self._get("/admin/v2/clusters"))
+
+    async def namespaces(self, tenant: str = "public") -> list[str]:
+        return list(await self._get(f"/admin/v2/namespaces/{url_encode(tenant)}"))
+
+    async def create_namespace(self, namespace: str) -> None:
+        await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}")
+
+    async def delete_namespace(self, namespace: str) -> None:
+        await self._do("DELETE", f"/admin/v2/namespaces/{_namespace(namespace)}")
+
+    async def policies(self, namespace: str) -> Json:
+        return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}")
+
+    async def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
+        """How long acknowledged messages stay; -1 is without end."""
+        body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+        await self._do("POST", f"/admin/v2/namespaces/{_namespace(namespace)}/retention", body)
+
+    async def bundles(self, namespace: str) -> Json:
+        return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
+
+    async def unload_namespace(self, namespace: str) -> None:
+        await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}/unload")
+
+    # -- topics
+
+    async def topics(self, namespace: str = "public/default") -> list[str]:
+        """The full names of the persistent topics, partitions one by one."""
+        return list(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}"))
+
+    async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
+        return list(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
+
+    async def create_topic(self, topic: str, *, partitions: int = 0) -> None:
+        """Create a topic; with `partitions`, a partitioned one."""
+        if partitions:
+            await self._do("PUT", f"{_path(topic)}/partitions", partitions)
+        else:
+            await self._do("PUT", _path(topic))
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 if it is not partitioned."""
+        return int((await self._get(f"{_path(topic)}/partitions"))["partitions"])
+
+    async def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let a partitioned topic have `partitions`, which is more than it has."""
+        await self._do("POST", f"{_path(topic)}/partitions", partitions)
+
+    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic, partitioned or not.  `force`: with producers and subscriptions."""
+        path = f"{_path(topic)}/partitions" if await self.partitions(topic) else _path(topic)
+        await self._do("DELETE", path, query={"force": force})
+
+    async def unload_topic(self, topic: str) -> None:
+        """Let its broker close it; it opens again when it is asked for."""
+        await self._do("PUT", f"{_path(topic)}/unload")
+
+    async def terminate_topic(self, topic: str) -> MessageId:
+        """Let nothing be added any more; returns the last message."""
+        return _message_id(await self._do("POST", f"{_path(topic)}/terminate"))
+
+    async def stats(self, topic: str) -> Json:
+        """What goes through a topic now; of a partitioned one the sum, with `partitions`."""
+        if await self._is_partitioned(topic):
+            query = {"perPartition": True}
+            return await self._get(f"{_path(topic)}/partitioned-stats", query)
+        return await self._get(f"{_path(topic)}/stats")
+
+    async def internal_stats(self, topic: str) -> Json:
+        """Ledgers and cursors of a topic."""
+        if await self._is_partitioned(topic):
+            return await self._get(f"{_path(topic)}/partitioned-internalStats")
+        return await self._get(f"{_path(topic)}/internalStats")
+
+    async def last_message_id(self, topic: str) -> MessageId:
+        return _message_id(await self._get(f"{_path(topic)}/lastMessageId"))
+
+    async def lookup(self, topic: str) -> Json:
+        """Which broker serves a topic: its URLs."""
+        name = topic_name(topic)
+        return await self._get(
+            f"/lookup/v2/topic/{name.domain}/{_namespace(name.namespace)}/{name.encoded}"
+        )
+
+    # -- subscriptions
+
+    async def subscriptions(self, topic: str) -> list[str]:
+        return list(await self._get(f"{_path(topic)}/subscriptions"))
+
+    async def create_subscription(
+        self, topic: str, subscription: str, *, start: MessageId | str = LATEST
+    ) -> None:
+        """Create one that starts at `earliest`, `latest` or a message."""
+        await self._do("PUT", _subscription(topic, subscription), _place(start))
+
+    async def delete_subscription(
+        self, topic: str, subscription: str, *, force: bool = False
+    ) -> None:
+        await self._do("DELETE", _subscription(topic, subscription), query={"force": force})
+
+    async def skip_all(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything."""
+        await self._do("POST", f"{_subscription(topic, subscription)}/skip_all")
+
+    async def reset_subscription(
+        self, topic: str, subscription: str, start: MessageId | str
+    ) -> None:
+        """Move it to `earliest`, `latest` or a message; its consumers start there again."""
+        await self._do("POST", f"{_subscription(topic, subscription)}/resetcursor", _place(start))
+
+    async def reset_subscription_to_time(
+        self, topic: str, subscription: str, publish_time_ms: int
+    ) -> None:
+        path = f"{_subscription(topic, subscription)}/resetcursor/{publish_time_ms}"
+        await self._do("POST", path)
+
+    # -- brokers
+
+    async def brokers(self) -> list[str]:
+        return list(await self._get("/admin/v2/brokers"))
+
+    async def leader_broker(self) -> Json:
+        return await self._get("/admin/v2/brokers/leaderBroker")
+
+    async def check_health(self) -> None:
+        """Raises if a broker says that it is not well."""
+        await self._get("/admin/v2/brokers/health")
+
+    # -- its inside
+
+    async def _is_partitioned(self, topic: str) -> bool:
+        return topic_name(topic).partition < 0 and await self.partitions(topic) > 0
+
+    async def _get(self, path: str, query: dict[str, bool] | None = None) -> Json:
+        return await self._do("GET", path, query=query)
+
+    async def _do(
+        self, method: str, path: str, body: Json = None, query: dict[str, bool] | None = None
+    ) -> Json:
+        """Ask one broker after the other, as far as that cannot do something twice."""
+        target = path
+        if query:
+            target += "?" + urlencode({name: str(value).lower() for name, value in query.items()})
+        data = None if body is None else json.dumps(body).encode()
+        failure: BrokerError | None = None
+        for index in range(len(self._addresses)):
+            host, port = self._addresses[(self._first + index) % len(self._addresses)]
+            try:
+                return _answer(await self._ask(host, port, method, target, data))
+            except UnavailableError as error:
+                failure = error
+            except (ConnectionLostError, RequestTimedOutError) as error:
+                if method != "GET":
+                    raise
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _ask(
+        self, host: str, port: int, method: str, target: str, data: bytes | None
+    ) -> HttpResponse:
+        for _ in range(_REDIRECTS_MAX):
+            response = await http_request(
+                self._network, host, port, method, target, data, timeout_s=self._timeout_s
+            )
+            location = response.headers.get("location")
+            if response.status not in _REDIRECTS or location is None:
+                return response
+            parts = urlsplit(location)
+            host, port = parts.hostname or host, parts.port or port
+            target = parts.path + (f"?{parts.query}" if parts.query else "")
+        raise AdminError(508, "brokers send the request round in circles")
+
+
+def _answer(response: HttpResponse) -> Json:
+    body = response.body
+    try:
+        answer: Json = json.loads(body) if body else None
+    except ValueError:
+        answer = body.decode(errors="replace")  # Some answers are plain text.
+    if response.status >= 400:
+        reason: object = answer
+        if isinstance(answer, dict):
+            reason = cast("dict[str, object]", answer).get("reason")
+        raise admin_error(response.status, str(reason or "no reason was given"))
+    return answer
+
+
+def _parse_admin_url(url: str) -> list[tuple[str, int]]:
+    """The addresses in an admin URL.  Raises ValueError."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "http" or not rest:
+        raise ValueError(f"an admin URL begins with http://: {url!r}")
+    addresses: list[tuple[str, int]] = []
+    for part in rest.rstrip("/").split(","):
+        parts = urlsplit(f"//{part.strip()}")
+        if not parts.hostname or parts.path:
+            raise ValueError(f"not an address of a broker: {part!r} in {url!r}")
+        addresses.append((parts.hostname, parts.port or _PORT))
+    return addresses
+
+
+def _namespace(namespace: str) -> str:
+    return "/".join(url_encode(part) for part in namespace.split("/"))
+
+
+def _path(topic: str | TopicName) -> str:
+    name = topic_name(topic) if isinstance(topic, str) else topic
+    return f"/admin/v2/{name.domain}/{_namespace(name.namespace)}/{name.encoded}"
+
+
+def _subscription(topic: str, subscription: str) -> str:
+    return f"{_path(topic)}/subscription/{url_encode(subscription)}"
+
+
+def _place(start: MessageId | str) -> Json:
+    where = parse_start(start)
+    if not isinstance(where, MessageId):
+        raise ValueError(f"'earliest', 'latest' or a message id, not {start!r}")
+    return {
+        "ledgerId": where.ledger_id,
+        "entryId": where.entry_id,
+        "partitionIndex": where.partition,
+        "batchIndex": where.batch_index,
+        "isExcluded": False,
+    }
+
+
+def _message_id(data: Json) -> MessageId:
+    partition = int(data.get("partitionIndex", -1))
+    ledger_id, entry_id = signed(int(data["ledgerId"])), signed(int(data["entryId"]))
+    return MessageId(ledger_id, entry_id, -1, partition)

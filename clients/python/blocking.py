@@ -1,0 +1,508 @@
+"""The client for code without trio: scripts, workers, notebooks.  The same names, no `await`.
+
+    with daybook.blocking.connect("pulsar://localhost:6650") as client:
+        with client.create_producer("orders") as producer:
+            producer.send(b"...", key="customer-7")
+        with client.subscribe("orders", "billing", initial_position="earliest") as consumer:
+            for message in consumer:
+                consumer.ack(message)
+
+A thread runs the real client.  Handing over costs some tens of microseconds a call, so what comes
+in masses does not wait for it:  `send_nowait` and `ack` (without receipts) are queued, and messages
+are fetched many at a time.  `on_result` is called in that thread.  Objects may be used from any
+thread.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
+
+import trio
+
+from clients.python import client as trio_client
+from clients.python import consumer as trio_consumer
+from clients.python import producer as trio_producer
+from clients.python import reader as trio_reader
+from clients.python.blocking_admin import Admin, connect_admin
+from clients.python.consumer import Ackable
+from clients.python.errors import BrokerError, EndOfTopicError
+from clients.python.limits import ClientLimits
+from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from clients.python.portal import Portal
+from clients.python.positions import Start
+from clients.python.reader import OffsetRange
+from clients.python.topic_producer import OnResult
+from wire.transport import Buffer
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Admin",
+    "Client",
+    "Consumer",
+    "Message",
+    "MessageId",
+    "Offset",
+    "OffsetRange",
+    "Producer",
+    "Reader",
+    "connect",
+    "connect_admin",
+]
+
+_HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
+_FETCHED_MAX = 1000
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Of `Client.create_producer`; they are explained there, in `clients.python.client`."""
+
+    name: str | None
+    compression: str
+    batching: bool
+    batch_messages_max: int
+    batch_bytes_max: int
+    batch_delay_s: float
+    pending_bytes_max: int
+    send_timeout_s: float | None
+    initial_sequence_id: int | None
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Of `Client.subscribe`."""
+
+    type: str
+    initial_position: str
+    consumer_name: str | None
+    receiver_queue_size: int | None
+    ack_receipts: bool
+    ack_group_s: float
+    nack_delay_s: float
+    properties: dict[str, str] | None
+
+
+class ReaderOptions(TypedDict, total=False):
+    """Of `Client.create_reader`."""
+
+    start: Start | int | str
+    name: str | None
+    receiver_queue_size: int
+
+
+def connect(service_url: str, *, limits: ClientLimits | None = None) -> "Client":
+    """A client of the cluster at `service_url`; use it in a `with` block, or `close` it."""
+    portal = Portal()
+    try:
+        return portal.call(_open, portal, service_url, limits)
+    except BaseException:
+        portal.close()
+        raise
+
+
+async def _open(portal: Portal, service_url: str, limits: ClientLimits | None) -> "Client":
+    life = _Life(service_url, limits)
+    portal.start(life.run)
+    return Client(portal, await life.opened(), life.close)
+
+
+class _Life:
+    """The block in which the real client lives, in a task of its own."""
+
+    def __init__(self, service_url: str, limits: ClientLimits | None) -> None:
+        self._client = trio_client.connect(service_url, limits=limits)
+        self._made: trio_client.Client | None = None
+        self._failure: Exception | None = None
+        self._entered, self._leave, self._left = trio.Event(), trio.Event(), trio.Event()
+
+    async def run(self) -> None:
+        try:
+            async with self._client as self._made:
+                self._entered.set()
+                await self._leave.wait()
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._entered.set()
+            self._left.set()
+
+    async def opened(self) -> trio_client.Client:
+        await self._entered.wait()
+        if self._made is None:
+            assert self._failure is not None
+            raise self._failure
+        return self._made
+
+    async def close(self) -> None:
+        self._leave.set()
+        await self._left.wait()
+        if self._failure is not None:
+            raise self._failure
+
+
+class _Closing(ABC):
+    """What has a `close` is a context manager."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Client(_Closing):
+    """See `clients.python.client.Client`."""
+
+    def __init__(
+        self, portal: Portal, client: trio_client.Client, close: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._portal = portal
+        self._client = client
+        self._close = close
+        self._closed = False
+
+    def partitions(self, topic: str, *, create: bool = True) -> int:
+        return self._portal.call(lambda: self._client.partitions(topic, create=create))
+
+    def lookup(self, topic: str) -> str:
+        return self._portal.call(self._client.lookup, topic)
+
+    def topics(self, namespace: str = "public/default") -> list[str]:
+        return self._portal.call(self._client.topics, namespace)
+
+    def last_message_id(self, topic: str) -> MessageId:
+        return self._portal.call(self._client.last_message_id, topic)
+
+    def offsets(self, topic: str) -> OffsetRange:
+        return self._portal.call(self._client.offsets, topic)
+
+    def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
+        """Options: those of `clients.python.client.Client.create_producer`."""
+        made = self._portal.call(lambda: self._client.create_producer(topic, **options))
+        return Producer(self._portal, made)
+
+    def subscribe(
+        self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]
+    ) -> "Consumer":
+        """Options: those of `clients.python.client.Client.subscribe`."""
+        made = self._portal.call(lambda: self._client.subscribe(topic, subscription, **options))
+        return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")))
+
+    def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
+        """Options: those of `clients.python.client.Client.create_reader`."""
+        made = self._portal.call(lambda: self._client.create_reader(topic, **options))
+        return Reader(self._portal, made)
+
+    def close(self) -> None:
+        """Store what was sent, close everything.  Raises what could not be stored."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._portal.call(self._close)
+        finally:
+            self._portal.close()
+
+
+@dataclass(slots=True)
+class _Handed:
+    """A message on its way to the thread."""
+
+    data: Buffer
+    key: str | bytes | None
+    properties: Mapping[str, str] | None
+    event_time_ms: int | None
+    sequence_id: int | None
+    on_result: OnResult | None
+
+
+class Producer(_Closing):
+    """See `clients.python.producer`."""
+
+    def __init__(self, portal: Portal, producer: trio_producer.Producer) -> None:
+        self._portal = portal
+        self._producer = producer
+        self._handed: deque[_Handed] = deque()
+        self._handed_bytes = 0
+        self._counting = threading.Lock()
+        self._drained = trio.Lock()
+        self._work = trio.Event()
+        self._failure: Exception | None = None
+        portal.start(self._drain_for_ever)
+
+    @property
+    def topic(self) -> str:
+        return self._producer.topic
+
+    @property
+    def name(self) -> str:
+        return self._producer.name
+
+    @property
+    def partitions(self) -> int:
+        return self._producer.partitions
+
+    @property
+    def last_sequence_id(self) -> int:
+        return self._producer.last_sequence_id
+
+    @property
+    def connected(self) -> bool:
+        return self._producer.connected
+
+    def send(
+        self,
+        data: Buffer,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+    ) -> MessageId:
+        """Send a message; return its id when it is stored."""
+
+        async def send() -> MessageId:
+            await self._drain()
+            return await self._producer.send(
+                data,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                sequence_id=sequence_id,
+            )
+
+        return self._portal.call(send)
+
+    def send_nowait(
+        self,
+        data: Buffer,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        on_result: OnResult | None = None,
+    ) -> None:
+        """Queue a message; waits only while more is queued than memory is meant for.
+
+        What goes wrong is told to `on_result`, or raised by the next `flush` or `close`.
+        """
+        message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
+        with self._counting:
+            self._handed_bytes += len(data)
+        self._handed.append(message)
+        self._portal.soon(self._wake)
+        if self._handed_bytes > _HANDED_BYTES_MAX:
+            self._portal.call(self._drain)
+
+    def flush(self) -> None:
+        """Return when everything that was sent so far is stored; raises the first failure."""
+
+        async def flush() -> None:
+            await self._drain()
+            await self._producer.flush()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+
+        self._portal.call(flush)
+
+    def close(self) -> None:
+        """Flush, then end."""
+
+        async def close() -> None:
+            try:
+                await self._drain()
+            finally:
+                await self._producer.aclose()
+            if self._failure is not None:
+                raise self._failure
+
+        self._portal.call(close)
+
+    def _wake(self) -> None:
+        self._work.set()
+
+    async def _drain_for_ever(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Everything that was handed over is with the producer when this returns."""
+        async with self._drained:
+            while self._handed:
+                try:
+                    await self._producer.wait_room()
+                    self._take(self._handed.popleft())
+                except (BrokerError, ValueError, TypeError) as error:
+                    self._failure = self._failure or error
+
+    def _take(self, message: _Handed) -> None:
+        with self._counting:
+            self._handed_bytes -= len(message.data)
+        try:
+            self._producer.send_nowait(
+                message.data,
+                key=message.key,
+                properties=message.properties,
+                event_time_ms=message.event_time_ms,
+                sequence_id=message.sequence_id,
+                on_result=message.on_result,
+            )
+        except BrokerError as error:
+            if message.on_result is None:
+                raise
+            message.on_result(None, error)
+
+
+class _Source(_Closing):
+    """What consumers and readers have in common."""
+
+    def __init__(self, portal: Portal, source: trio_consumer.MessageSource) -> None:
+        self._portal = portal
+        self._source = source
+        self._fetched: deque[Message] = deque()
+
+    @property
+    def topic(self) -> str:
+        return self._source.topic
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    @property
+    def partitions(self) -> int:
+        return self._source.partitions
+
+    @property
+    def connected(self) -> bool:
+        return self._source.connected
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message.  Raises TimeoutError, or EndOfTopicError behind the last one."""
+        if not self._fetched:
+            messages, in_time = self._fetch(_FETCHED_MAX, timeout_s)
+            if not in_time:
+                raise TimeoutError(f"{self.topic}: no message in {timeout_s:g} s")
+            if not messages:
+                raise EndOfTopicError(f"{self.topic} was terminated")
+            self._fetched.extend(messages)
+        return self._fetched.popleft()
+
+    def receive_batch(
+        self, count_max: int = _FETCHED_MAX, timeout_s: float | None = None
+    ) -> list[Message]:
+        """Wait for a message; return it and what else is there.
+
+        [] if none came in time, or behind the last one of a terminated topic.
+        """
+        if self._fetched:
+            count = min(count_max, len(self._fetched))
+            return [self._fetched.popleft() for _ in range(count)]
+        return self._fetch(count_max, timeout_s)[0]
+
+    def _fetch(self, count_max: int, timeout_s: float | None) -> tuple[list[Message], bool]:
+        async def fetch() -> tuple[list[Message], bool]:
+            messages: list[Message] = []
+            with trio.move_on_after(inf if timeout_s is None else timeout_s) as scope:
+                messages = await self._source.receive_batch(count_max)
+            return messages, not scope.cancelled_caught
+
+        return self._portal.call(fetch)
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                yield self.receive()
+            except EndOfTopicError:
+                return
+
+    def seek(self, start: Start | int | str) -> None:
+        """Go to a place: a message, an offset, a time, `earliest`, `latest`."""
+        self._fetched.clear()
+        self._portal.call(self._source.seek, start)
+
+    def last_message_ids(self) -> list[MessageId]:
+        return self._portal.call(self._source.last_message_ids)
+
+    def close(self) -> None:
+        self._portal.call(self._source.aclose)
+
+
+class Consumer(_Source):
+    """See `clients.python.consumer`."""
+
+    def __init__(self, portal: Portal, consumer: trio_consumer.Consumer, *, receipts: bool) -> None:
+        super().__init__(portal, consumer)
+        self._consumer = consumer
+        self._receipts = receipts
+
+    @property
+    def subscription(self) -> str:
+        return self._consumer.subscription
+
+    @property
+    def active(self) -> bool:
+        return self._consumer.active
+
+    def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
+        """The application is done with a message, or with several."""
+        if isinstance(messages, Message) and not self._receipts:
+            self._portal.soon(partial(self._ack_soon, messages))
+        else:
+            self._portal.call(self._consumer.ack, messages)
+
+    def ack_cumulative(self, message: Ackable) -> None:
+        """The application is done with this message and all before it (in its partition)."""
+        self._portal.call(self._consumer.ack_cumulative, message)
+
+    def nack(self, message: Ackable) -> None:
+        """Deliver this message again, after a while."""
+
+        async def nack() -> None:
+            self._consumer.nack(message)
+
+        self._portal.call(nack)
+
+    def flush_acks(self) -> None:
+        """Return when everything acknowledged so far is durable."""
+        self._portal.call(self._consumer.flush_acks)
+
+    def unsubscribe(self) -> None:
+        """End the subscription: its position is forgotten."""
+        self._portal.call(self._consumer.unsubscribe)
+
+    def _ack_soon(self, message: Message) -> None:
+        self._consumer.ack_nowait(message)
+
+
+class Reader(_Source):
+    """See `clients.python.reader`."""
+
+    def __init__(self, portal: Portal, reader: trio_reader.Reader) -> None:
+        super().__init__(portal, reader)
+        self._reader = reader
+
+    def has_message_available(self) -> bool:
+        """Whether a message is there, or on its way, that was not received yet."""
+        return bool(self._fetched) or self._portal.call(self._reader.has_message_available)
+
+    def offset_ranges(self) -> list[OffsetRange]:
+        """Which offsets each partition holds now."""
+        return self._portal.call(self._reader.offset_ranges)

@@ -1,0 +1,144 @@
+"""`admin` for code without trio: the same methods, no `await`.
+
+with daybook.blocking.connect_admin("http://localhost:8080") as admin:
+    admin.create_topic("orders", partitions=4)
+"""
+
+from types import TracebackType
+from typing import Self
+
+from clients.python import admin as trio_admin
+from clients.python.admin import Json
+from clients.python.messages import LATEST, MessageId
+from clients.python.portal import Portal
+
+
+def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
+    """Use it in a `with` block, or `close` it."""
+    return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s))
+
+
+class Admin:
+    """See `clients.python.admin.Admin`."""
+
+    def __init__(self, admin: trio_admin.Admin) -> None:
+        self._admin = admin
+        self._portal = Portal()
+
+    def close(self) -> None:
+        self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def tenants(self) -> list[str]:
+        return self._portal.call(self._admin.tenants)
+
+    def create_tenant(self, tenant: str, clusters: list[str]) -> None:
+        self._portal.call(self._admin.create_tenant, tenant, clusters)
+
+    def delete_tenant(self, tenant: str) -> None:
+        self._portal.call(self._admin.delete_tenant, tenant)
+
+    def clusters(self) -> list[str]:
+        return self._portal.call(self._admin.clusters)
+
+    def namespaces(self, tenant: str = "public") -> list[str]:
+        return self._portal.call(self._admin.namespaces, tenant)
+
+    def create_namespace(self, namespace: str) -> None:
+        self._portal.call(self._admin.create_namespace, namespace)
+
+    def delete_namespace(self, namespace: str) -> None:
+        self._portal.call(self._admin.delete_namespace, namespace)
+
+    def policies(self, namespace: str) -> Json:
+        return self._portal.call(self._admin.policies, namespace)
+
+    def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
+        self._portal.call(
+            lambda: self._admin.set_retention(namespace, minutes=minutes, megabytes=megabytes)
+        )
+
+    def bundles(self, namespace: str) -> Json:
+        return self._portal.call(self._admin.bundles, namespace)
+
+    def unload_namespace(self, namespace: str) -> None:
+        self._portal.call(self._admin.unload_namespace, namespace)
+
+    def topics(self, namespace: str = "public/default") -> list[str]:
+        return self._portal.call(self._admin.topics, namespace)
+
+    def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
+        return self._portal.call(self._admin.partitioned_topics, namespace)
+
+    def create_topic(self, topic: str, *, partitions: int = 0) -> None:
+        self._portal.call(lambda: self._admin.create_topic(topic, partitions=partitions))
+
+    def partitions(self, topic: str) -> int:
+        return self._portal.call(self._admin.partitions, topic)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._portal.call(self._admin.add_partitions, topic, partitions)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        self._portal.call(lambda: self._admin.delete_topic(topic, force=force))
+
+    def unload_topic(self, topic: str) -> None:
+        self._portal.call(self._admin.unload_topic, topic)
+
+    def terminate_topic(self, topic: str) -> MessageId:
+        return self._portal.call(self._admin.terminate_topic, topic)
+
+    def stats(self, topic: str) -> Json:
+        return self._portal.call(self._admin.stats, topic)
+
+    def internal_stats(self, topic: str) -> Json:
+        return self._portal.call(self._admin.internal_stats, topic)
+
+    def last_message_id(self, topic: str) -> MessageId:
+        return self._portal.call(self._admin.last_message_id, topic)
+
+    def lookup(self, topic: str) -> Json:
+        return self._portal.call(self._admin.lookup, topic)
+
+    def subscriptions(self, topic: str) -> list[str]:
+        return self._portal.call(self._admin.subscriptions, topic)
+
+    def create_subscription(
+        self, topic: str, subscription: str, *, start: MessageId | str = LATEST
+    ) -> None:
+        self._portal.call(lambda: self._admin.create_subscription(topic, subscription, start=start))
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
+        self._portal.call(lambda: self._admin.delete_subscription(topic, subscription, force=force))
+
+    def skip_all(self, topic: str, subscription: str) -> None:
+        self._portal.call(self._admin.skip_all, topic, subscription)
+
+    def reset_subscription(self, topic: str, subscription: str, start: MessageId | str) -> None:
+        self._portal.call(self._admin.reset_subscription, topic, subscription, start)
+
+    def reset_subscription_to_time(
+        self, topic: str, subscription: str, publish_time_ms: int
+    ) -> None:
+        self._portal.call(
+            self._admin.reset_subscription_to_time, topic, subscription, publish_time_ms
+        )
+
+    def brokers(self) -> list[str]:
+        return self._portal.call(self._admin.brokers)
+
+    def leader_broker(self) -> Json:
+        return self._portal.call(self._admin.leader_broker)
+
+    def check_health(self) -> None:
+        self._portal.call(self._admin.check_health)

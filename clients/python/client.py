@@ -1,0 +1,459 @@
+"""The way in: a client of one cluster, and what it opens.
+
+    async with daybook.connect("pulsar://localhost:6650") as client:
+        async with await client.create_producer("orders") as producer:
+            await producer.send(b"...", key="customer-7")
+        async with await client.subscribe("orders", "billing") as consumer:
+            message = await consumer.receive()
+            await consumer.ack(message)
+
+Everything that a client opens lives in its block: leaving the block closes it, after what was sent
+is stored.  Network, clock and chance come in as arguments, so that a client runs in a simulation as
+well; by default they are those of the machine.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from clients.python.consumer import Consumer, MessageQueue, MessageSource
+from clients.python.errors import BrokerError, Remedy
+from clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
+from clients.python.link import Link
+from clients.python.lookup import Lookups
+from clients.python.messages import EARLIEST, LATEST, MessageId
+from clients.python.pool import ConnectionPool
+from clients.python.positions import Start, parse_start
+from clients.python.producer import Producer
+from clients.python.protocol.retry import Backoff
+from clients.python.protocol.routing import Router
+from clients.python.reader import OffsetRange, Reader
+from clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
+from clients.python.topic_producer import SendBudget, TopicProducer
+from wire.clock import SystemClock, WallClock
+from wire.compression import CompressionType
+from wire.errors import MalformedError
+from wire.tcp import TcpNetwork
+from wire.topics import TopicName, check_namespace
+from wire.transport import Network
+
+_T = TypeVar("_T")
+_SEED_BITS = 64
+_PRODUCER = ProducerLimits()
+_CONSUMER = ConsumerLimits()
+
+
+class Client:
+    """Made by `connect`."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        network: Network,
+        clock: WallClock,
+        rng: Random,
+        limits: ClientLimits,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.service_url = service_url
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._nursery = nursery
+        self._pool = ConnectionPool(
+            service_url,
+            network=network,
+            limits=limits,
+            nursery=nursery,
+            first=rng.randrange(1 << 16),  # so that many clients spread over the brokers
+        )
+        self._lookups = Lookups(self._pool, limits)
+        self._producers: list[Producer] = []
+        self._sources: list[MessageSource] = []
+        self._next_producer_id = 0
+        self._next_consumer_id = 0
+        nursery.start_soon(self._pool.run)
+        nursery.start_soon(self._watch_partitions)
+
+    # -- questions
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions a topic has; 0 if it is not partitioned."""
+        name = topic_name(topic)
+        return await self._persist(lambda: self._lookups.partitions(name, create=create))
+
+    async def lookup(self, topic: str) -> str:
+        """The URL of the broker that serves a topic without partitions, or one partition."""
+        name = topic_name(topic)
+        return (await self._persist(lambda: self._lookups.find(name)))[0]
+
+    async def topics(self, namespace: str = "public/default") -> list[str]:
+        """The full names of the topics in a namespace, partitions one by one."""
+        try:
+            check_namespace(namespace)
+        except MalformedError as error:
+            raise ValueError(str(error)) from None
+        return await self._persist(lambda: self._lookups.topics(namespace))
+
+    async def last_message_id(self, topic: str) -> MessageId:
+        """The last message of a topic without partitions, or of one partition; (-1, -1): none."""
+        async with await self.create_reader(topic, start="latest") as reader:
+            return (await reader.last_message_ids())[0]
+
+    async def offsets(self, topic: str) -> OffsetRange:
+        """Which offsets a topic without partitions, or one partition, holds now."""
+        async with await self.create_reader(topic, start="latest") as reader:
+            return (await reader.offset_ranges())[0]
+
+    # -- producers, consumers, readers
+
+    async def create_producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        compression: str = "none",
+        batching: bool = True,
+        batch_messages_max: int = _PRODUCER.batch_messages_max,
+        batch_bytes_max: int = _PRODUCER.batch_bytes_max,
+        batch_delay_s: float = _PRODUCER.batch_delay_s,
+        pending_bytes_max: int = _PRODUCER.pending_bytes_max,
+        send_timeout_s: float | None = _PRODUCER.send_timeout_s,
+        initial_sequence_id: int | None = None,
+    ) -> Producer:
+        """A producer that is attached to its broker, or to all of a partitioned topic's.
+
+        `compression`: none, lz4, zlib, zstd, snappy.  `send_timeout_s` None: never give up.
+        """
+        settings = ProducerLimits(
+            batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
+        )
+        packing = _compression(compression)
+        name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
+
+        async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:
+            lanes = [
+                TopicProducer(
+                    each,
+                    lookups=self._lookups,
+                    limits=self._limits,
+                    rng=self._rng,
+                    clock=self._clock,
+                    producer_id=self._take_producer_id(),
+                    name=name,
+                    settings=settings,
+                    compression=packing,
+                    batching=batching,
+                    initial_sequence_id=initial_sequence_id,
+                    budget=budget,
+                    on_batch=partial(router.batch_ended, index),
+                )
+                for index, each in enumerate(topics, first)
+            ]
+            await self._open(lanes)
+            return lanes
+
+        topics = await self._topics_of(name_of_topic)
+        router = Router(len(topics), first=self._rng.randrange(1 << 16))
+        lanes = await open_lanes(topics, 0)
+        producer = Producer(
+            name_of_topic, lanes, router, budget, open_lanes, self._producers.remove
+        )
+        self._producers.append(producer)
+        return producer
+
+    async def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: str = "exclusive",  # noqa: A002  (that is what it is called)
+        initial_position: str = "latest",
+        consumer_name: str | None = None,
+        receiver_queue_size: int | None = None,
+        ack_receipts: bool = False,
+        ack_group_s: float = _CONSUMER.ack_group_s,
+        nack_delay_s: float = _CONSUMER.nack_delay_s,
+        properties: dict[str, str] | None = None,
+    ) -> Consumer:
+        """A consumer of a durable subscription, which is made if it is not there.
+
+        `type`: exclusive, failover, shared.  `initial_position`, of a new subscription: earliest,
+        latest.  `ack_receipts`: acknowledgements wait until they are durable.
+        """
+        try:
+            kind = SubscriptionType(type)
+        except ValueError:
+            raise ValueError(f"type is exclusive, failover or shared, not {type!r}") from None
+        if initial_position not in ("earliest", "latest"):
+            raise ValueError(f"initial_position is earliest or latest, not {initial_position!r}")
+        limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
+        if receiver_queue_size is None:
+            shared = kind is SubscriptionType.SHARED
+            receiver_queue_size = (
+                limits.receiver_queue_size_shared if shared else limits.receiver_queue_size
+            )
+        settings = ConsumerSettings(
+            subscription,
+            kind,
+            durable=True,
+            start=EARLIEST if initial_position == "earliest" else LATEST,
+            consumer_name=consumer_name or f"{self._rng.getrandbits(40):010x}",
+            queue_size=receiver_queue_size,
+            limits=limits,
+            ack_receipts=ack_receipts,
+            properties=tuple((properties or {}).items()),
+        )
+        name, queue = topic_name(topic), MessageQueue()
+        topics = await self._topics_of(name)
+        ends = await self._open_consumers(settings, queue, len(topics), topics)
+        consumer = Consumer(
+            name,
+            settings.consumer_name,
+            ends,
+            queue,
+            partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
+            self._sources.remove,
+            settings,
+        )
+        self._sources.append(consumer)
+        return consumer
+
+    async def create_reader(
+        self,
+        topic: str,
+        *,
+        start: Start | int | str = "latest",
+        name: str | None = None,
+        receiver_queue_size: int = _CONSUMER.receiver_queue_size,
+    ) -> Reader:
+        """A reader that starts *at* a place: `earliest`, `latest`, an offset, an id, a time."""
+        where = parse_start(start)
+        name = name or f"reader-{self._rng.getrandbits(40):010x}"
+        settings = ConsumerSettings(
+            name,
+            SubscriptionType.EXCLUSIVE,
+            durable=False,
+            start=where,
+            consumer_name=name,
+            queue_size=receiver_queue_size,
+            limits=ConsumerLimits(),
+            ack_receipts=False,
+        )
+        topics = await self._topics_of(topic_name(topic))
+        if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
+            raise ValueError("a message id or an offset is a place in one partition: name that")
+        queue = MessageQueue()
+        ends = await self._open_consumers(settings, queue, len(topics), topics)
+        reader = Reader(
+            topic_name(topic),
+            name,
+            ends,
+            queue,
+            partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
+            self._sources.remove,
+        )
+        self._sources.append(reader)
+        if isinstance(where, datetime):
+            await reader.seek(where)
+        return reader
+
+    # -- its inside
+
+    async def _topics_of(self, name: TopicName) -> list[TopicName]:
+        """The topics that make up a topic: itself, or its partitions."""
+        if name.partition >= 0:
+            return [name]
+        count = await self._persist(lambda: self._lookups.partitions(name))
+        return [name.partition_name(index) for index in range(count)] if count else [name]
+
+    async def _open_consumers(
+        self,
+        settings: ConsumerSettings,
+        queue: MessageQueue,
+        shares: int,
+        topics: list[TopicName],
+    ) -> list[TopicConsumer]:
+        share = replace(settings, queue_size=max(1, settings.queue_size // shares))
+        ends: list[TopicConsumer] = []
+        for topic in topics:
+            end = TopicConsumer(
+                topic,
+                lookups=self._lookups,
+                limits=self._limits,
+                rng=self._rng,
+                consumer_id=self._next_consumer_id,
+                settings=share,
+                inbox=queue,
+            )
+            self._next_consumer_id += 1
+            ends.append(end)
+        await self._open(ends)
+        return ends
+
+    async def _watch_partitions(self) -> None:
+        """Let what is open grow with its topics."""
+        while True:
+            await trio.sleep(self._limits.partitions_refresh_s)
+            everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
+            for each in everything:
+                if each.partitions:
+                    with suppress(BrokerError):  # Next time, then.
+                        name = topic_name(each.topic)
+                        count = await self._lookups.partitions(name, create=False)
+                        if count > each.partitions:
+                            await each.grow(count)
+
+    async def _open(self, links: Sequence[Link]) -> None:
+        """Run them; return when all are attached.  If one is refused, none stays."""
+        for link in links:
+            self._nursery.start_soon(link.run)
+        try:
+            for link in links:
+                await link.opened()
+        except BaseException:
+            for link in links:
+                link.abandon()
+            raise
+
+    def _take_producer_id(self) -> int:
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+    async def _persist(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Ask until there is an answer, or `operation_timeout_s` is over."""
+        backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
+        deadline = trio.current_time() + self._limits.operation_timeout_s
+        while True:
+            try:
+                return await ask()
+            except BrokerError as error:
+                if error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(backoff.next(self._rng))
+
+    async def aclose(self) -> None:
+        """Close everything that it opened.  Raises the first failure of what was to be stored."""
+        failure: Exception | None = None
+        everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
+        for opened in everything:
+            try:
+                await opened.aclose()
+            except Exception as error:  # One that fails does not keep others open.
+                failure = failure or error
+        self._pool.close()
+        if failure is not None:
+            raise failure
+
+    def abandon(self) -> None:
+        """End everything at once."""
+        everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
+        for opened in everything:
+            opened.abandon()
+        self._pool.close()
+
+
+class connect:  # noqa: N801  (it is used like a function)
+    """`async with connect(service_url) as client:`; see the module.
+
+    `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        limits: ClientLimits | None = None,
+        network: Network | None = None,
+        clock: WallClock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._service_url = service_url
+        self._limits = limits or ClientLimits()
+        self._network = network or TcpNetwork()
+        self._clock = clock or SystemClock()
+        self._rng = rng or Random(SystemRandom().getrandbits(_SEED_BITS))  # noqa: S311
+        self._manager = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        self._client: Client | None = None
+
+    async def __aenter__(self) -> Client:
+        nursery = self._nursery = await self._manager.__aenter__()
+        try:
+            self._client = Client(
+                self._service_url,
+                network=self._network,
+                clock=self._clock,
+                rng=self._rng,
+                limits=self._limits,
+                nursery=nursery,
+            )
+        except BaseException:
+            await self._leave(None, None, None)
+            raise
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._client is not None
+        failure: Exception | None = None
+        try:
+            if error is None:
+                try:
+                    await self._client.aclose()
+                except Exception as closing:
+                    failure = closing
+        finally:
+            self._client.abandon()
+            # The nursery is shown only what is its own business: so what the application raised
+            # comes out as it is, and not in a group.
+            if isinstance(error, trio.Cancelled):
+                swallowed = await self._leave(kind, error, trace)
+            else:
+                swallowed = await self._leave(None, None, None)
+        if failure is not None:
+            raise failure
+        return swallowed if isinstance(error, trio.Cancelled) else None
+
+    async def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        try:
+            return await self._manager.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1 and isinstance(group.exceptions[0], Exception):
+                raise group.exceptions[0] from None
+            raise
+
+
+def topic_name(topic: str) -> TopicName:
+    """The name of a topic; raises ValueError."""
+    try:
+        return TopicName.parse(topic)
+    except MalformedError as error:
+        raise ValueError(str(error)) from None
+
+
+def _compression(name: str) -> CompressionType:
+    try:
+        return CompressionType[name.upper()]
+    except KeyError:
+        names = ", ".join(each.name.lower() for each in CompressionType)
+        raise ValueError(f"compression is one of {names}, not {name!r}") from None

@@ -1,0 +1,295 @@
+"""One connection to a broker: greeting, requests and their answers, keep-alive, who gets what.
+
+Producers and consumers attach themselves under their ids and are called, in the receiving task and
+without waiting, with what the broker has for them; when the connection ends, each is told once.  A
+request waits for its answer; if the connection ends first, it is in doubt.
+
+A broker that is silent is asked for a sign of life every `keep_alive_s`; silence for as long again
+ends the connection.
+"""
+
+from typing import Any, Protocol
+
+import trio
+from google.protobuf.message import Message
+
+from clients.python.errors import ConnectionLostError, RequestTimedOutError, refusal
+from clients.python.limits import ClientLimits
+from wire import errors as wire_errors
+from wire.connection import FrameConnection
+from wire.errors import WireError
+from wire.messages.client import SendReceipt
+from wire.messages.consumer import Delivery
+from wire.messages.registry import (
+    CLIENT_NAME,
+    CLIENT_PROTOCOL_VERSION,
+    AnyCommand,
+    Command,
+    decode_frame,
+    encode,
+    type_name,
+)
+from wire.proto import pulsar_pb2 as pb
+from wire.transport import Buffer
+
+CLIENT_VERSION = f"{CLIENT_NAME}-python-0.1.0"
+_MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say
+_PING = encode(pb.CommandPing())
+_PONG = encode(pb.CommandPong())
+_T = pb.BaseCommand
+
+
+class ProducerEnd(Protocol):
+    """What a connection calls for a producer."""
+
+    def on_receipt(self, receipt: SendReceipt) -> None: ...
+
+    def on_send_error(self, error: pb.CommandSendError) -> None: ...
+
+    def on_detached(self, reason: str) -> None:
+        """The broker lets go of it, or the connection ended."""
+        ...
+
+
+class ConsumerEnd(Protocol):
+    """What a connection calls for a consumer."""
+
+    def on_delivery(self, delivery: Delivery) -> None: ...
+
+    def on_active(self, active: bool) -> None: ...
+
+    def on_end_of_topic(self) -> None: ...
+
+    def on_detached(self, reason: str) -> None: ...
+
+
+class _Answer:
+    """A place for the answer to one request."""
+
+    __slots__ = ("_arrived", "value")
+
+    def __init__(self) -> None:
+        self._arrived = trio.Event()
+        self.value: Any = None
+
+    def give(self, value: Any) -> None:  # noqa: ANN401  (one of many messages, or an exception)
+        self.value = value
+        self._arrived.set()
+
+    async def wait(self) -> None:
+        await self._arrived.wait()
+
+
+class BrokerConnection:
+    """Made by the pool, which runs `run` in the client's nursery and then calls `greet`."""
+
+    def __init__(self, frames: FrameConnection, limits: ClientLimits) -> None:
+        self.max_message_bytes = _MESSAGE_BYTES_MAX
+        self.server_version = ""
+        self.producers: dict[int, ProducerEnd] = {}
+        self.consumers: dict[int, ConsumerEnd] = {}
+        self._frames = frames
+        self._limits = limits
+        self._answers: dict[int, _Answer] = {}
+        self._greeting = _Answer()
+        self._next_request = 1
+        self._pinged_at = -1  # bytes received when a ping went out that nothing answered yet
+        self._ended = False
+
+    @property
+    def peer(self) -> str:
+        return self._frames.peer
+
+    @property
+    def closed(self) -> bool:
+        return self._ended or self._frames.closed
+
+    # -- for producers, consumers and the client
+
+    def send(self, buffers: tuple[Buffer, ...]) -> None:
+        """Queue a frame; it is dropped if the connection has ended."""
+        self._frames.send(buffers)
+
+    def send_command(self, message: Message) -> None:
+        """Queue a command that has no answer, or whose answer is of no interest."""
+        self._frames.send((encode(message),))
+
+    def next_request_id(self) -> int:
+        request_id = self._next_request
+        self._next_request += 1
+        return request_id
+
+    async def request(self, message: Any) -> Any:  # noqa: ANN401  (any request, any answer)
+        """Send a request, whose `request_id` is set here; return its answer.
+
+        Raises what the broker refused it with; ConnectionLostError or RequestTimedOutError if
+        there was no answer.
+        """
+        message.request_id = self.next_request_id()
+        return await self.answer(message.request_id, encode(message))
+
+    async def answer(self, request_id: int, frame: bytes) -> Any:  # noqa: ANN401
+        """As `request`, for a frame that has its request id already."""
+        if self.closed:
+            self._end()  # Sending may notice first: whoever would try again must know.
+            raise ConnectionLostError(f"{self.peer}: {self._frames.close_reason}")
+        answer = self._answers[request_id] = _Answer()
+        self._frames.send((frame,))
+        try:
+            with trio.move_on_after(self._limits.request_timeout_s):
+                await answer.wait()
+        finally:
+            self._answers.pop(request_id, None)
+        if answer.value is None:
+            raise RequestTimedOutError(f"{self.peer} did not answer in time")
+        if isinstance(answer.value, Exception):
+            raise answer.value
+        return answer.value
+
+    def close(self, reason: str) -> None:
+        """End it; everybody is told."""
+        self._frames.close(reason)
+        self._end()
+
+    # -- its life
+
+    async def greet(self, proxy_to: str | None) -> None:
+        """Introduce the client.  Raises BrokerError if the broker does not want it."""
+        connect = pb.CommandConnect(
+            client_version=CLIENT_VERSION,
+            auth_method_name="none",
+            protocol_version=CLIENT_PROTOCOL_VERSION,
+            feature_flags=pb.FeatureFlags(supports_broker_entry_metadata=True),
+        )
+        if proxy_to is not None:
+            connect.proxy_to_broker_url = proxy_to
+        self._frames.send((encode(connect),))
+        await self._greeting.wait()
+        connected = self._greeting.value
+        if isinstance(connected, Exception):
+            raise connected
+        self.server_version = connected.server_version
+        if connected.max_message_size > 0:
+            self.max_message_bytes = connected.max_message_size
+
+    async def run(self) -> None:
+        """Receive until the connection ends."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_alive)
+                await self._receive()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close("closed")
+
+    async def _receive(self) -> None:
+        try:
+            while frames := await self._frames.receive():
+                for frame in frames:
+                    self._dispatch(decode_frame(frame))
+        except WireError as error:
+            self._frames.close(f"the broker sent nonsense: {error}")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            before = self._frames.received_bytes
+            await trio.sleep(self._limits.keep_alive_s)
+            if self._frames.received_bytes != before:
+                continue
+            if self._pinged_at == before:
+                self.close(f"silent for {2 * self._limits.keep_alive_s:g} s")
+                return
+            self._pinged_at = before
+            self._frames.send((_PING,))
+
+    def _end(self) -> None:
+        """The connection is over: tell everybody, once."""
+        if self._ended:
+            return
+        self._ended = True
+        reason = f"{self.peer}: {self._frames.close_reason}"
+        for answer in (self._greeting, *self._answers.values()):
+            if answer.value is None:
+                answer.give(ConnectionLostError(reason))
+        self._answers.clear()
+        ends: list[ProducerEnd | ConsumerEnd] = [
+            *self.producers.values(),
+            *self.consumers.values(),
+        ]
+        self.producers.clear()
+        self.consumers.clear()
+        for end in ends:
+            end.on_detached(reason)
+
+    # -- what arrives
+
+    def _dispatch(self, command: AnyCommand) -> None:
+        match command:
+            case Delivery():
+                consumer = self.consumers.get(command.consumer_id)
+                if consumer is not None:
+                    consumer.on_delivery(command)
+            case SendReceipt():
+                producer = self.producers.get(command.producer_id)
+                if producer is not None:
+                    producer.on_receipt(command)
+            case Command():
+                self._dispatch_other(command)
+            case _:
+                raise wire_errors.MalformedError("a broker does not send this")
+
+    def _dispatch_other(self, command: Command) -> None:
+        body = command.body
+        match command.type:
+            case _T.PING:
+                self._frames.send((_PONG,))
+            case _T.PONG:
+                pass
+            case _T.CONNECTED:
+                self._greeting.give(body)
+            case _T.ERROR:
+                self._refused(body)
+            case _T.SEND_ERROR:
+                producer = self.producers.get(body.producer_id)
+                if producer is not None:
+                    producer.on_send_error(body)
+            case _T.CLOSE_PRODUCER:
+                producer = self.producers.pop(body.producer_id, None)
+                if producer is not None:
+                    producer.on_detached("the broker closed the producer")
+            case _T.CLOSE_CONSUMER:
+                consumer = self.consumers.pop(body.consumer_id, None)
+                if consumer is not None:
+                    consumer.on_detached("the broker closed the consumer")
+            case _T.ACTIVE_CONSUMER_CHANGE:
+                consumer = self.consumers.get(body.consumer_id)
+                if consumer is not None:
+                    consumer.on_active(body.is_active)
+            case _T.REACHED_END_OF_TOPIC:
+                consumer = self.consumers.get(body.consumer_id)
+                if consumer is not None:
+                    consumer.on_end_of_topic()
+            case _:
+                self._answered(command)
+
+    def _answered(self, command: Command) -> None:
+        request_id = getattr(command.body, "request_id", None)
+        if request_id is None:
+            raise wire_errors.MalformedError(f"unexpected: {type_name(command.type)}")
+        answer = self._answers.get(request_id)
+        if answer is None:
+            return  # It was given up.
+        if command.type == _T.PRODUCER_SUCCESS and not command.body.producer_ready:
+            return  # It waits for its turn; the real answer comes later, under the same id.
+        if command.type == _T.ACK_RESPONSE and command.body.HasField("error"):
+            answer.give(refusal(command.body.error, command.body.message))
+        else:
+            answer.give(command.body)
+
+    def _refused(self, error: pb.CommandError) -> None:
+        answer = self._answers.get(error.request_id)
+        failure = refusal(error.error, error.message)
+        if answer is not None:
+            answer.give(failure)
+        elif self._greeting.value is None:
+            self._greeting.give(failure)

@@ -1,0 +1,111 @@
+"""From an entry as the broker delivers it to the messages in it."""
+
+from dataclasses import dataclass
+
+from clients.python.messages import Entry, Message
+from wire.batch import (
+    BatchReader,
+    SingleMetadata,
+    is_batch,
+    num_messages,
+    parse_metadata,
+    split_broker_metadata,
+    verify_checksum,
+)
+from wire.compression import decompress
+from wire.errors import MalformedError
+from wire.messages.consumer import Delivery
+from wire.proto import pulsar_pb2 as pb
+
+_DECOMPRESSED_MAX = 64 << 20
+
+
+@dataclass(slots=True)
+class Unpacked:
+    entry: Entry
+    messages: list[Message]
+    permits: int  # how many it took
+
+
+class EntryReader:
+    """Takes the entries of one topic apart."""
+
+    def __init__(self, topic: str, partition: int, source: object) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._source = source
+        self._batches = BatchReader()
+
+    @property
+    def met_compacted(self) -> bool:
+        """Whether there were messages that compaction had removed."""
+        return self._batches.met_compacted
+
+    def unpack(self, delivery: Delivery, payload: bytes, generation: int) -> Unpacked:
+        """All messages of an entry, also those that are acknowledged.  Raises a WireError."""
+        broker_time_ms, index, rest = split_broker_metadata(memoryview(payload))
+        verify_checksum(rest)
+        metadata, body = parse_metadata(rest)
+        if metadata.encryption_keys:
+            raise MalformedError("it is encrypted, and this client has no keys")
+        if metadata.num_chunks_from_msg > 1:
+            raise MalformedError("it is a part of a message that was sent in chunks")
+        count = num_messages(metadata)
+        entry = Entry(
+            self._topic,
+            self._partition,
+            delivery.ledger_id,
+            delivery.entry_id,
+            delivery.redelivery_count,
+            metadata.publish_time,
+            broker_time_ms,
+            metadata.producer_name,
+            metadata.sequence_id,
+            None if index is None else index - count + 1,
+            is_batch(metadata),
+            self._source,
+            generation,
+        )
+        messages = self._messages(entry, metadata, bytes(_decompressed(metadata, body)), count)
+        return Unpacked(entry, messages, permits_of(delivery, count))
+
+    def _messages(
+        self, entry: Entry, metadata: pb.MessageMetadata, body: bytes, count: int
+    ) -> list[Message]:
+        if entry.is_batch:
+            found = self._batches.split(body, count)
+            return [
+                Message(data, entry, index, single) for index, (single, data) in enumerate(found)
+            ]
+        return [Message(body, entry, 0, _single_of(metadata, len(body)))]
+
+
+def permits_of(delivery: Delivery, count: int) -> int:
+    """What is acknowledged of a batch takes no permits."""
+    if delivery.ack_set is None:
+        return count
+    return (delivery.ack_set & ((1 << count) - 1)).bit_count()
+
+
+def _decompressed(metadata: pb.MessageMetadata, body: memoryview) -> memoryview:
+    if metadata.compression == pb.NONE or not metadata.uncompressed_size:
+        return body
+    kind, size = int(metadata.compression), metadata.uncompressed_size
+    return memoryview(decompress(kind, body, size, _DECOMPRESSED_MAX))
+
+
+def _single_of(metadata: pb.MessageMetadata, size: int) -> SingleMetadata:
+    """What an entry says about its only message, as a batch would say it."""
+    return SingleMetadata(
+        size,
+        metadata.partition_key
+        if metadata.HasField("partition_key") and not metadata.null_partition_key
+        else None,
+        metadata.partition_key_b64_encoded,
+        metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        tuple((pair.key, pair.value) for pair in metadata.properties),
+        metadata.event_time,
+        None,
+        metadata.null_value,
+        False,
+    )

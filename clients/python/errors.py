@@ -1,0 +1,234 @@
+"""The errors of the client.
+
+What a caller does next depends on two things, so every error answers both:
+
+    outcome   did the request take effect?   NOT_APPLIED, or UNKNOWN: the answer was lost
+    remedy    what might help?               GIVE_UP, RETRY, or LOOK_UP: the topic has moved
+
+    BrokerError
+      RefusedError              the broker said no; nothing was changed
+        TopicNotFoundError
+        SubscriptionNotFoundError
+        NotReadyError           the topic moves, or is not served here; look it up again
+        OverloadedError         too much at once, or a quota is full
+        BusyError               somebody else holds the name, or the subscription
+        ProducerFencedError     a newer producer took over
+        TopicTerminatedError    nothing is ever added to this topic again
+        NotAllowedError         forbidden: by policy, or for want of permission
+        MessageRejectedError    the message arrived damaged
+      InDoubtError              no answer, or one that leaves it open: it may have been carried out
+        ConnectionLostError
+        RequestTimedOutError
+        AdminInDoubtError       a broker failed while it carried out an administrator's request
+        StorageError            the broker could not say whether it is stored
+      NotSentError              it never left this client
+        QueueFullError          more is waiting than the producer may hold
+        MessageTooLargeError
+        UnavailableError        no broker could be reached
+        ClosedError             the client, or this end of it, was closed by its owner
+      AdminError                an administrator's request was refused; `status` is that of HTTP
+        NotFoundError           404
+        ConflictError           409: it exists already
+      EndOfTopicError           the topic was terminated, and its last message was received
+      CorruptMessageError       a message arrived that cannot be read; it was not acknowledged
+
+A class of its own is for an error that callers would catch by name; any other refusal is a
+`RefusedError` with the code that the broker sent.
+"""
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from wire.proto import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from clients.python.messages import MessageId
+
+
+class Outcome(Enum):
+    NOT_APPLIED = auto()
+    UNKNOWN = auto()
+
+
+class Remedy(Enum):
+    GIVE_UP = auto()
+    RETRY = auto()
+    LOOK_UP = auto()
+
+
+class BrokerError(Exception):
+    """All that goes wrong between a client and its brokers."""
+
+    outcome: ClassVar[Outcome]
+    remedy: ClassVar[Remedy] = Remedy.GIVE_UP
+
+
+class RefusedError(BrokerError):
+    outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} ({code_name(code)})")
+        self.code = code
+
+
+class TopicNotFoundError(RefusedError):
+    pass
+
+
+class SubscriptionNotFoundError(RefusedError):
+    pass
+
+
+class NotReadyError(RefusedError):
+    remedy = Remedy.LOOK_UP
+
+
+class OverloadedError(RefusedError):
+    remedy = Remedy.RETRY
+
+
+class BusyError(RefusedError):
+    pass
+
+
+class ProducerFencedError(RefusedError):
+    pass
+
+
+class TopicTerminatedError(RefusedError):
+    pass
+
+
+class NotAllowedError(RefusedError):
+    pass
+
+
+class MessageRejectedError(RefusedError):
+    remedy = Remedy.RETRY
+
+
+class InDoubtError(BrokerError):
+    outcome = Outcome.UNKNOWN
+    remedy = Remedy.RETRY
+
+
+class ConnectionLostError(InDoubtError):
+    remedy = Remedy.LOOK_UP
+
+
+class RequestTimedOutError(InDoubtError):
+    remedy = Remedy.LOOK_UP
+
+
+class StorageError(InDoubtError):
+    remedy = Remedy.LOOK_UP
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} ({code_name(code)})")
+        self.code = code
+
+
+class NotSentError(BrokerError):
+    outcome = Outcome.NOT_APPLIED
+
+
+class QueueFullError(NotSentError):
+    remedy = Remedy.RETRY
+
+
+class MessageTooLargeError(NotSentError):
+    pass
+
+
+class UnavailableError(NotSentError):
+    remedy = Remedy.LOOK_UP
+
+
+class ClosedError(NotSentError):
+    pass
+
+
+class AdminError(BrokerError):
+    outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{reason} (HTTP {status})")
+        self.status = status
+
+
+class NotFoundError(AdminError):
+    pass
+
+
+class ConflictError(AdminError):
+    pass
+
+
+class AdminInDoubtError(InDoubtError):
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{reason} (HTTP {status})")
+        self.status = status
+
+
+class EndOfTopicError(BrokerError):
+    outcome = Outcome.NOT_APPLIED
+
+
+class CorruptMessageError(BrokerError):
+    outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, message: str, message_id: "MessageId") -> None:
+        super().__init__(f"{message_id}: {message}")
+        self.message_id = message_id
+
+
+_BY_CODE: dict[int, type[RefusedError] | type[StorageError]] = {
+    pb.UnknownError: StorageError,
+    pb.MetadataError: NotReadyError,
+    pb.PersistenceError: StorageError,
+    pb.AuthenticationError: NotAllowedError,
+    pb.AuthorizationError: NotAllowedError,
+    pb.ConsumerBusy: BusyError,
+    pb.ServiceNotReady: NotReadyError,
+    pb.ProducerBlockedQuotaExceededError: OverloadedError,
+    pb.ProducerBlockedQuotaExceededException: OverloadedError,
+    pb.ChecksumError: MessageRejectedError,
+    pb.TopicNotFound: TopicNotFoundError,
+    pb.SubscriptionNotFound: SubscriptionNotFoundError,
+    pb.ConsumerNotFound: NotReadyError,
+    pb.TooManyRequests: OverloadedError,
+    pb.TopicTerminatedError: TopicTerminatedError,
+    pb.ProducerBusy: BusyError,
+    pb.NotAllowedError: NotAllowedError,
+    pb.ProducerFenced: ProducerFencedError,
+}
+
+
+def code_name(code: int) -> str:
+    """The name of an error code, or its number if it is newer than this client."""
+    value = pb.ServerError.DESCRIPTOR.values_by_number.get(code)
+    return value.name if value is not None else f"code {code}"
+
+
+def refusal(code: int, message: str) -> RefusedError | StorageError:
+    """The error for a code from the wire; one that we do not know is a plain refusal."""
+    return _BY_CODE.get(code, RefusedError)(code, message or "the broker refused")
+
+
+def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:
+    """The error for a status of HTTP.  A server that failed may have done a part of it."""
+    match status:
+        case 404:
+            return NotFoundError(status, reason)
+        case 409:
+            return ConflictError(status, reason)
+        case _:
+            kind = AdminInDoubtError if status >= 500 else AdminError
+            return kind(status, reason)
+
+
+def may_retry(error: BrokerError, *, idempotent: bool) -> bool:
+    """Whether trying again may help, and cannot do twice what was to be done once."""
+    return error.remedy is not Remedy.GIVE_UP and (
+        idempotent or error.outcome is Outcome.NOT_APPLIED
+    )

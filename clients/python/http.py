@@ -1,0 +1,101 @@
+"""One HTTP request over the network seam.  h11 knows the protocol; here bytes are moved.
+
+Each request has a connection of its own: administration is rare, and a connection that is not kept
+cannot be stale.
+"""
+
+from dataclasses import dataclass
+
+import h11
+import trio
+
+from clients.python.errors import ConnectionLostError, RequestTimedOutError, UnavailableError
+from wire.errors import ConnectionLostError as StreamLostError
+from wire.transport import Network, Stream
+
+_BODY_BYTES_MAX = 64 << 20
+_RECEIVE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    status: int
+    headers: dict[str, str]  # names in lower case
+    body: bytes
+
+
+async def http_request(
+    network: Network,
+    host: str,
+    port: int,
+    method: str,
+    target: str,
+    body: bytes | None,
+    *,
+    timeout_s: float,
+) -> HttpResponse:
+    """Send a request, return the response.
+
+    UnavailableError: it was not sent.  ConnectionLostError, RequestTimedOutError: nobody knows.
+    """
+    where = f"{host}:{port}"
+    with trio.move_on_after(timeout_s):
+        try:
+            stream = await network.connect(host, port)
+        except StreamLostError as error:
+            raise UnavailableError(f"{where}: {error}") from error
+        try:
+            return await _exchange(stream, where, method, target, body)
+        except (StreamLostError, h11.RemoteProtocolError) as error:
+            raise ConnectionLostError(f"{where}: {error}") from error
+        finally:
+            stream.close()
+    raise RequestTimedOutError(f"{where} did not answer in {timeout_s:g} s")
+
+
+async def _exchange(
+    stream: Stream, where: str, method: str, target: str, body: bytes | None
+) -> HttpResponse:
+    connection = h11.Connection(h11.CLIENT)
+    headers = [("Host", where), ("Accept", "application/json"), ("Connection", "close")]
+    if body is not None:
+        headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    request = h11.Request(method=method, target=target, headers=headers)
+    data = connection.send(request) or b""
+    if body is not None:
+        data += connection.send(h11.Data(data=body)) or b""
+    data += connection.send(h11.EndOfMessage()) or b""
+    await _send_all(stream, memoryview(data))
+    return await _receive(stream, connection)
+
+
+async def _send_all(stream: Stream, data: memoryview) -> None:
+    while len(data):
+        sent = stream.try_send([data])
+        data = data[sent:]
+        if not sent:
+            await stream.wait_writable()
+
+
+async def _receive(stream: Stream, connection: h11.Connection) -> HttpResponse:
+    buffer = memoryview(bytearray(_RECEIVE_BYTES))
+    status, headers, body = 0, dict[str, str](), bytearray()
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            count = stream.try_recv_into(buffer)
+            if count is None:
+                await stream.wait_readable()
+            else:
+                connection.receive_data(bytes(buffer[:count]))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+            headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > _BODY_BYTES_MAX:
+                raise h11.RemoteProtocolError("the answer is too large")
+        elif isinstance(event, h11.EndOfMessage):
+            return HttpResponse(status, headers, bytes(body))
+        elif isinstance(event, h11.ConnectionClosed):
+            raise h11.RemoteProtocolError("the answer is cut off")

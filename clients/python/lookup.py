@@ -1,0 +1,89 @@
+"""Which broker serves a topic, how many partitions it has, which topics there are.
+
+Any broker answers; a question that one of them leaves open goes to the next.  Asking changes
+nothing (at most, a topic gets the broker that it lacked), so it may be repeated; for how long is
+the caller's business.
+"""
+
+from typing import Any
+
+from clients.python.connection import BrokerConnection
+from clients.python.errors import (
+    BrokerError,
+    NotReadyError,
+    Remedy,
+    refusal,
+)
+from clients.python.limits import ClientLimits
+from clients.python.pool import ConnectionPool
+from wire.proto import pulsar_pb2 as pb
+from wire.topics import TopicName
+
+_Lookup = pb.CommandLookupTopicResponse
+_Partitions = pb.CommandPartitionedTopicMetadataResponse
+
+
+class Lookups:
+    """The questions of one client."""
+
+    def __init__(self, pool: ConnectionPool, limits: ClientLimits) -> None:
+        self._pool = pool
+        self._limits = limits
+
+    async def connection(self, topic: TopicName) -> BrokerConnection:
+        """A connection to the broker that serves `topic`."""
+        url, through_service = await self.find(topic)
+        return await self._connect(url, through_service=through_service)
+
+    async def find(self, topic: TopicName) -> tuple[str, bool]:
+        """The URL of the broker that serves `topic`, and whether to go there through a proxy."""
+        connection, authoritative = await self._pool.service(), False
+        for _ in range(self._limits.redirects_max):
+            answer = await self._ask(
+                connection,
+                pb.CommandLookupTopic(
+                    topic=topic.full, authoritative=authoritative, advertised_listener_name=""
+                ),
+            )
+            if answer.response == _Lookup.Failed or not answer.brokerServiceUrl:
+                raise refusal(answer.error, answer.message)
+            url, through_service = answer.brokerServiceUrl, answer.proxy_through_service_url
+            if answer.response == _Lookup.Connect:
+                return url, through_service
+            connection = await self._connect(url, through_service=through_service)
+            authoritative = answer.authoritative
+        raise NotReadyError(pb.ServiceNotReady, f"look-ups of {topic} go round in circles")
+
+    async def _connect(self, url: str, *, through_service: bool) -> BrokerConnection:
+        try:
+            return await self._pool.broker(url, through_service=through_service)
+        except ValueError as error:
+            raise NotReadyError(pb.ServiceNotReady, f"a look-up led nowhere: {error}") from None
+
+    async def partitions(self, topic: TopicName, *, create: bool = True) -> int:
+        """How many partitions `topic` has; 0 if it is not partitioned."""
+        answer = await self._ask(
+            await self._pool.service(),
+            pb.CommandPartitionedTopicMetadata(
+                topic=topic.full, metadata_auto_creation_enabled=create
+            ),
+        )
+        if answer.response == _Partitions.Failed or answer.HasField("error"):
+            raise refusal(answer.error, answer.message)
+        return int(answer.partitions)
+
+    async def topics(self, namespace: str) -> list[str]:
+        """The full names of the persistent topics in a namespace, partitions one by one."""
+        answer = await self._ask(
+            await self._pool.service(), pb.CommandGetTopicsOfNamespace(namespace=namespace)
+        )
+        return sorted(answer.topics)
+
+    async def _ask(self, connection: BrokerConnection, question: Any) -> Any:  # noqa: ANN401
+        try:
+            return await connection.request(question)
+        except BrokerError as error:
+            if error.remedy is not Remedy.GIVE_UP:
+                # Its connection stays: who produces or consumes there is not concerned.
+                self._pool.next_service()
+            raise

@@ -1,0 +1,133 @@
+"""Connections to brokers, one for each address, and the way to some broker at all.
+
+A service URL names one broker or several: `pulsar://host1:6650,host2:6650`.  Any of them can tell
+where a topic is served.  The one that answered last is asked again; when it fails, the next one.
+"""
+
+import trio
+
+from clients.python.connection import BrokerConnection
+from clients.python.errors import BrokerError, ClosedError, UnavailableError
+from clients.python.limits import ClientLimits
+from wire.arena import ArenaPool
+from wire.connection import FrameConnection
+from wire.errors import ConnectionLostError
+from wire.outbox import Flusher
+from wire.transport import Network
+
+SCHEME = "pulsar://"
+_PORT = 6650
+
+
+def parse_service_url(url: str) -> list[tuple[str, int]]:
+    """The addresses in a service URL.  Raises ValueError."""
+    if not url.startswith(SCHEME):
+        raise ValueError(f"a service URL begins with {SCHEME}: {url!r}")
+    addresses: list[tuple[str, int]] = []
+    for part in url.removeprefix(SCHEME).rstrip("/").split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or part.endswith("]"):
+            host, port = part.strip(), str(_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"not an address of a broker: {part!r} in {url!r}")
+        addresses.append((host, int(port)))
+    return addresses
+
+
+class ConnectionPool:
+    """The connections of one client."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        network: Network,
+        limits: ClientLimits,
+        nursery: trio.Nursery,
+        first: int,
+    ) -> None:
+        self._addresses = parse_service_url(service_url)
+        self._current = first % len(self._addresses)
+        self._network = network
+        self._limits = limits
+        self._nursery = nursery
+        self._arenas = ArenaPool(total_bytes_max=limits.arenas_bytes_max)
+        self._flusher = Flusher()
+        self._connections: dict[tuple[str, int, str], BrokerConnection] = {}
+        self._opening: dict[tuple[str, int, str], trio.Lock] = {}
+        self._closed = False
+
+    async def run(self) -> None:
+        """Send what connections have to send; belongs into the nursery of the client."""
+        await self._flusher.run()
+
+    async def service(self) -> BrokerConnection:
+        """A connection to any of the brokers in the service URL."""
+        failure: BrokerError | None = None
+        for _ in self._addresses:
+            host, port = self._addresses[self._current]
+            try:
+                return await self._get(host, port, "")
+            except BrokerError as error:
+                failure = error
+                self.next_service()
+        raise UnavailableError(f"no broker can be reached: {failure}") from failure
+
+    def next_service(self) -> None:
+        """The broker that was asked is of no use: ask another one from now on."""
+        self._current = (self._current + 1) % len(self._addresses)
+
+    async def broker(self, url: str, *, through_service: bool) -> BrokerConnection:
+        """A connection to the broker at `url`, or to one of the proxies in front of it."""
+        ((logical_host, logical_port),) = parse_service_url(url)[:1]
+        if not through_service:
+            return await self._get(logical_host, logical_port, "")
+        host, port = self._addresses[self._current]
+        return await self._get(host, port, f"{logical_host}:{logical_port}")
+
+    async def _get(self, host: str, port: int, proxy_to: str) -> BrokerConnection:
+        if self._closed:
+            raise ClosedError("the client is closed")
+        key = (host, port, proxy_to)
+        connection = self._connections.get(key)
+        if connection is not None and not connection.closed:
+            return connection
+        lock = self._opening.setdefault(key, trio.Lock())
+        async with lock:  # Whoever comes meanwhile wants the same connection.
+            connection = self._connections.get(key)
+            if connection is None or connection.closed:
+                connection = await self._open(host, port, proxy_to)
+                self._connections[key] = connection
+            return connection
+
+    async def _open(self, host: str, port: int, proxy_to: str) -> BrokerConnection:
+        connection: BrokerConnection | None = None
+        with trio.move_on_after(self._limits.connect_timeout_s):
+            try:
+                stream = await self._network.connect(host, port)
+            except ConnectionLostError as error:
+                raise UnavailableError(f"{host}:{port}: {error}") from error
+            frames = FrameConnection(
+                stream,
+                arenas=self._arenas,
+                flusher=self._flusher,
+                frame_bytes_max=self._limits.frame_bytes_max,
+            )
+            connection = BrokerConnection(frames, self._limits)
+            self._nursery.start_soon(connection.run)
+            try:
+                await connection.greet(proxy_to or None)
+            except BaseException:
+                connection.close("the broker did not greet")
+                raise
+            return connection
+        raise UnavailableError(
+            f"{host}:{port}: no greeting in {self._limits.connect_timeout_s:g} s"
+        )
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close("the client was closed")

@@ -1,0 +1,93 @@
+"""A thread that runs trio, for code that does not: functions go in, results come out.
+
+`call` runs an async function in that thread and waits for it; an interrupt of the caller cancels
+the call.  `soon` hands over what needs no answer, in order, at the cost of an append.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import trio
+
+_T = TypeVar("_T")
+
+
+class Portal:
+    """Runs until `close`."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Callable[[], None]] = deque()
+        self._scheduled = False
+        self._closed = False
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="daybook-client", daemon=True)
+        self._thread.start()
+        self._started.result()
+
+    def call(self, function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:  # noqa: ANN401
+        """Run `function` over there; return or raise what it does."""
+        if self._closed:
+            raise trio.ClosedResourceError("this was closed")
+        result: Future[_T] = Future()
+        scope = trio.CancelScope()
+
+        async def run() -> None:
+            try:
+                with scope:
+                    result.set_result(await function(*arguments))
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # It is the caller's, whatever it is.
+                result.set_exception(error)
+            finally:
+                if not result.done():
+                    result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
+
+        self._token.run_sync_soon(self._nursery.start_soon, run)
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            self._token.run_sync_soon(scope.cancel)
+            raise
+
+    def soon(self, function: Callable[[], None]) -> None:
+        """Run `function`, which must not raise, over there; do not wait for it."""
+        self._soon.append(function)
+        if not self._scheduled:
+            self._scheduled = True
+            self._token.run_sync_soon(self._do_soon)
+
+    def _do_soon(self) -> None:
+        self._scheduled = False  # first: whoever appends from now on schedules again
+        while self._soon:
+            self._soon.popleft()()
+
+    def start(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run `function`, which must not raise, over there until `close`."""
+        self._token.run_sync_soon(self._nursery.start_soon, function)
+
+    def close(self) -> None:
+        """Cancel what runs over there, and wait until it has ended."""
+        if self._closed:
+            return
+        self._closed = True
+        self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            if not self._started.done():
+                self._started.set_exception(error)
+            raise
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._token = trio.lowlevel.current_trio_token()
+            self._started.set_result(None)
+            await trio.sleep_forever()

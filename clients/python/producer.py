@@ -1,0 +1,219 @@
+"""A producer: messages go to a topic, or to the partitions of one, batched and in order.
+
+    producer = await client.create_producer("orders")
+    message_id = await producer.send(b"...", key="customer-7")     # stored when it returns
+    producer.send_nowait(b"...")                                   # stored when flush() returns
+    await producer.flush()
+
+`send_nowait` is the fast way: it takes a microsecond and gives no ticket.  What becomes of a
+message is told to `on_result`, if there is one; else a failure is raised by the next `flush` or
+`aclose`.  When more than `pending_bytes_max` are unresolved it raises QueueFullError:  `await
+wait_room()`.
+
+Messages of one key, or of a topic without partitions, are stored in the order of their sends; also
+when a broker dies meanwhile, and everything that has no receipt is sent again to the next one.  A
+send that was cut off in the middle may then be stored twice.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self, TypeAlias, cast
+
+import trio
+
+from clients.python.errors import BrokerError, QueueFullError
+from clients.python.messages import MessageId
+from clients.python.protocol.routing import Router
+from clients.python.topic_producer import OnResult, SendBudget, TopicProducer
+from wire.topics import TopicName
+from wire.transport import Buffer
+
+OpenLanes: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
+"""Opens producers of these partitions, the first of which has this index."""
+
+
+class Producer:
+    """Made by `Client.create_producer`."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        lanes: list[TopicProducer],
+        router: Router,
+        budget: SendBudget,
+        open_lanes: OpenLanes,
+        on_closed: Callable[["Producer"], None],
+    ) -> None:
+        self.topic = topic.full
+        self._name = topic
+        self._open_lanes = open_lanes
+        self._lanes = lanes
+        self._router = router
+        self._budget = budget
+        self._only = lanes[0] if len(lanes) == 1 else None
+        self._on_closed = on_closed
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._lanes[0].name
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it sends to; 0 for a topic that has none."""
+        return len(self._lanes) if self._lanes[0].topic.partition >= 0 else 0
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest that it has given to a message; -1 before the first."""
+        return max(lane.last_sequence_id for lane in self._lanes)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of messages in entries that are not resolved."""
+        return self._budget.used
+
+    async def grow(self, partitions: int) -> None:
+        """The topic has so many partitions now: send to the new ones, too."""
+        known = len(self._lanes)
+        topics = [self._name.partition_name(index) for index in range(known, partitions)]
+        lanes = await self._open_lanes(topics, known)
+        if self._closed:
+            for lane in lanes:
+                lane.abandon()
+            return
+        self._lanes += lanes
+        self._only = None
+        self._router.grow(partitions)
+
+    @property
+    def connected(self) -> bool:
+        """Whether all partitions are attached to their brokers now."""
+        return all(lane.connection is not None for lane in self._lanes)
+
+    def send_nowait(
+        self,
+        data: Buffer,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        on_result: OnResult | None = None,
+    ) -> None:
+        """Take a message on its way.  See the module.  `on_result` is called in the trio thread."""
+        if self._budget.used >= self._budget.bytes_max:
+            raise QueueFullError(f"{self._budget.used} bytes wait for their receipts")
+        if not isinstance(data, bytes):
+            data = _as_bytes(data)
+        lane = self._only
+        if lane is None:
+            router = self._router
+            lane = self._lanes[router.turn if key is None else router.of_key(key)]
+        lane.send(data, key, properties, event_time_ms, sequence_id, on_result)
+
+    async def send(
+        self,
+        data: Buffer,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+    ) -> MessageId:
+        """Send a message; return its id when it is stored.
+
+        Raises a BrokerError; its `outcome` says whether the message may be stored nevertheless.
+        Cancelling ends the waiting, not the message.
+        """
+        await self.wait_room()
+        result = _Result()
+        self.send_nowait(
+            data,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            sequence_id=sequence_id,
+            on_result=result.set,
+        )
+        await result.arrived.wait()
+        if result.failure is not None:
+            raise result.failure
+        assert result.message_id is not None
+        return result.message_id
+
+    async def wait_room(self) -> None:
+        """Return when `send_nowait` may be called; lets others, and the network, have a turn."""
+        await trio.lowlevel.checkpoint()
+        while self._budget.used >= self._budget.bytes_max:
+            await self._budget.wait_changed()
+
+    async def flush(self) -> None:
+        """Return when everything that was sent so far is stored.
+
+        Raises the first failure of a message without `on_result`, once.
+        """
+        await trio.lowlevel.checkpoint()
+        for lane in self._lanes:
+            lane.ship()
+        marks = [(lane, lane.last_sequence_id) for lane in self._lanes]
+        while not all(lane.is_resolved(mark) for lane, mark in marks):
+            await self._budget.wait_changed()
+        failure, self._budget.failure = self._budget.failure, None
+        if failure is not None:
+            raise failure
+
+    async def aclose(self) -> None:
+        """Flush, then end.  Raises as `flush` does; it is closed then, too."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.flush()
+        finally:
+            for lane in self._lanes:
+                await lane.close()
+            self._on_closed(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.aclose()
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End at once; what has no receipt is in doubt."""
+        self._closed = True
+        for lane in self._lanes:
+            lane.abandon()
+        self._on_closed(self)
+
+
+class _Result:
+    """Where `send` waits."""
+
+    __slots__ = ("arrived", "failure", "message_id")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.message_id: MessageId | None = None
+        self.failure: BrokerError | None = None
+
+    def set(self, message_id: MessageId | None, failure: BrokerError | None) -> None:
+        self.message_id, self.failure = message_id, failure
+        self.arrived.set()
+
+
+def _as_bytes(data: object) -> bytes:
+    """Memory that may change later is copied; text has no bytes of its own."""
+    if isinstance(data, bytearray | memoryview):
+        return bytes(cast("bytearray", data))
+    raise TypeError(f"a message is bytes, not {type(data).__name__}")

@@ -1,0 +1,199 @@
+"""What the application is done with, and what the broker has to hear of it.
+
+The broker counts entries, the application messages: an entry is acknowledged when all messages of
+its batch are.  Until then its *pending set* (bit i: message i is not acknowledged) is kept here and
+sent along, so that a broker which remembers such sets delivers only the rest again; and if it
+delivers the whole entry again to this consumer, the set says which messages to leave out.
+
+Acknowledgements are grouped: `take` gives what has gathered, each entry once.  An entry that comes
+again while it waits to be handed out, or while its acknowledgement is on its way, is not wanted.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+EntryKey: TypeAlias = tuple[int, int]  # ledger id, entry id
+AckTuple: TypeAlias = tuple[int, int, int | None]  # and the pending set, None for the whole entry
+
+_INDEX_UNKNOWN = -1
+_MISSING = object()
+
+
+class AckTracker:
+    """The acknowledgements of one consumer on one topic."""
+
+    __slots__ = ("_changed", "_cumulative", "_done", "_mark", "_pending", "_queued", "_told")
+
+    def __init__(self) -> None:
+        self._queued: dict[EntryKey, bool] = {}  # entries in the inbox: done in the meantime?
+        self._pending: dict[EntryKey, int] = {}  # batches that are with the application
+        self._done: dict[EntryKey, None] = {}  # whole entries, to be told
+        self._changed: dict[EntryKey, None] = {}  # batches of which something more is done
+        self._told: dict[EntryKey, None] = {}  # whole entries, told and not confirmed
+        self._cumulative: AckTuple | None = None
+        self._mark: EntryKey | None = None  # up to where everything is done
+
+    # -- deliveries
+
+    def arrived(self, key: EntryKey) -> bool:
+        """An entry came, maybe again: is it wanted?  Not if it waits already, or is done."""
+        if key in self._queued or key in self._done or key in self._told:
+            return False
+        if self._mark is not None and key <= self._mark and key not in self._pending:
+            return False
+        self._queued[key] = False
+        return True
+
+    def taken(self, key: EntryKey) -> bool:
+        """An entry leaves the inbox: whether it is still wanted."""
+        return not self._queued.pop(key, False)
+
+    def dropped(self) -> None:
+        """The inbox was emptied."""
+        self._queued.clear()
+
+    def delivered(self, key: EntryKey, count: int, ack_set: int | None) -> int:
+        """A batch is handed out, maybe again: the messages of it that are not done."""
+        everything = (1 << count) - 1
+        pending = self._pending.get(key, everything)
+        if ack_set is not None:
+            pending &= ack_set & everything
+        if pending:
+            self._pending[key] = pending
+        return pending
+
+    # -- acknowledgements
+
+    def ack(self, key: EntryKey, index: int) -> None:
+        """The application is done with a message; `index` -1: with the whole entry.
+
+        A message of a batch that is not with the application is done already, or was delivered
+        to somebody else: then nothing is known about the rest of its batch, and nothing is said.
+        """
+        if index == _INDEX_UNKNOWN:
+            self._pending.pop(key, None)
+            self._finish(key)
+            return
+        self.skip(key, 1 << index)
+
+    def skip(self, key: EntryKey, indexes: int) -> None:
+        """These messages (bits) of a batch are done."""
+        pending = self._pending.get(key)
+        if pending is None or not pending & indexes:
+            return
+        if pending := pending & ~indexes:
+            self._pending[key] = pending
+            self._changed[key] = None
+        else:
+            del self._pending[key]
+            self._finish(key)
+
+    def ack_cumulative(self, key: EntryKey, index: int) -> None:
+        """The application is done with everything up to this message."""
+        pending = self._pending.get(key)
+        if index == _INDEX_UNKNOWN:
+            rest = 0
+        elif pending is None:
+            return
+        else:
+            rest = pending & (-1 << (index + 1))
+        if self._mark is not None and key < self._mark:
+            return
+        self._mark = key
+        for known in (self._pending, self._done, self._changed, self._told):
+            for earlier in [each for each in known if each <= key]:
+                del known[earlier]
+        for queued in self._queued:
+            if queued < key or (queued == key and not rest):
+                self._queued[queued] = True
+        if rest:
+            self._pending[key] = rest
+        self._cumulative = (key[0], key[1], rest or None)
+
+    def _finish(self, key: EntryKey) -> None:
+        self._changed.pop(key, None)
+        self._done[key] = None
+        if key in self._queued:
+            self._queued[key] = True
+
+    # -- what the broker has to hear
+
+    @property
+    def waiting(self) -> int:
+        """How many entries the broker has not heard of."""
+        return len(self._done) + len(self._changed) + (self._cumulative is not None)
+
+    def untold(self) -> tuple[AckTuple | None, list[AckTuple]]:
+        """All that the broker has not heard of."""
+        single = [(*key, self._pending.get(key)) for key in (*self._done, *self._changed)]
+        return self._cumulative, single
+
+    def take(self, entries_max: int) -> tuple[AckTuple | None, list[AckTuple]]:
+        """What to tell the broker now: up to where everything is done, and single entries."""
+        cumulative, self._cumulative = self._cumulative, None
+        single: list[AckTuple] = []
+        for waiting in (self._done, self._changed):
+            for key in list(waiting)[: entries_max - len(single)]:
+                del waiting[key]
+                pending = self._pending.get(key)
+                single.append((*key, pending))
+                if pending is None:
+                    self._told[key] = None
+        return cumulative, single
+
+    def confirmed(self, single: Sequence[AckTuple]) -> None:
+        """The broker has these: it will not deliver them again."""
+        for ledger_id, entry_id, _ in single:
+            self._told.pop((ledger_id, entry_id), None)
+
+    def give_back(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
+        """The broker may not have heard it: tell it again.  (Twice does no harm.)"""
+        if cumulative is not None and self._cumulative is None:
+            self._cumulative = cumulative
+        for ledger_id, entry_id, pending in single:
+            key = (ledger_id, entry_id)
+            if pending is None:
+                if self._told.pop(key, _MISSING) is not _MISSING:
+                    self._done[key] = None
+            elif key in self._pending:
+                self._changed[key] = None
+
+    def forget(self) -> None:
+        """The position was moved: what was delivered before is no longer of interest."""
+        for known in (self._pending, self._done, self._changed, self._told, self._queued):
+            known.clear()
+        self._cumulative = self._mark = None
+
+
+class NackTracker:
+    """Entries that the application wants to see again, after a delay."""
+
+    __slots__ = ("_delay_s", "_due", "_known")
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._due: deque[tuple[float, EntryKey]] = deque()
+        self._known: set[EntryKey] = set()  # never iterated
+
+    def nack(self, key: EntryKey, now: float) -> None:
+        if key not in self._known:
+            self._known.add(key)
+            self._due.append((now + self._delay_s, key))
+
+    @property
+    def deadline(self) -> float | None:
+        return self._due[0][0] if self._due else None
+
+    def due(self, now: float) -> list[EntryKey]:
+        """The entries to ask for now, in order."""
+        found: list[EntryKey] = []
+        while self._due and self._due[0][0] <= now:
+            key = self._due.popleft()[1]
+            self._known.discard(key)
+            found.append(key)
+        return sorted(found)
+
+    def forget(self) -> None:
+        self._due.clear()
+        self._known.clear()

@@ -1,0 +1,47 @@
+"""How much a broker may send ahead: permits are counted in messages, memory in bytes.
+
+A grant keeps `target` messages on their way or waiting here; it is renewed when half of them have
+been taken.  `target` is what the consumer asked for, or less if messages are large: then as many as
+fit into `bytes_max`, by the mean size of those that came last.  Until a size is known it is small.
+
+An entry is delivered whole, so more messages than permitted may come, by one batch.
+"""
+
+_CAUTIOUS = 64  # messages, before their size is known
+_MEMORY = 0.875  # how much of the mean stays when another entry comes
+
+
+class Permits:
+    """The permits of one consumer on one topic."""
+
+    __slots__ = ("_bytes_max", "_mean", "_outstanding", "_size")
+
+    def __init__(self, size: int, bytes_max: int) -> None:
+        assert size > 0
+        self._size = size
+        self._bytes_max = bytes_max
+        self._mean = 0.0
+        self._outstanding = 0
+
+    @property
+    def target(self) -> int:
+        if not self._mean:
+            return min(self._size, _CAUTIOUS)
+        return max(1, min(self._size, int(self._bytes_max / self._mean)))
+
+    def restart(self) -> int:
+        """Subscribed anew: nothing is permitted yet.  What to grant."""
+        self._outstanding = self.target
+        return self._outstanding
+
+    def taken(self, messages: int, size: int) -> int:
+        """An entry left the queue: how much to grant now, 0 for nothing yet."""
+        mean = size / messages
+        self._mean = mean if not self._mean else _MEMORY * self._mean + (1 - _MEMORY) * mean
+        self._outstanding -= messages
+        target = self.target
+        if self._outstanding > target // 2:
+            return 0
+        grant = target - self._outstanding
+        self._outstanding = target
+        return grant

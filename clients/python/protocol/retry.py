@@ -1,0 +1,37 @@
+"""How long to wait before the next attempt: twice as long each time, up to a bound, at random.
+
+    attempt   waits between
+       1      half of `initial_s` and all of it
+       2      half of twice that and all of it
+       n      ... never more than `max_s`
+
+Chance keeps clients apart that have lost the same broker at the same moment.
+"""
+
+from typing import Protocol
+
+
+class Chance(Protocol):
+    """A `random.Random`, as far as it is needed."""
+
+    def random(self) -> float: ...
+
+
+class Backoff:
+    """The waits of one thing that is tried again and again."""
+
+    def __init__(self, initial_s: float, max_s: float) -> None:
+        assert 0 < initial_s <= max_s
+        self._initial_s = initial_s
+        self._max_s = max_s
+        self.attempts = 0
+
+    def next(self, chance: Chance) -> float:
+        """The wait before the next attempt."""
+        ceiling = min(self._max_s, self._initial_s * (1 << min(self.attempts, 32)))
+        self.attempts += 1
+        return ceiling * (0.5 + 0.5 * chance.random())
+
+    def reset(self) -> None:
+        """It worked: the next failure is the first one again."""
+        self.attempts = 0

@@ -1,0 +1,89 @@
+"""A reader: the messages of a topic from any place on, without a subscription.
+
+    reader = await client.create_reader("orders", start="earliest")
+    while await reader.has_message_available():
+        message = await reader.receive()
+
+Nothing is acknowledged, nothing is remembered by the broker, and reading does not keep messages
+from being trimmed.  A reader that loses its broker goes on behind the last entry that came.
+"""
+
+from dataclasses import dataclass
+
+from clients.python.consumer import MessageSource
+from clients.python.errors import NotAllowedError
+from clients.python.messages import Message, MessageId
+from wire.proto import pulsar_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """What a topic holds: offsets from `first` up to, and without, `next`."""
+
+    first: int
+    next: int
+
+
+class Reader(MessageSource):
+    """Made by `Client.create_reader`."""
+
+    _received: dict[int, tuple[int, int, int]] | None = None
+
+    async def receive(self) -> Message:
+        """The next message.  Raises EndOfTopicError behind the last one of a terminated topic."""
+        message = await super().receive()
+        self._note(message)
+        return message
+
+    async def receive_batch(self, count_max: int = 1000) -> list[Message]:
+        """Wait for a message; return it and what else is there.  [] behind the last one."""
+        messages = await super().receive_batch(count_max)
+        if len(self._ends) == 1:
+            if messages:
+                self._note(messages[-1])
+        else:
+            for message in messages:
+                self._note(message)
+        return messages
+
+    async def __anext__(self) -> Message:
+        message = await super().__anext__()
+        self._note(message)
+        return message
+
+    async def has_message_available(self) -> bool:
+        """Whether a message is there, or on its way, that was not received yet."""
+        if self._queue.has_messages:
+            return True
+        received = self._received or {}
+        for end in self._ends:
+            last, answer = await end.last_message_id()
+            if last.entry_id < 0:
+                continue
+            here = received.get(end.topic.partition)
+            if here is None:
+                start = MessageId.of_proto(answer.consumer_mark_delete_position)
+                if not answer.HasField("consumer_mark_delete_position"):
+                    start = MessageId(-1, -1)
+                if (last.ledger_id, last.entry_id) > (start.ledger_id, start.entry_id):
+                    return True
+            elif (last.ledger_id, last.entry_id, last.batch_index) > here:
+                return True
+        return False
+
+    async def offset_ranges(self) -> list[OffsetRange]:
+        """Which offsets each partition holds now."""
+        found: list[OffsetRange] = []
+        for end in self._ends:
+            _, answer = await end.last_message_id()
+            if not answer.HasField("next_offset"):
+                raise NotAllowedError(pb.NotAllowedError, "the broker does not number messages")
+            found.append(OffsetRange(answer.first_offset, answer.next_offset))
+        return found
+
+    def _note(self, message: Message) -> None:
+        if self._received is None:
+            self._received = {}
+        entry = message.entry
+        here = (entry.ledger_id, entry.entry_id, message.batch_index)
+        self._received[entry.partition] = here

@@ -1,0 +1,402 @@
+"""A producer of one topic, or of one partition: batches, the queue of sends, receipts.
+
+Messages gather in a batch.  It goes out when it is full; else at the next turn of the loop if
+nothing waits for a receipt, and after `batch_delay_s` if something does.  So a single message does
+not wait, and many share their way.
+
+What was sent stays in the queue until its receipt comes, through takeovers too (see
+`protocol.sends`).  `send_timeout_s` ends that: the send fails, and if it was ever on the wire,
+nobody knows whether it is stored.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+from random import Random
+from typing import TypeAlias
+
+import trio
+
+from clients.python.connection import BrokerConnection
+from clients.python.errors import (
+    BrokerError,
+    ClosedError,
+    InDoubtError,
+    MessageRejectedError,
+    MessageTooLargeError,
+    NotAllowedError,
+    RequestTimedOutError,
+    TopicTerminatedError,
+    UnavailableError,
+    refusal,
+)
+from clients.python.limits import ClientLimits, ProducerLimits
+from clients.python.link import Link
+from clients.python.lookup import Lookups
+from clients.python.messages import MessageId
+from clients.python.protocol.batching import Batch, BatchBuilder, text_key
+from clients.python.protocol.sends import PendingSend, PendingSends, Surprise
+from wire.batch import encode_payload_head
+from wire.clock import WallClock
+from wire.compression import CompressionType, compress
+from wire.messages.client import SendReceipt, encode_send
+from wire.proto import pulsar_pb2 as pb
+from wire.topics import TopicName
+from wire.transport import Buffer
+
+OnResult: TypeAlias = Callable[[MessageId | None, BrokerError | None], None]
+"""Called once for a message: with its id, or with what went wrong."""
+
+_NO_PROPERTIES: Mapping[str, str] = {}
+_ON_THE_WIRE = {
+    CompressionType.LZ4: pb.LZ4,
+    CompressionType.ZLIB: pb.ZLIB,
+    CompressionType.ZSTD: pb.ZSTD,
+    CompressionType.SNAPPY: pb.SNAPPY,
+}
+
+
+class SendBudget:
+    """What all partitions of one producer hold together, and who waits for room or for the end."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self.failure: Exception | None = None  # of messages that nobody watches
+        self._changed: trio.Event | None = None
+
+    def changed(self) -> None:
+        """Something was resolved."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def wait_changed(self) -> None:
+        if self._changed is None:
+            self._changed = trio.Event()
+        await self._changed.wait()
+
+
+class TopicProducer(Link):
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        *,
+        lookups: Lookups,
+        limits: ClientLimits,
+        rng: Random,
+        clock: WallClock,
+        producer_id: int,
+        name: str | None,
+        settings: ProducerLimits,
+        compression: CompressionType,
+        batching: bool,
+        initial_sequence_id: int | None,
+        budget: SendBudget,
+        on_batch: Callable[[], None],
+    ) -> None:
+        super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
+        self.name = name or ""
+        self._user_named = name is not None
+        self._clock = clock
+        self._id = producer_id
+        self._epoch = 0
+        self._settings = settings
+        self._compression = compression
+        self._batching = batching
+        self._budget = budget
+        self._on_batch = on_batch
+        self._initial_sequence_id = initial_sequence_id
+        self._next_sequence_id = 0 if initial_sequence_id is None else initial_sequence_id
+        self._max_bytes = 0
+        self._partition = topic.partition
+        self._builder = BatchBuilder(settings.batch_messages_max, settings.batch_bytes_max)
+        self._results: list[tuple[int, OnResult]] = []
+        self._metadata = pb.MessageMetadata()
+        self._pending = PendingSends()
+        self._begun = trio.Event()  # a batch has its first message
+        self._idle = trio.Event()  # no send waits for a receipt
+        self._idle.set()
+        self._shipped = 0
+
+    @property
+    def last_sequence_id(self) -> int:
+        """Of the last message that was sent; -1 before the first."""
+        return self._next_sequence_id - 1
+
+    def is_resolved(self, sequence_id: int) -> bool:
+        """Whether everything up to this sequence id, if it was shipped, is stored or has failed."""
+        oldest = self._pending.oldest
+        return oldest is None or oldest > sequence_id
+
+    # -- the hot path
+
+    def send(
+        self,
+        data: bytes,
+        key: str | bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int | None,
+        sequence_id: int | None,
+        on_result: OnResult | None,
+    ) -> None:
+        """Take a message on its way.  Raises what makes that impossible; then nothing was sent."""
+        if len(data) > self._max_bytes:
+            raise MessageTooLargeError(
+                f"a message of {len(data)} bytes, the broker takes at most {self._max_bytes}"
+            )
+        if self.failure is not None:
+            raise self.failure
+        if sequence_id is None:
+            sequence_id = self._next_sequence_id
+        elif sequence_id < self._next_sequence_id:
+            raise ValueError(f"sequence id {sequence_id} is not above {self.last_sequence_id}")
+        elif sequence_id > self._next_sequence_id:
+            self.ship()  # In a batch the ids follow each other.
+        self._next_sequence_id = sequence_id + 1
+        if not self._batching or len(data) >= self._builder.bytes_max:
+            self.ship()
+            self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
+            return
+        builder = self._builder
+        if on_result is not None:
+            self._results.append((builder.count, on_result))
+        if properties is None and event_time_ms is None:
+            full = builder.add(data, key, sequence_id)
+        else:
+            full = builder.add_special(
+                data, key, properties or _NO_PROPERTIES, event_time_ms, sequence_id
+            )
+        if full:
+            self.ship()
+        elif builder.count == 1:
+            self._begun.set()
+
+    def ship(self) -> None:
+        """Send the batch as far as it has come."""
+        if not self._builder.count:
+            return
+        batch = self._builder.take()
+        results, self._results = self._results, []
+        metadata = self._metadata
+        metadata.num_messages_in_batch = batch.count
+        if batch.key is None:
+            metadata.ClearField("partition_key")
+        else:
+            metadata.partition_key = batch.key
+        if batch.key_is_base64:
+            metadata.partition_key_b64_encoded = True
+        else:
+            metadata.ClearField("partition_key_b64_encoded")
+        self._push(metadata, batch, results)
+        self._on_batch()
+
+    def _ship_single(
+        self,
+        data: bytes,
+        key: str | bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int | None,
+        sequence_id: int,
+        on_result: OnResult | None,
+    ) -> None:
+        text, is_base64 = text_key(key)
+        metadata = pb.MessageMetadata(partition_key=text, event_time=event_time_ms)
+        if is_base64:
+            metadata.partition_key_b64_encoded = True
+        for name, value in (properties or _NO_PROPERTIES).items():
+            metadata.properties.add(key=name, value=value)
+        batch = Batch(data, 1, sequence_id, sequence_id, text, is_base64)
+        self._push(metadata, batch, [] if on_result is None else [(-1, on_result)])
+        self._on_batch()
+
+    def _push(
+        self, metadata: pb.MessageMetadata, batch: Batch, results: list[tuple[int, OnResult]]
+    ) -> None:
+        body: Buffer = batch.body
+        metadata.producer_name = self.name
+        metadata.sequence_id = batch.sequence_id
+        metadata.publish_time = self._clock.now_ms()
+        highest = batch.highest_sequence_id if batch.count > 1 else None
+        if highest is not None:
+            metadata.highest_sequence_id = highest
+        else:
+            metadata.ClearField("highest_sequence_id")
+        if self._compression is not CompressionType.NONE:
+            body = self._compressed(metadata, body)
+        head = encode_payload_head(metadata, body)
+        frame = encode_send(
+            self._id,
+            batch.sequence_id,
+            len(head) + len(body),
+            num_messages=batch.count,
+            highest_sequence_id=highest,
+        )
+        timeout_s = self._settings.send_timeout_s
+        send = PendingSend(
+            batch.sequence_id,
+            batch.highest_sequence_id,
+            batch.count,
+            len(batch.body),
+            (frame + head, body),
+            inf if timeout_s is None else trio.current_time() + timeout_s,
+            results,
+        )
+        self._pending.push(send)
+        self._budget.used += send.size
+        self._shipped += 1
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        if self.connection is not None:
+            send.sent = True
+            self.connection.send(send.frame)
+
+    def _compressed(self, metadata: pb.MessageMetadata, body: Buffer) -> Buffer:
+        packed = compress(self._compression, body)
+        if len(packed) >= len(body):
+            metadata.ClearField("compression")
+            metadata.ClearField("uncompressed_size")
+            return body
+        metadata.compression = _ON_THE_WIRE[self._compression]
+        metadata.uncompressed_size = len(body)
+        return packed
+
+    # -- its tasks
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ship_in_time)
+            if self._settings.send_timeout_s is not None:
+                nursery.start_soon(self._give_up_in_time, self._settings.send_timeout_s)
+            await super().run()
+            nursery.cancel_scope.cancel()
+
+    async def _ship_in_time(self) -> None:
+        while True:
+            await self._begun.wait()
+            self._begun = trio.Event()
+            shipped = self._shipped
+            if len(self._pending):
+                with trio.move_on_after(self._settings.batch_delay_s):
+                    await self._idle.wait()
+            if self._shipped == shipped:
+                self.ship()
+
+    async def _give_up_in_time(self, timeout_s: float) -> None:
+        while True:
+            deadline = self._pending.deadline
+            # What comes while we sleep has at least `timeout_s` to live.
+            await trio.sleep_until(
+                trio.current_time() + timeout_s if deadline is None else deadline
+            )
+            for send in self._pending.expired(trio.current_time()):
+                self._fail(
+                    send,
+                    RequestTimedOutError(f"{self.topic}: no receipt in {timeout_s:g} s")
+                    if send.sent
+                    else UnavailableError(f"{self.topic}: no broker took it in {timeout_s:g} s"),
+                )
+
+    # -- what the link needs
+
+    async def _register(self, connection: BrokerConnection) -> None:
+        request = pb.CommandProducer(
+            topic=self.topic.full,
+            producer_id=self._id,
+            epoch=self._epoch,
+            user_provided_producer_name=self._user_named,
+        )
+        if self.name:
+            request.producer_name = self.name
+        self._epoch += 1
+        connection.producers[self._id] = self
+        success = await connection.request(request)
+        if not self._ever_attached and self._initial_sequence_id is None:
+            self._next_sequence_id = max(0, success.last_sequence_id + 1)
+        self.name = success.producer_name
+        self._max_bytes = connection.max_message_bytes
+        self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)
+
+    def _attached(self, connection: BrokerConnection) -> None:
+        for send in self._pending.all():
+            send.sent = True
+            connection.send(send.frame)
+
+    def _unregister(self, connection: BrokerConnection) -> None:
+        if connection.producers.get(self._id) is self:
+            del connection.producers[self._id]
+
+    async def _say_goodbye(self, connection: BrokerConnection) -> None:
+        await connection.request(pb.CommandCloseProducer(producer_id=self._id))
+
+    def _ended(self, failure: BrokerError) -> None:
+        if self._builder.count:
+            self.ship()
+        for send in self._pending.clear():
+            if send.sent and isinstance(failure, ClosedError):
+                self._fail(send, InDoubtError(f"{failure}; a receipt was outstanding"))
+            else:
+                self._fail(send, failure)
+        self._budget.changed()
+
+    # -- what the connection calls
+
+    def on_receipt(self, receipt: SendReceipt) -> None:
+        send = self._pending.receipt(receipt.sequence_id)
+        if isinstance(send, PendingSend):
+            self._resolved(send)
+            if send.results:
+                ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
+                for index, on_result in send.results:
+                    message_id = MessageId(ledger_id, entry_id, index, self._partition)
+                    self._call(on_result, message_id, None)
+            self._budget.changed()
+        elif send is Surprise.LOST_ONE and self.connection is not None:
+            self.connection.close(f"{self.topic}: a receipt was lost")
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        failure = refusal(error.error, error.message)
+        if isinstance(failure, TopicTerminatedError):
+            self._end(failure)
+        elif isinstance(failure, (MessageRejectedError, NotAllowedError)):
+            send = self._pending.refused(error.sequence_id)
+            if send is not None:
+                self._fail(send, failure)
+                self._budget.changed()
+        else:
+            self._start_over(f"a send failed: {failure}")
+
+    def _start_over(self, reason: str) -> None:
+        """What is in the queue is sent again, in order, by a producer that begins anew."""
+        connection = self.connection
+        if connection is None:
+            return
+        # The broker must not see the rest of the queue before it sees its head again.
+        request = pb.CommandCloseProducer(
+            producer_id=self._id, request_id=connection.next_request_id()
+        )
+        connection.send_command(request)
+        self.on_detached(reason)
+
+    def _resolved(self, send: PendingSend) -> None:
+        self._budget.used -= send.size
+        if not len(self._pending):
+            self._idle.set()
+
+    def _fail(self, send: PendingSend, failure: BrokerError) -> None:
+        self._resolved(send)
+        if len(send.results) < send.count and self._budget.failure is None:
+            self._budget.failure = failure
+        for _, on_result in send.results:
+            self._call(on_result, None, failure)
+        self._budget.changed()
+
+    def _call(
+        self, on_result: OnResult, message_id: MessageId | None, failure: BrokerError | None
+    ) -> None:
+        try:
+            on_result(message_id, failure)
+        except Exception as error:  # It is the application's: `flush` raises it.
+            if self._budget.failure is None:
+                self._budget.failure = error

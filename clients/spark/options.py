@@ -1,0 +1,70 @@
+"""The options of the Spark source.  Names follow what Spark's Kafka source taught people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clients.spark.offsets import OffsetSpec, parse_offsets
+
+_NAMES = (
+    "service.url",
+    "topic",
+    "startingOffsets",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    service_url: str
+    topic: str
+    starting: OffsetSpec | None  # None: earliest for a batch, latest for a stream
+    ending: OffsetSpec
+    offsets_per_trigger_max: int | None
+    partitions_min: int
+    fail_on_data_loss: bool
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Read the options, in any case; raises ValueError that says what to write instead."""
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower(): name for name in _NAMES}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"unknown option {unknown[0]!r}; there are: {', '.join(_NAMES)}")
+    if streaming and "endingoffsets" in given:
+        raise ValueError("endingOffsets is for batch queries; a stream has no end")
+    if not streaming and "maxoffsetspertrigger" in given:
+        raise ValueError("maxOffsetsPerTrigger is for streams; a batch has no triggers")
+    for required in ("service.url", "topic"):
+        if not given.get(required):
+            raise ValueError(f"the option {required!r} is missing")
+    topic = given["topic"]
+    starting = given.get("startingoffsets")
+    return SourceOptions(
+        service_url=given["service.url"],
+        topic=topic,
+        starting=None if starting is None else parse_offsets(starting, topic, "startingOffsets"),
+        ending=parse_offsets(given.get("endingoffsets", "latest"), topic, "endingOffsets"),
+        offsets_per_trigger_max=_positive(given, "maxOffsetsPerTrigger"),
+        partitions_min=_positive(given, "minPartitions") or 1,
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+    )
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdigit() or int(text) == 0:
+        raise ValueError(f"{name}={text!r} is not a positive number")
+    return int(text)
+
+
+def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name}={text!r} is neither true nor false")
+    return text == "true"

@@ -1,0 +1,148 @@
+"""The Spark format `daybook`: a topic as a table, or as a stream, by offset.
+
+    spark.dataSource.register(DaybookDataSource)
+    spark.read.format("daybook").option("service.url", "pulsar://localhost:6650")
+         .option("topic", "flights").load()
+
+Offsets are exact integers and ranges half-open, so a stream that is restarted from its checkpoint
+reads every message once.  Streams know admission control (`maxOffsetsPerTrigger`) and
+Trigger.AvailableNow: the end is taken once, when the query starts.
+"""
+
+# pyright: basic
+# (the libraries underneath have no types)
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from clients.spark.offsets import OffsetRange, Retained, limit, ranges, resolve, split
+from clients.spark.options import SourceOptions, parse_options
+from clients.spark.read import SCHEMA_DDL, ReadTask, read_task, retained_offsets
+
+
+class TaskPartition(InputPartition):
+    """One task's share."""
+
+    def __init__(self, task: ReadTask) -> None:
+        super().__init__(task)
+
+
+class DaybookDataSource(DataSource):
+    """`spark.read.format("daybook")` and `spark.readStream.format("daybook")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "daybook"
+
+    def schema(self) -> str:
+        return SCHEMA_DDL
+
+    def reader(self, schema: StructType) -> "BatchReader":
+        return BatchReader(parse_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  Spark's name
+        return StreamReader(parse_options(self.options, streaming=True))
+
+
+class BatchReader(DataSourceReader):
+    """Reads from the starting to the ending offsets, as they are when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        retained = retained_offsets(options.service_url, options.topic)
+        start = resolve(options.starting or "earliest", retained, "startingOffsets")
+        end = resolve(options.ending, retained, "endingOffsets")
+        return plan(options, start, end, retained)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_task(partition.value)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what has been published since the last trigger.
+
+    Spark keeps the offsets in its checkpoint, as {"partition": offset}; nothing is acknowledged.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._target: dict[int, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
+        spec = self._options.starting or "latest"
+        return _encode(resolve(spec, self._retained(), "startingOffsets"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        offsets_max = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        self._target = self._latest()
+
+    def latestOffset(self, start: dict[str, int], limit_: ReadLimit) -> dict[str, int]:  # noqa: N802
+        begin = _decode(start)
+        end = self._latest() if self._target is None else self._target
+        end = {p: max(offset, begin.get(p, 0)) for p, offset in end.items()}
+        if isinstance(limit_, ReadMaxRows):
+            retained = self._retained()
+            begin = {p: begin.get(p, retained[p].first) for p in end}
+            end = limit(begin, end, limit_.max_rows)
+        return _encode(end)
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
+        return _encode(self._latest())
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        begin, until = _decode(start), _decode(end)
+        if all(begin.get(p) == offset for p, offset in until.items()):
+            return []
+        return plan(self._options, begin, until, self._retained())
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_task(partition.value)
+
+    def _retained(self) -> dict[int, Retained]:
+        return retained_offsets(self._options.service_url, self._options.topic)
+
+    def _latest(self) -> dict[int, int]:
+        return {partition: held.next for partition, held in self._retained().items()}
+
+
+def plan(
+    options: SourceOptions,
+    start: dict[int, int],
+    end: dict[int, int],
+    retained: dict[int, Retained],
+) -> list[TaskPartition]:
+    """The tasks that read from `start` to `end`."""
+    found = ranges(start, end, retained, fail_on_data_loss=options.fail_on_data_loss)
+    parts: list[OffsetRange] = split(found, options.partitions_min)
+    return [
+        TaskPartition(ReadTask(options.service_url, options.topic, part, options.fail_on_data_loss))
+        for part in parts
+    ]
+
+
+def _encode(offsets: dict[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _decode(offsets: dict[str, int]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in offsets.items()}

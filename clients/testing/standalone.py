@@ -1,0 +1,111 @@
+"""A `daybook standalone` as a child process: real ZooKeeper, bookies and brokers, to be broken.
+
+    with StandaloneProcess() as cluster:
+        client = daybook.blocking.connect(cluster.service_url)
+        cluster.local("kill", "broker-1")
+
+For demonstrations, measurements and tests that want processes; it takes seconds to start and needs
+Java.  Without a directory the cluster is ephemeral: free ports, gone at the end.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
+
+
+class StandaloneProcess:
+    """Starts in the constructor and is ready when that returns; raises RuntimeError if it fails."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        bookies: int = 3,
+        brokers: int = 2,
+        options: Sequence[str] = (),
+    ) -> None:
+        where = ["--ephemeral"] if directory is None else ["--dir", str(directory)]
+        self._process = subprocess.Popen(  # noqa: S603  our own command line
+            [
+                *(sys.executable, "-m", "clients.cli.main", "standalone", "--output", "json"),
+                *("--bookies", str(bookies), "--brokers", str(brokers), *where, *options),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._stdout: IO[str] = self._process.stdout
+        line = self._stdout.readline()
+        if not line:
+            raise RuntimeError(f"the cluster did not start, exit code {self._process.wait()}")
+        self.ready: dict[str, Any] = json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def service_url(self) -> str:
+        return str(self.ready["service_url"])
+
+    @property
+    def admin_url(self) -> str:
+        return str(self.ready["admin_url"])
+
+    @property
+    def zookeeper(self) -> str:
+        return str(self.ready["zookeeper"])
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.ready["dir"])
+
+    def local(self, command: str, name: str | None = None) -> dict[str, Any]:
+        """`daybook local COMMAND NAME`: status, kill, stop, start, pause, resume."""
+        words = [command] if name is None else [command, name]
+        done = subprocess.run(  # noqa: S603  our own command line
+            [
+                *(sys.executable, "-m", "clients.cli.main", "local", *words),
+                *("--dir", str(self.directory), "--output", "json"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"daybook local {' '.join(words)}: {done.stderr.strip()}")
+        found: dict[str, Any] = json.loads(done.stdout or "{}")
+        return found
+
+    def stop(self) -> int:
+        """Ctrl-C, and wait; return the exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._stdout.close()
+        return int(self._process.returncode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

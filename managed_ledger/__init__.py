@@ -1,0 +1,16 @@
+"""A topic's log: an ordered list of ledgers, and cursors, which are ledgers too.
+
+Read in this order:
+
+    position         where an entry lies
+    ack_set          acknowledged positions, as bits
+    records          what the metadata store keeps of a log and of a cursor: Pulsar's formats
+    protocol/        the rules, pure: log (open, roll, fenced), cursor, trim
+    cursor_ledger    how a cursor is kept in its ledger: snapshots, and small changes in between
+    cache            recent entries, bounded in bytes
+    log              the shell of `protocol.log`: append, read, roll, trim
+    cursor           the shell of `protocol.cursor`
+    offsets          from offsets and times to positions
+    orphans          ledgers that no list names
+    open             open, create and delete logs
+"""

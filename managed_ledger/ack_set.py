@@ -1,0 +1,191 @@
+"""Acknowledged positions above a mark-delete position, as one bit an entry.
+
+A bit costs an eighth of a byte, however the holes lie; so there is no cap, and acknowledging one
+entry among half a million holes is setting one bit.  What lies below the mark-delete position costs
+nothing: whole words at the front are cut off.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from managed_ledger.position import Position
+
+ENTRIES_MAX = 1 << 26  # of one ledger; its bits take 8 MB then
+_WORD_BYTES = 8
+_WORD = 64
+
+
+class AckSet:
+    """A set of positions.  Memory: a bit for each entry from the lowest to the highest, by ledger.
+
+    Entry ids are 0 to ENTRIES_MAX - 1; adding another one is a ValueError.
+    """
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, _Bits] = {}
+        self._count = 0
+
+    def __contains__(self, position: Position) -> bool:
+        bits = self._ledgers.get(position.ledger_id)
+        return bits is not None and bits.has(position.entry_id)
+
+    def __len__(self) -> int:
+        """How many positions are in it."""
+        return self._count
+
+    def add(self, position: Position) -> bool:
+        """Add a position; False if it was there already."""
+        entry_id = position.entry_id
+        bits = self._covered(position.ledger_id, entry_id, entry_id)
+        byte, bit = divmod(entry_id - bits.base, 8)
+        if bits.bits[byte] >> bit & 1:
+            return False
+        bits.bits[byte] |= 1 << bit
+        self._count += 1
+        return True
+
+    def add_range(self, ledger_id: int, first: int, last: int) -> None:
+        """Add the entries first to last of a ledger; none if `last` is below `first`."""
+        if last < first:
+            return
+        bits = self._covered(ledger_id, first, last)
+        start = first - first % 8
+        ones = ((1 << (last - first + 1)) - 1) << (first - start)
+        self._count += bits.merge(start, ones.to_bytes((last - start) // 8 + 1, "little"))
+
+    def add_words(self, ledger_id: int, words: Sequence[int]) -> None:
+        """Add what `words` gave.  ValueError also for a word that has not 64 bits."""
+        try:
+            data = struct.pack(f"<{len(words)}q", *words).rstrip(b"\0")
+        except struct.error as error:
+            raise ValueError(f"not words of 64 bits: {error}") from error
+        if data:
+            bits = self._covered(ledger_id, 0, 8 * len(data) - 1)
+            self._count += bits.merge(0, data)
+
+    def _covered(self, ledger_id: int, first: int, last: int) -> "_Bits":
+        if first < 0 or last >= ENTRIES_MAX:
+            raise ValueError(f"entries {first} to {last} of a ledger")
+        bits = self._ledgers.get(ledger_id)
+        if bits is None:
+            bits = self._ledgers[ledger_id] = _Bits(first - first % _WORD)
+        bits.cover(first, last)
+        return bits
+
+    def run_end(self, position: Position) -> int:
+        """The last entry of the run that `position`, which is in the set, belongs to."""
+        return self._ledgers[position.ledger_id].run_end(position.entry_id)
+
+    def discard_through(self, position: Position) -> None:
+        """Forget everything at or below `position`."""
+        for ledger_id in [i for i in self._ledgers if i < position.ledger_id]:
+            self._count -= self._ledgers.pop(ledger_id).count()
+        bits = self._ledgers.get(position.ledger_id)
+        if bits is not None:
+            self._count -= bits.cut(position.entry_id + 1)
+            if not any(bits.bits):
+                del self._ledgers[position.ledger_id]
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """(ledger, first, last) of each run, in order."""
+        for ledger_id in sorted(self._ledgers):
+            for first, last in self._ledgers[ledger_id].runs():
+                yield ledger_id, first, last
+
+    def range_count(self, at_most: int) -> int:
+        """How many runs there are; counting stops behind `at_most`."""
+        count = 0
+        for _ in self.ranges():
+            count += 1
+            if count > at_most:
+                break
+        return count
+
+    def words(self) -> Iterator[tuple[int, list[int]]]:
+        """Each ledger's bits as signed 64-bit words, word k holding entries 64k to 64k+63."""
+        for ledger_id in sorted(self._ledgers):
+            bits = self._ledgers[ledger_id]
+            data = bytes(bits.base // 8) + bytes(bits.bits).rstrip(b"\0")
+            data += bytes(-len(data) % _WORD_BYTES)
+            yield ledger_id, list(struct.unpack(f"<{len(data) // _WORD_BYTES}q", data))
+
+
+class _Bits:
+    """Entries of one ledger.  `base`: the entry of the first bit, a multiple of 64."""
+
+    __slots__ = ("base", "bits")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.bits = bytearray()
+
+    def has(self, entry_id: int) -> bool:
+        byte, bit = divmod(entry_id - self.base, 8)
+        return 0 <= byte < len(self.bits) and bool(self.bits[byte] >> bit & 1)
+
+    def cover(self, first: int, last: int) -> None:
+        """Make room for the entries first to last."""
+        if first < self.base:
+            base = first - first % _WORD
+            self.bits[:0] = bytes((self.base - base) // 8)
+            self.base = base
+        missing = (last - self.base) // 8 + 1 - len(self.bits)
+        if missing > 0:
+            self.bits.extend(bytes(missing))
+
+    def count(self) -> int:
+        return int.from_bytes(self.bits, "little").bit_count()
+
+    def merge(self, first: int, bits: bytes) -> int:
+        """Set these bits, the first of which is entry `first`'s, a multiple of 8.
+
+        There is room for them.  Returns how many are new.
+        """
+        start = (first - self.base) // 8
+        part = slice(start, start + len(bits))
+        before = int.from_bytes(self.bits[part], "little")
+        after = before | int.from_bytes(bits, "little")
+        self.bits[part] = after.to_bytes(len(bits), "little")
+        return after.bit_count() - before.bit_count()
+
+    def cut(self, end: int) -> int:
+        """Clear everything below entry `end`; how many were set."""
+        if end <= self.base:
+            return 0
+        whole = min((end - self.base) // _WORD * _WORD_BYTES, len(self.bits))
+        gone = int.from_bytes(self.bits[:whole], "little").bit_count()
+        del self.bits[:whole]
+        self.base += whole * 8
+        below = int.from_bytes(self.bits[:_WORD_BYTES], "little")
+        kept = below >> (end - self.base) << (end - self.base) if end - self.base < _WORD else 0
+        self.bits[:_WORD_BYTES] = kept.to_bytes(min(_WORD_BYTES, len(self.bits)), "little")
+        return gone + below.bit_count() - kept.bit_count()
+
+    def run_end(self, entry_id: int) -> int:
+        bits = self.bits
+        byte, bit = divmod(entry_id - self.base, 8)
+        while byte < len(bits):
+            if bit == 0 and bits[byte] == 0xFF:
+                byte += 1
+                continue
+            while bit < 8 and bits[byte] >> bit & 1:
+                bit += 1
+            if bit < 8:
+                break
+            byte, bit = byte + 1, 0
+        return self.base + byte * 8 + bit - 1
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        bits, base = self.bits, self.base
+        entry_id, end = base, base + 8 * len(bits)
+        while entry_id < end:
+            byte, bit = divmod(entry_id - base, 8)
+            rest = bits[byte] >> bit
+            if not rest:
+                entry_id += 8 - bit
+            elif not rest & 1:
+                entry_id += (rest & -rest).bit_length() - 1
+            else:
+                last = self.run_end(entry_id)
+                yield entry_id, last
+                entry_id = last + 2  # The one behind a run is not in it.

@@ -1,0 +1,404 @@
+"""A cursor of a log: what a subscription has acknowledged, in memory and in a ledger of its own.
+
+Acknowledgements count at once, and are durable within the flush interval, or when `flush` returns.
+The first record after (re)opening goes into a new ledger, as a whole snapshot; the cursor's record
+points there only when that is durable, and only while the log is ours.  Then changes follow, in
+order, one record at a time.  Without an answer from there the cursor goes over to a new ledger, in
+the same way.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+from bookie.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
+from bookie.ledger.writer import LedgerWriter
+from managed_ledger.ack_set import AckSet
+from managed_ledger.context import LogConfig, LogContext
+from managed_ledger.cursor_ledger import (
+    PART_BYTES_MAX,
+    Recovered,
+    add_ranges,
+    encode_change,
+    encode_snapshot,
+)
+from managed_ledger.cursor_record import IN_RECORD, CursorRecord, folded, pointing, set_position
+from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, ManagedLedgerError
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.position import Position
+from managed_ledger.protocol.cursor import Change, CursorState
+from managed_ledger.records import custom_metadata, log_path, parse
+from managed_ledger.records_pb2 import ManagedCursorInfo
+from wire.errors import WireError
+from wire.metadata.store import MetadataError
+from wire.topics import url_decode
+
+__all__ = ["IN_RECORD", "RANGES_IN_RECORD_MAX", "Cursor", "recover_cursor"]
+
+RANGES_IN_RECORD_MAX = 1000
+_READ_ENTRIES = 1000
+_READ_BYTES = 8 << 20
+
+
+class Log(Protocol):
+    """What a cursor needs of its log."""
+
+    name: str
+    config: LogConfig
+    ledgers: LedgerList
+
+    @property
+    def context(self) -> LogContext: ...
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    @property
+    def before_first(self) -> Position: ...
+
+    def lost(self, reason: str) -> None:
+        """The log is somebody else's."""
+        ...
+
+
+class Cursor:
+    """`durable` cursors are run by their log; others live in memory only."""
+
+    def __init__(
+        self,
+        log: Log,
+        name: str,
+        mark_delete: Position,
+        *,
+        durable: bool,
+        acked: AckSet | None = None,
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.properties: dict[str, int] = {}
+        self._log = log
+        self._stored = mark_delete
+        self._state = CursorState(
+            mark_delete, acked or AckSet(), log.ledgers.next_position, recording=durable
+        )
+        self._record = CursorRecord(log.ledgers, log.context, log.name, name)
+        self._writer: LedgerWriter | None = None
+        self._new_writer: LedgerWriter | None = None  # whose snapshot is not durable yet
+        self._records = 0
+        self._recorded = 0  # the number of changes that are durable
+        self._wanted = trio.Event()  # something is to be recorded
+        self._urgent = trio.Event()  # and somebody waits for it
+        self._settled = trio.Event()
+        self._error: ManagedLedgerError | None = None
+        self._busy = trio.Lock()
+
+    # -- what it knows
+
+    @property
+    def mark_delete(self) -> Position:
+        return self._state.mark_delete
+
+    @property
+    def held_from(self) -> Position:
+        """What lies behind this must be kept: after a crash the cursor may be back there."""
+        return min(self._stored, self._state.mark_delete)
+
+    @property
+    def stored_mark_delete(self) -> Position:
+        return self._stored
+
+    @property
+    def read_start(self) -> Position:
+        """Where reading begins: behind the mark-delete position."""
+        return self._log.ledgers.next_position(self._state.mark_delete)
+
+    @property
+    def acked_above(self) -> int:
+        """How many positions above the mark-delete position are acknowledged."""
+        return len(self._state.acked)
+
+    @property
+    def backlog_entries(self) -> int:
+        """Entries that are not acknowledged."""
+        between = self._log.ledgers.entries_between(self.mark_delete, self._log.last_confirmed)
+        return max(0, between - len(self._state.acked))
+
+    @property
+    def ledger_id(self) -> int:
+        """The cursor's own ledger, -1 if its state is in its record."""
+        return self._record.info.cursorsLedgerId
+
+    def is_acked(self, position: Position) -> bool:
+        return self._state.is_acked(position)
+
+    def range_count(self, at_most: int) -> int:
+        return self._state.acked.range_count(at_most)
+
+    # -- acknowledging
+
+    def ack(self, positions: Sequence[Position]) -> None:
+        """Acknowledge single entries.  Positions without a confirmed entry are not taken."""
+        if self._state.ack([p for p in positions if self._is_there(p)]):
+            self._wanted.set()
+
+    def _is_there(self, position: Position) -> bool:
+        ledgers = self._log.ledgers
+        if not position.entry_id >= 0 or position > self._log.last_confirmed:
+            return False
+        row = ledgers.row(position.ledger_id)
+        return ledgers.lists(position.ledger_id) if row is None else position.entry_id < row.entries
+
+    def ack_cumulative(self, position: Position) -> None:
+        """Acknowledge everything that is confirmed, up to, and with, `position`."""
+        position = self._log.ledgers.floor(min(position, self._log.last_confirmed))
+        if self._state.ack_cumulative(position):
+            self._wanted.set()
+
+    async def flush(self) -> None:
+        """Return when everything acknowledged so far is durable.  Raises ManagedLedgerError."""
+        goal = self._state.changes
+        while self.durable and self._recorded < goal:
+            if self._error is not None:
+                raise self._error
+            self._wanted.set()
+            self._urgent.set()
+            await self._settled.wait()
+
+    async def reset(self, mark_delete: Position) -> None:
+        """Forget all acknowledgements; begin behind `mark_delete`.  Durable when it returns."""
+        mark_delete = self._log.ledgers.floor(min(mark_delete, self._log.last_confirmed))
+        if mark_delete < self._log.before_first:
+            mark_delete = self._log.before_first
+        self._state.reset(mark_delete)
+        self._wanted.set()
+        await self.flush()
+
+    # -- recording
+
+    async def run(self) -> None:
+        """Record changes as they come, for as long as the log is open."""
+        while self._error is None:
+            await self._wanted.wait()
+            if self._error is None and not self._urgent.is_set():
+                with trio.move_on_after(self._log.config.flush_s):
+                    await self._urgent.wait()
+            if self._error is None:
+                await self._record_changes()
+
+    async def _record_changes(self) -> None:
+        async with self._busy:
+            self._wanted, self._urgent = trio.Event(), trio.Event()
+            goal = self._state.changes
+            change = self._state.take_change()
+            if change is not None and not await self._guarded_write(change):
+                return
+            self._settle(goal)
+
+    def _settle(self, goal: int) -> None:
+        self._recorded = max(self._recorded, goal)
+        self._settled.set()
+        self._settled = trio.Event()
+
+    async def _guarded_write(self, change: Change) -> bool:
+        try:
+            await self._write(change)
+        except ManagedLedgerError as error:
+            self._give_up(error)
+        except MetadataError as error:
+            self._give_up(ManagedLedgerError(f"the cursor {self.name} cannot be stored: {error}"))
+        else:
+            return True
+        return False
+
+    def _give_up(self, error: ManagedLedgerError) -> None:
+        self.abandon(error)
+        if isinstance(error, FencedError):
+            self._log.lost(str(error))
+
+    async def _write(self, change: Change) -> None:
+        self._check()
+        writer, record = self._writer, encode_change(change)
+        full = self._records >= self._log.config.cursor_roll_records
+        if writer is not None and not full and len(record) <= PART_BYTES_MAX:
+            try:
+                await writer.wait_confirmed(writer.append([record]))
+            except LedgerError:
+                writer.abandon()
+                self._writer = None  # A new ledger, then, if the log is still ours.
+            else:
+                self._records += 1
+                self._stored = change.mark_delete
+                return
+        await self._start_ledger()
+
+    async def _start_ledger(self) -> None:
+        """A new ledger with a whole snapshot; then, and only then, the record points to it."""
+        while True:
+            self._check()
+            mark_delete = self.mark_delete
+            parts = encode_snapshot(mark_delete, self._state.acked, self.properties)
+            self._state.take_change()
+            writer = await self._ledger_with(parts)
+            if writer is not None:
+                break
+            await self._log.context.pause()
+        old_id, old_writer = self.ledger_id, self._writer
+        try:
+            self._check()
+            await self._record.store(pointing(self._record.info, writer.ledger_id, mark_delete))
+        except BaseException:
+            writer.abandon()
+            raise
+        finally:
+            self._new_writer = None
+        self._writer, self._records = writer, 0
+        self._stored = mark_delete
+        if old_writer is not None:
+            old_writer.abandon()
+        if old_id != IN_RECORD:
+            await self._log.context.forget([old_id])
+
+    async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
+        """A ledger in which these records are durable; None if that does not work now."""
+        log = self._log
+        custom = custom_metadata(log.name, self.name)
+        writer = None
+        try:
+            writer = await log.context.client.create(log.config.quorums, custom=custom)
+            self._new_writer = writer
+            if self._error is not None:  # Given up meanwhile.
+                writer.abandon()
+            for part in parts:
+                writer.append([part])
+            await writer.wait_confirmed(writer.last_add_pushed)
+        except (LedgerError, MetadataError):
+            if writer is not None:
+                writer.abandon()
+                await log.context.forget([writer.ledger_id])
+            return None
+        return writer
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # -- its record
+
+    async def create(self, properties: Mapping[str, str]) -> None:
+        """Create the record of a new durable cursor.  FencedError, MetadataError."""
+        info = ManagedCursorInfo(cursorsLedgerId=IN_RECORD)
+        set_position(info, self.mark_delete)
+        for name, value in sorted(properties.items()):
+            info.cursorProperties.add(name=name, value=value)
+        await self._record.create(info)
+
+    def restore(self, info: ManagedCursorInfo, version: int) -> None:
+        """The record as it was found; its ledger is closed by now and is written no more."""
+        self._record.info, self._record.version = info, version
+        for found in info.properties:
+            self.properties.setdefault(found.name, found.value)
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Store everything: into the record if that is small enough, else as a last snapshot."""
+        async with self._busy:
+            self._check()
+            while self.durable and (
+                self.ledger_id != IN_RECORD or self._recorded < self._state.changes
+            ):
+                goal = self._state.changes
+                await self._store_whole()
+                self._settle(goal)
+                if self._writer is not None and self._state.changes == goal:
+                    with suppress(LedgerError, MetadataError):  # Who opens it next closes it then.
+                        await self._writer.close()
+                    break
+            self.abandon(ClosedError(f"the cursor {self.name} was closed"))
+
+    async def _store_whole(self) -> None:
+        if self._state.acked.range_count(RANGES_IN_RECORD_MAX) > RANGES_IN_RECORD_MAX:
+            await self._start_ledger()
+            return
+        mark_delete, old_id = self.mark_delete, self.ledger_id
+        runs = list(self._state.acked.ranges())
+        self._state.take_change()
+        await self._record.store(folded(self._record.info, mark_delete, runs, self.properties))
+        self._stored = mark_delete
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        if old_id != IN_RECORD:
+            await self._log.context.forget([old_id])
+
+    async def delete(self) -> None:
+        """Remove the record, then the ledger.  FencedError, MetadataError."""
+        self.abandon(ClosedError(f"the subscription {self.name} was deleted"))
+        async with self._busy:
+            await self._record.delete()
+            if self.ledger_id != IN_RECORD:
+                await self._log.context.forget([self.ledger_id])
+
+    def abandon(self, error: ManagedLedgerError) -> None:
+        """Record nothing more; whoever waits is told."""
+        if self._error is None:
+            self._error = error
+            for writer in (self._writer, self._new_writer):
+                if writer is not None:
+                    writer.abandon()
+        self._wanted.set()
+        self._urgent.set()
+        self._settled.set()
+        self._settled = trio.Event()
+
+
+async def recover_cursor(log: Log, encoded: str) -> Cursor:
+    """The durable cursor behind a record.  Fences its ledger: call this after the list is ours.
+
+    Raises ManagedLedgerError, LedgerError.
+    """
+    path = f"{log_path(log.name)}/{encoded}"
+    found = await log.context.answered(lambda: log.context.store.get(path))
+    if found is None:
+        raise FencedError(f"{path} vanished while it was being recovered")
+    info = parse(ManagedCursorInfo(), found.value, path)
+    try:
+        name = url_decode(encoded)
+    except WireError as error:
+        raise LogCorruptError(f"{path}: {error}") from error
+    recovered = await _recovered(log, info)
+    assert recovered.mark_delete is not None
+    mark_delete = min(recovered.mark_delete, log.last_confirmed)
+    cursor = Cursor(log, name, mark_delete, durable=True, acked=recovered.acked)
+    cursor.properties = recovered.properties
+    cursor.restore(info, found.stat.version)
+    return cursor
+
+
+async def _recovered(log: Log, info: ManagedCursorInfo) -> Recovered:
+    """From its ledger, or from the record itself if it has none (or its ledger is lost)."""
+    lengths = {row.ledger_id: row.entries for row in log.ledgers.rows}
+    if info.cursorsLedgerId != IN_RECORD:
+        recovered = Recovered(lengths)
+        with suppress(NoSuchLedgerError, NoSuchEntryError):
+            await _replay(log.context, info.cursorsLedgerId, recovered)
+        if recovered.mark_delete is not None:
+            return recovered
+    recovered = Recovered(lengths)
+    recovered.mark_delete = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
+    recovered.properties = {p.name: p.value for p in info.properties}
+    add_ranges(recovered.acked, info.individualDeletedMessages, lengths)
+    recovered.acked.discard_through(recovered.mark_delete)
+    return recovered
+
+
+async def _replay(context: LogContext, ledger_id: int, recovered: Recovered) -> None:
+    reader = await context.answered(lambda: context.client.open(ledger_id, recover=True))
+    at = 0
+    while at <= reader.last_add_confirmed:
+        last = min(reader.last_add_confirmed, at + _READ_ENTRIES - 1)
+        for entry in await reader.read(at, last, max_bytes=_READ_BYTES):
+            recovered.apply(bytes(entry.payload))
+            at = entry.entry_id + 1

@@ -1,0 +1,34 @@
+"""What can go wrong with a log.
+
+ManagedLedgerError
+  FencedError            another owner has taken the log over, or it cannot be told that none
+                         has: appends under way are in doubt, this handle is of no use any more
+  ClosedError            this handle was closed by its owner
+  TerminatedError        the log was terminated: nothing can be appended
+  NoSuchLogError         there is no such log
+  LogCorruptError        a ledger that the list names is gone, or does not parse
+"""
+
+
+class ManagedLedgerError(Exception):
+    """A log refused, or failed."""
+
+
+class FencedError(ManagedLedgerError):
+    """Another owner serves the log now, or may do so.  What was under way is in doubt."""
+
+
+class ClosedError(ManagedLedgerError):
+    """The log, or the cursor, was closed."""
+
+
+class TerminatedError(ManagedLedgerError):
+    """Nothing can be appended to a terminated log."""
+
+
+class NoSuchLogError(ManagedLedgerError):
+    """There is no log of that name."""
+
+
+class LogCorruptError(ManagedLedgerError):
+    """What the metadata store says of the log cannot be true."""

@@ -1,0 +1,238 @@
+"""Open, create and delete logs.
+
+Opening takes a log over from whoever served it before, alive or not:
+
+1. read the list and its version
+2. recover, which fences, the last two ledgers that are not closed (a roll leaves two at most)
+3. create a new ledger
+4. put it on the list by compare-and-swap with the version of step 1
+5. recover the cursors, which fences theirs
+
+Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
+means that somebody else does the same: FencedError, and the caller finds out whether the log is
+still meant to be its own before it tries again.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from random import Random
+
+import trio
+
+from bookie.ledger.client import LedgerClient
+from bookie.ledger.writer import LedgerWriter
+from managed_ledger.cache import EntryCache
+from managed_ledger.context import LogConfig, LogContext
+from managed_ledger.cursor import Cursor, recover_cursor
+from managed_ledger.errors import FencedError, NoSuchLogError
+from managed_ledger.ledger_list import LedgerList, set_sealed
+from managed_ledger.log import ManagedLedger, create_ledger
+from managed_ledger.orphans import remove_orphans
+from managed_ledger.records import log_path, parse, set_property
+from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from managed_ledger.recovery import recover_tail
+from wire.clock import WallClock
+from wire.metadata.store import (
+    ANY,
+    MetadataStore,
+    NoRecordError,
+    NotEmptyError,
+    OutcomeUnknownError,
+    Record,
+    RecordExistsError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
+
+_CURSORS_AT_ONCE = 32
+_TIDY_S = 2.0
+
+
+class ManagedLedgers:
+    """The logs of one host.  See `open_managed_ledgers`."""
+
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._opened: list[ManagedLedger] = []
+
+    @property
+    def cache(self) -> EntryCache:
+        return self._context.cache
+
+    async def exists(self, name: str) -> bool:
+        return await self._record(log_path(name)) is not None
+
+    async def _record(self, path: str) -> Record | None:
+        """None only if the store, asked for its newest state, has none."""
+        record = await self._context.answered(lambda: self._context.store.get(path))
+        return await self._context.newest(path) if record is None else record
+
+    async def create(self, name: str, properties: Mapping[str, str] | None = None) -> bool:
+        """Make an empty log; False if there is one already."""
+        info = ManagedLedgerInfo()
+        for key, value in sorted((properties or {}).items()):
+            set_property(info, key, value)
+        path, in_doubt = log_path(name), False
+        while True:
+            try:
+                await self._context.store.create(path, info.SerializeToString(), make_parents=True)
+            except RecordExistsError:
+                return in_doubt
+            except OutcomeUnknownError:
+                in_doubt = True
+            except StoreUnavailableError:
+                await self._context.pause()
+            else:
+                return True
+
+    async def list(self, prefix: str) -> list[str]:
+        """The names, behind `prefix`, of the logs there: of `tenant/namespace/persistent`, say."""
+        path = log_path(prefix)
+        store = self._context.store
+        return await self._context.answered(lambda: store.get_children(path)) or []
+
+    async def open(
+        self, name: str, config: LogConfig | None = None, *, create: bool = True
+    ) -> ManagedLedger:
+        """Take the log over.
+
+        NoSuchLogError, FencedError, LogCorruptError; LedgerError and MetadataError if it does not
+        work now.
+        """
+        config = config or LogConfig()
+        context, path = self._context, log_path(name)
+        record = await self._record(path)
+        if record is None:
+            if not create:
+                raise NoSuchLogError(name)
+            await self.create(name)
+            record = await self._record(path)
+            if record is None:
+                raise FencedError(f"{name} was deleted while it was being created")
+        info = parse(ManagedLedgerInfo(), record.value, path)
+        ledgers = LedgerList(context, path, info, record.stat.version)
+        next_offset = await recover_tail(context, ledgers)
+        writer = await create_ledger(context, name, config)
+        empty = [row.ledger_id for row in ledgers.rows if not row.entries]
+        try:
+            await _take_over(ledgers, writer, next_offset)
+        except BaseException:
+            writer.abandon()
+            if not ledgers.doubtful:
+                with trio.move_on_after(_TIDY_S, shield=True):
+                    await context.forget([writer.ledger_id])
+            raise
+        await context.forget(empty)
+        log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
+        try:
+            await _recover_cursors(log)
+        except BaseException:
+            log.abandon()
+            raise
+        self._opened = [*(other for other in self._opened if other.usable), log]
+        return log
+
+    async def remove_orphans(self) -> Sequence[int]:
+        """Remove ledgers of the logs that are open here which nothing names.  MetadataError."""
+        return await remove_orphans(self._context.client, self._opened)
+
+    def abandon(self) -> None:
+        """Give up all logs that are still open."""
+        for log in self._opened:
+            log.abandon()
+
+    async def delete(self, log: ManagedLedger) -> None:
+        """Delete a log that is open, and all that belongs to it.  The record goes first."""
+        doomed = await log.clear()
+        path, version = log.ledgers.path, log.ledgers.version
+        while True:
+            try:
+                await self._context.store.delete(path, version)
+                break
+            except NoRecordError:
+                break
+            except VersionConflictError:
+                raise FencedError(f"{log.name} was taken over while it was being deleted") from None
+            except NotEmptyError:
+                await self._delete_stray_cursors(path)
+            except (OutcomeUnknownError, StoreUnavailableError):
+                await self._context.pause()
+        await self._context.forget(doomed)
+
+    async def _delete_stray_cursors(self, path: str) -> None:
+        """Of creations that were given up halfway: no log has them."""
+        context = self._context
+        for name in await context.answered(lambda: context.store.get_children(path)) or []:
+            child = f"{path}/{name}"
+            record = await context.answered(partial(context.store.get, child))
+            with suppress(NoRecordError, StoreUnavailableError, OutcomeUnknownError):
+                await context.store.delete(child, ANY)
+            if record is not None:
+                info = parse(ManagedCursorInfo(), record.value, name)
+                if info.cursorsLedgerId >= 0:
+                    await context.forget([info.cursorsLedgerId])
+
+
+async def _take_over(ledgers: LedgerList, writer: LedgerWriter, next_offset: int) -> None:
+    """The one write that makes the log ours."""
+    rows = {row.ledger_id: row for row in ledgers.rows}
+
+    def change(info: ManagedLedgerInfo) -> None:
+        for row in rows.values():
+            set_sealed(info, row)
+        info.ledgerInfo.add(ledgerId=writer.ledger_id, timestamp=0)
+
+    await ledgers.update(change, next_offset)
+
+
+async def _recover_cursors(log: ManagedLedger) -> None:
+    """Several at once; one that cannot be recovered fails the open."""
+    context = log.context
+    path = log_path(log.name)
+    names = await context.answered(lambda: context.store.get_children(path)) or []
+    found: dict[str, Cursor] = {}
+    errors: list[Exception] = []
+    limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)
+
+    async def recover(name: str) -> None:
+        async with limiter:
+            if errors:
+                return
+            try:
+                found[name] = await recover_cursor(log, name)
+            except Exception as error:
+                errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(recover, name)
+    if errors:
+        raise errors[0]
+    for name in names:
+        log.adopt(found[name])
+
+
+@asynccontextmanager
+async def open_managed_ledgers(
+    *,
+    client: LedgerClient,
+    store: MetadataStore,
+    clock: WallClock,
+    rng: Random,
+    cache_bytes_max: int = 64 << 20,
+) -> AsyncGenerator[ManagedLedgers]:
+    """For an `async with`; logs that are still open at its end are abandoned, not closed."""
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        context = LogContext(client, store, clock, rng, EntryCache(cache_bytes_max), nursery)
+        logs = ManagedLedgers(context)
+        try:
+            yield logs
+        except Exception as caught:
+            error = caught
+        finally:
+            logs.abandon()
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

@@ -1,0 +1,129 @@
+"""What the metadata store keeps of a log and of its cursors, in Pulsar's formats.
+
+    /managed-ledgers/<tenant>/<namespace>/persistent/<topic>           the list of ledgers
+    /managed-ledgers/<tenant>/<namespace>/persistent/<topic>/<cursor>  one record each cursor
+
+Fields that we do not know are kept: messages are changed in place, never rebuilt.  Values that
+Pulsar compressed are read; what is written is plain.
+
+Two properties are ours.  `index` of the list: the offset of the last message when the list was
+written; it keeps offsets from starting again when everything has been trimmed.  `daybook.last` of
+a sealed ledger: the offset of its last message.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from managed_ledger.errors import LogCorruptError
+from managed_ledger.position import Position
+from managed_ledger.records_pb2 import (
+    CompressedInfo,
+    KeyValue,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    MessageRange,
+    NestedPositionInfo,
+)
+from wire.compression import decompress
+from wire.errors import WireError
+from wire.topics import url_encode
+
+ROOT = "/managed-ledgers"
+INDEX = "index"
+LAST_OFFSET = "daybook.last"
+LOG_NAME = "pulsar/managed-ledger"
+CURSOR_NAME = "pulsar/cursor"
+_OURS = {"application": b"pulsar", "component": b"managed-ledger"}
+_COMPRESSED = b"\x47\x78"
+_INFLATED_BYTES_MAX = 64 << 20
+
+LedgerInfo = ManagedLedgerInfo.LedgerInfo
+_M = TypeVar("_M", ManagedLedgerInfo, ManagedCursorInfo)
+
+
+def log_path(name: str) -> str:
+    """The record of a log; `name` is `tenant/namespace/persistent/topic`, encoded."""
+    return f"{ROOT}/{name}"
+
+
+def cursor_path(log_name: str, cursor: str) -> str:
+    return f"{log_path(log_name)}/{url_encode(cursor)}"
+
+
+def custom_metadata(log_name: str, cursor: str | None = None) -> dict[str, bytes]:
+    """What a ledger says of itself: whose it is, as Pulsar has it."""
+    custom = {**_OURS, LOG_NAME: log_name.encode()}
+    if cursor is not None:
+        custom[CURSOR_NAME] = url_encode(cursor).encode()
+    return custom
+
+
+def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:
+    """The log, and the encoded name of its cursor if it is one's; None for other ledgers."""
+    if any(custom.get(key) != value for key, value in _OURS.items()) or LOG_NAME not in custom:
+        return None
+    try:
+        cursor = custom.get(CURSOR_NAME)
+        return custom[LOG_NAME].decode(), None if cursor is None else cursor.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def parse(message: _M, value: bytes, what: str) -> _M:
+    """Parse into an empty message.  An empty value is an empty message.  LogCorruptError."""
+    try:
+        message.ParseFromString(_inflate(value))
+    except (DecodeError, WireError) as error:
+        raise LogCorruptError(f"{what} does not parse: {error}") from error
+    if not message.IsInitialized():  # The parser does not mind fields that are missing.
+        raise LogCorruptError(f"{what} does not parse: required fields are missing")
+    return message
+
+
+def _inflate(value: bytes) -> bytes:
+    if not value.startswith(_COMPRESSED):
+        return value
+    size = int.from_bytes(value[2:6], "big")
+    head = CompressedInfo()
+    head.ParseFromString(value[6 : 6 + size])
+    return bytes(
+        decompress(
+            head.compressionType,
+            memoryview(value)[6 + size :],
+            head.uncompressedSize,
+            _INFLATED_BYTES_MAX,
+        )
+    )
+
+
+def get_property(properties: Iterable[KeyValue], key: str) -> str | None:
+    return next((p.value for p in properties if p.key == key), None)
+
+
+def set_property(message: ManagedLedgerInfo | LedgerInfo, key: str, value: str) -> None:
+    for found in message.properties:
+        if found.key == key:
+            found.value = value
+            return
+    message.properties.add(key=key, value=value)
+
+
+def message_ranges(runs: Iterable[tuple[int, int, int]]) -> list[MessageRange]:
+    """Pulsar's form of runs (ledger, first, last): the lower end is exclusive."""
+    return [
+        MessageRange(
+            lowerEndpoint=nested(Position(ledger_id, first - 1)),
+            upperEndpoint=nested(Position(ledger_id, last)),
+        )
+        for ledger_id, first, last in runs
+    ]
+
+
+def nested(position: Position) -> NestedPositionInfo:
+    return NestedPositionInfo(ledgerId=position.ledger_id, entryId=position.entry_id)
+
+
+def position_of(info: NestedPositionInfo) -> Position:
+    return Position(info.ledgerId, info.entryId)

@@ -1,0 +1,241 @@
+"""A cluster for the shells of the ledger client: bookies that only speak the protocol.
+
+    async with open_cluster(bookies=3) as cluster:
+        client = await cluster.client()
+
+Bookies answer from a dict; a test breaks them by attribute.  The network is the simulated one, the
+metadata store the one in memory, time jumps.
+"""
+
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from bookie.ledger.client import LedgerClient, LedgerLimits, open_ledger_client
+from bookie.registry import (
+    BookieInfo,
+    Cookie,
+    LedgerPaths,
+    create_cookie,
+    ensure_layout,
+    register_bookie,
+)
+from tests.simulation.network import SimulatedNetwork
+from wire.arena import ArenaPool
+from wire.clock import SystemClock
+from wire.connection import FrameConnection
+from wire.entry import peek_ids
+from wire.messages.bookie import (
+    FRAME_BYTES_MAX,
+    LAST_ENTRY,
+    Add,
+    Flag,
+    Read,
+    Status,
+    decode_request,
+    encode_add_answer,
+    encode_read_answer,
+)
+from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+from wire.outbox import Flusher
+from wire.transport import Stream
+
+PATHS = LedgerPaths()
+PORT = 3181
+
+
+@dataclass
+class FakeBookie:
+    """A storage node that a test can break."""
+
+    host: str
+    cluster: "Cluster"
+    entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    fenced: set[int] = field(default_factory=set)
+    requests: list[Add | Read] = field(default_factory=list)
+    silent: bool = False  # takes everything, answers nothing
+    delay_s: float = 0.0  # before each answer
+    deaf: bool = False  # neither stores nor answers
+    add_status: Status | None = None  # answered to every add, and nothing is stored
+    read_status: Status | None = None
+    forgets: set[int] = field(default_factory=set)  # entries that it says it does not have
+    session: MemorySession | None = None
+    scope: trio.CancelScope | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.host}:{PORT}"
+
+    async def start(self) -> None:
+        """Be there, and be registered."""
+        self.scope = trio.CancelScope()
+        await self.cluster.nursery.start(self._serve, self.scope)
+        self.session = self.cluster.store.session(self.host)
+        info = BookieInfo(self.id, self.host, PORT)
+        await create_cookie(self.session, PATHS, Cookie(self.id, ["/j"], ["/d"], "i"))
+        await register_bookie(self.session, PATHS, info)
+
+    def kill(self, *, forget: bool = True) -> None:
+        """Die; `forget`: the metadata store notices at once, else its record stays for now."""
+        assert self.scope is not None
+        assert self.session is not None
+        self.cluster.network.crash(self.host)
+        self.scope.cancel()
+        self.session.crash()
+        if forget:
+            self.cluster.store.expire(self.session.session_id)
+
+    async def restart(self) -> None:
+        assert self.session is not None
+        self.cluster.store.expire(self.session.session_id)
+        await self.start()
+
+    async def _serve(
+        self, scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with scope:
+            listener = await self.cluster.network.of(self.host).listen(self.host, PORT)
+            task_status.started()
+            async with trio.open_nursery() as nursery:
+                while True:
+                    nursery.start_soon(self._serve_one, await listener.accept())
+
+    async def _serve_one(self, stream: Stream) -> None:
+        connection = FrameConnection(
+            stream,
+            arenas=self.cluster.arenas,
+            flusher=self.cluster.flusher,
+            frame_bytes_max=FRAME_BYTES_MAX,
+        )
+        while frames := await connection.receive():
+            for frame in frames:
+                request = decode_request(frame)
+                assert isinstance(request, Add | Read)
+                answer = self._handle(request)
+                if answer is not None and self.delay_s:
+                    self.cluster.nursery.start_soon(self._send_later, connection, answer)
+                elif answer is not None:
+                    connection.send([answer])
+
+    async def _send_later(self, connection: FrameConnection, answer: bytes) -> None:
+        await trio.sleep(self.delay_s)
+        connection.send([answer])
+
+    def _handle(self, request: Add | Read) -> bytes | None:
+        self.requests.append(request)
+        if self.deaf:
+            return None
+        if isinstance(request, Add):
+            status = self._add(request)
+            answer = encode_add_answer(request.header, status, request.ledger_id, request.entry_id)
+        else:
+            status, entry = self._read(request)
+            answer = encode_read_answer(
+                request.header, status, request.ledger_id, request.entry_id, len(entry)
+            )
+            answer += entry
+        return None if self.silent else answer
+
+    def _add(self, add: Add) -> Status:
+        if self.add_status is not None:
+            return self.add_status
+        if add.ledger_id in self.fenced and not add.flags & Flag.RECOVERY_ADD:
+            return Status.FENCED
+        key = (add.ledger_id, add.entry_id)
+        assert peek_ids(add.entry) == key
+        self.entries[key] = bytes(add.entry)
+        return Status.OK
+
+    def _read(self, read: Read) -> tuple[Status, bytes]:
+        if read.flags & Flag.DO_FENCING:
+            self.fenced.add(read.ledger_id)
+        if self.read_status is not None:
+            return self.read_status, b""
+        entry_id = read.entry_id
+        if entry_id == LAST_ENTRY:
+            mine = [e for (ledger_id, e) in self.entries if ledger_id == read.ledger_id]
+            entry_id = max(mine, default=LAST_ENTRY)
+        entry = self.entries.get((read.ledger_id, entry_id))
+        if entry is None or entry_id in self.forgets:
+            return Status.NO_ENTRY, b""
+        return Status.OK, entry
+
+    def holds(self, ledger_id: int) -> list[int]:
+        return sorted(e for (ledger, e) in self.entries if ledger == ledger_id)
+
+
+@dataclass
+class Cluster:
+    nursery: trio.Nursery
+    rng: random.Random
+    network: SimulatedNetwork
+    store: MemoryStore
+    arenas: ArenaPool
+    flusher: Flusher
+    bookies: list[FakeBookie] = field(default_factory=list)
+    sessions: list[MemorySession] = field(default_factory=list)
+
+    async def client(
+        self, limits: LedgerLimits | None = None, name: str = "client"
+    ) -> LedgerClient:
+        """A client on a host of its own; it lives as long as the cluster."""
+        session = self.store.session(name)
+        self.sessions.append(session)
+        client: LedgerClient = await self.nursery.start(self._run_client, session, limits, name)
+        return client
+
+    async def _run_client(
+        self,
+        session: MemorySession,
+        limits: LedgerLimits | None,
+        name: str,
+        task_status: trio.TaskStatus[LedgerClient] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with open_ledger_client(
+            store=session,
+            network=self.network.of(name),
+            rng=self.rng,
+            clock=SystemClock(),
+            arenas=self.arenas,
+            flusher=self.flusher,
+            limits=limits,
+        ) as client:
+            task_status.started(client)
+            await trio.sleep_forever()
+
+    @property
+    def link(self) -> DirectLink:
+        """How the requests of the first client travel to the metadata store."""
+        link = self.sessions[0].link
+        assert isinstance(link, DirectLink)
+        return link
+
+    def bookie(self, bookie_id: str) -> FakeBookie:
+        return next(bookie for bookie in self.bookies if bookie.id == bookie_id)
+
+    def of(self, ensemble: Sequence[str]) -> list[FakeBookie]:
+        return [self.bookie(bookie_id) for bookie_id in ensemble]
+
+
+@asynccontextmanager
+async def open_cluster(*, bookies: int = 3, seed: int = 1) -> AsyncGenerator[Cluster]:
+    rng = random.Random(seed)
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(
+            nursery,
+            rng,
+            SimulatedNetwork(rng),
+            MemoryStore(SystemClock()),
+            ArenaPool(arena_bytes=1 << 16),
+            Flusher(),
+        )
+        nursery.start_soon(cluster.flusher.run)
+        await ensure_layout(cluster.store.session("setup"), PATHS, rng)
+        for number in range(1, bookies + 1):
+            cluster.bookies.append(FakeBookie(f"b{number}", cluster))
+            await cluster.bookies[-1].start()
+        yield cluster
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,306 @@
+"""Connections to bookies: exactly one outcome for all that is sent, whatever the peer does."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.abc import Clock
+
+from bookie.ledger.bookies import BookieLimits, Bookies, Lane, Purpose
+from bookie.ledger.protocol.placement import BookieId
+from tests.bookie.ledger.cluster import PORT, Cluster, FakeBookie, open_cluster
+from wire.digest import Digester, master_key
+from wire.entry import encode_header
+from wire.messages.bookie import ADD_ANSWER, ADD_HEADER, Status, encode_add_header
+from wire.transport import Buffer
+
+B1 = BookieId(f"b1:{PORT}")
+KEY = master_key(b"")
+
+
+@dataclass
+class Heard:
+    """What a listener and an observer were told."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def added(self, bookie: BookieId, first: int, count: int) -> None:
+        self.lines.append(f"added {first}+{count}")
+
+    def add_failed(self, bookie: BookieId, reason: str) -> None:
+        self.lines.append("failed")
+
+    def add_refused(self, bookie: BookieId, status: Status) -> None:
+        self.lines.append(f"refused {status.name}")
+
+    def bookie_failed(self, bookie: BookieId, reason: str) -> None:
+        self.lines.append(f"bookie: {reason}")
+
+    def bookie_refused(self, bookie: BookieId, status: Status) -> None:
+        self.lines.append(f"bookie: {status.name}")
+
+
+@dataclass
+class Setup:
+    cluster: Cluster
+    bookies: Bookies
+    observer: Heard
+
+    @property
+    def bookie(self) -> FakeBookie:
+        return self.cluster.bookies[0]
+
+    def lane(self, ledger_id: int = 5, purpose: Purpose = Purpose.ADD) -> tuple[Lane, Heard]:
+        heard = Heard()
+        return self.bookies.open_lane(B1, ledger_id, purpose, heard), heard
+
+
+@pytest.fixture
+async def setup() -> AsyncGenerator[Setup]:
+    async with open_cluster(bookies=1) as cluster:
+
+        async def resolve(bookie: BookieId) -> tuple[str, int]:
+            await trio.lowlevel.checkpoint()
+            return "b1", PORT
+
+        observer = Heard()
+        bookies = Bookies(
+            network=cluster.network.of("client"),
+            arenas=cluster.arenas,
+            flusher=cluster.flusher,
+            resolve=resolve,
+            observer=observer,
+            nursery=cluster.nursery,
+            limits=BookieLimits(),
+        )
+        cluster.nursery.start_soon(bookies.run)
+        yield Setup(cluster, bookies, observer)
+
+
+def frame(entry_id: int, ledger_id: int = 5) -> list[Buffer]:
+    header = encode_header(ledger_id, entry_id, -1, 1, Digester(), [b"x"])
+    return [encode_add_header(KEY, len(header) + 1) + header, b"x"]
+
+
+async def test_adds_are_answered_in_runs(setup: Setup, autojump_clock: Clock) -> None:
+    lane, heard = setup.lane()
+    for entry_id in range(10):
+        lane.add(entry_id, frame(entry_id))
+    await trio.sleep(1)
+    assert heard.lines == ["added 0+10"]
+    assert lane.idle
+    assert setup.observer.lines == []
+
+
+async def test_a_connection_that_breaks_fails_what_is_under_way_once(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    lane, heard = setup.lane()
+    setup.bookie.silent = True
+    lane.add(0, frame(0))
+    lane.add(1, frame(1))
+    await trio.sleep(1)
+    setup.cluster.network.cut("b1")
+    await trio.sleep(1)
+    assert heard.lines == ["failed"]
+    assert len(setup.observer.lines) == 1
+    setup.bookie.silent = False
+    lane.add(1, frame(1))
+    await trio.sleep(1)
+    assert heard.lines == ["failed", "added 1+1"], "the next add connects again"
+
+
+async def test_a_port_that_refuses_fails_at_once(setup: Setup, autojump_clock: Clock) -> None:
+    lane, heard = setup.lane()
+    setup.bookie.kill()
+    lane.add(0, frame(0))
+    await trio.sleep(0.1)
+    assert heard.lines == ["failed"]
+
+
+async def test_a_host_that_swallows_everything_fails_in_time(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    lane, heard = setup.lane()
+    setup.cluster.network.block("client", "b1")
+    lane.add(0, frame(0))
+    await trio.sleep(3.1)
+    assert heard.lines == ["failed"]
+
+
+async def test_what_is_queued_for_a_connection_that_is_being_made_is_bounded(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    lane, heard = setup.lane()
+    setup.cluster.network.block("client", "b1")
+    megabyte = bytes(1 << 20)
+    for entry_id in range(70):
+        lane.add(entry_id, [megabyte])
+    await trio.sleep(0.1)
+    assert heard.lines == ["failed"]
+    assert setup.observer.lines == ["bookie: it does not keep up"]
+
+
+async def test_no_answer_fails_after_the_time_out_and_a_late_one_still_counts(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    lane, heard = setup.lane()
+    setup.bookie.delay_s = 8
+    lane.add(0, frame(0))
+    await trio.sleep(4.9)
+    assert heard.lines == []
+    await trio.sleep(1)
+    assert heard.lines == ["failed"]
+    await trio.sleep(3)
+    assert heard.lines == ["failed", "added 0+1"]
+    assert setup.observer.lines == ["bookie: it did not answer in time"]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (Status.FENCED, "refused FENCED"),
+        (Status.UNAUTHORIZED, "refused UNAUTHORIZED"),
+        (Status.IO_ERROR, "failed"),
+        (Status.READ_ONLY, "failed"),
+        (Status.NO_LEDGER, "failed"),
+    ],
+)
+async def test_what_an_answer_means(
+    setup: Setup, status: Status, told: str, autojump_clock: Clock
+) -> None:
+    lane, heard = setup.lane()
+    setup.bookie.add_status = status
+    lane.add(0, frame(0))
+    await trio.sleep(1)
+    assert heard.lines == [told]
+
+
+async def test_reads_are_answered_failed_and_timed_out(setup: Setup, autojump_clock: Clock) -> None:
+    told: list[Status | None] = []
+    lane, _ = setup.lane()
+    lane.add(3, frame(3))
+    await trio.sleep(0.1)
+
+    def read(entry_id: int) -> None:
+        setup.bookies.read(B1, 5, entry_id, lambda status, entry: told.append(status))
+
+    read(3)
+    read(-1)
+    read(4)
+    await trio.sleep(0.1)
+    assert told == [Status.OK, Status.OK, Status.NO_ENTRY]
+    setup.bookie.silent = True
+    told.clear()
+    read(3)
+    read(3)
+    await trio.sleep(4.4)
+    assert told == []
+    await trio.sleep(1.5)
+    assert told == [None, None]
+    told.clear()
+    read(3)
+    setup.cluster.network.cut("b1")
+    await trio.sleep(0.1)
+    assert told == [None]
+
+
+async def test_each_user_of_a_ledger_has_a_connection_until_all_its_answers_are_in(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    setup.bookie.silent = True
+    one, heard = setup.lane(purpose=Purpose.RECOVER)
+    one.read(0, lambda status, entry: None, fence_key=KEY)
+    one.close()
+    two, _ = setup.lane(purpose=Purpose.RECOVER)
+    assert two._channel is not one._channel
+    two.close()
+    three, _ = setup.lane(purpose=Purpose.RECOVER)
+    assert three._channel is two._channel
+    await trio.sleep(6)
+    four, _ = setup.lane(purpose=Purpose.RECOVER)
+    assert four._channel is one._channel
+    assert heard.lines == [], "nobody listens any more"
+
+
+async def test_a_closed_lane_is_told_nothing(setup: Setup, autojump_clock: Clock) -> None:
+    lane, heard = setup.lane()
+    lane.add(0, frame(0))
+    lane.close()
+    await trio.sleep(1)
+    assert heard.lines == []
+    assert 5 not in lane._channel.lanes
+
+
+async def test_idle_connections_are_closed(setup: Setup, autojump_clock: Clock) -> None:
+    lane, _ = setup.lane()
+    lane.add(0, frame(0))
+    await trio.sleep(1)
+    lane.close()
+    assert len(setup.cluster.network._streams) == 2
+    await trio.sleep(70)
+    assert setup.cluster.network._streams == []
+    assert setup.observer.lines == []
+
+
+async def test_a_probe_says_whether_the_bookie_answers(setup: Setup, autojump_clock: Clock) -> None:
+    assert await setup.bookies.probe(B1)
+    setup.bookie.silent = True
+    assert not await setup.bookies.probe(B1)
+    setup.bookie.kill()
+    assert not await setup.bookies.probe(B1)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x02hi",
+        ADD_ANSWER.pack(24, ADD_HEADER | 7, 0, 5, 0),
+        ADD_ANSWER.pack(24, 0x09090000, 0, 5, 0),
+        b"\x00\x00\x00\x18" + bytes(24),
+    ],
+)
+async def test_a_peer_that_is_no_bookie_is_a_failed_one(
+    setup: Setup, garbage: bytes, autojump_clock: Clock
+) -> None:
+    setup.bookie.kill()
+    listener = await setup.cluster.network.of("b1").listen("b1", PORT)
+
+    async def serve() -> None:
+        stream = await listener.accept()
+        stream.try_send([garbage])
+        await trio.sleep_forever()
+
+    setup.cluster.nursery.start_soon(serve)
+    lane, heard = setup.lane()
+    lane.add(0, frame(0))
+    await trio.sleep(1)
+    assert heard.lines == ["failed"]
+
+
+async def test_answers_about_strangers_and_strange_codes_do_no_harm(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    setup.bookie.kill()
+    listener = await setup.cluster.network.of("b1").listen("b1", PORT)
+
+    async def serve() -> None:
+        stream = await listener.accept()
+        answers = [
+            ADD_ANSWER.pack(24, ADD_HEADER, 0, 77, 0),
+            ADD_ANSWER.pack(24, 0x02020000, 1, 77, 0),
+            ADD_ANSWER.pack(24, 0x02020000, 1, 5, 9),
+            ADD_ANSWER.pack(24, ADD_HEADER, 0, 5, 0),
+            ADD_ANSWER.pack(24, ADD_HEADER, 999, 5, 1),
+        ]
+        stream.try_send(answers)
+        await trio.sleep_forever()
+
+    setup.cluster.nursery.start_soon(serve)
+    lane, heard = setup.lane()
+    lane.add(0, frame(0))
+    lane.add(1, frame(1))
+    await trio.sleep(1)
+    assert heard.lines == ["added 0+1", "failed"]

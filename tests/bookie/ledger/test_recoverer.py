@@ -1,0 +1,353 @@
+"""Recovery on trio: a dead bookie delays nothing, too few are an error, all find the same end."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.abc import Clock
+
+from bookie.errors import (
+    LedgerFencedError,
+    NoSuchLedgerError,
+    RecoveryAbortedError,
+    UnauthorizedError,
+)
+from bookie.ledger.client import LedgerClient, LedgerReader, Quorums
+from bookie.ledger.metadata import LedgerState, encode_metadata
+from bookie.ledger.writer import LedgerWriter
+from tests.bookie.ledger.cluster import PATHS, Cluster, open_cluster
+from wire.messages.bookie import Add, Flag, Read, Status
+from wire.metadata.store import StoreUnavailableError
+
+QUORUMS = Quorums(3, 3, 2)
+
+
+@pytest.fixture
+async def three() -> AsyncGenerator[Cluster]:
+    async with open_cluster(bookies=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def five() -> AsyncGenerator[Cluster]:
+    async with open_cluster(bookies=5) as cluster:
+        yield cluster
+
+
+async def written(client: LedgerClient, count: int, **options: bytes) -> LedgerWriter:
+    """A ledger with entries that say their number, whose writer is gone."""
+    writer = await client.create(QUORUMS, **options)  # type: ignore[arg-type]
+    for number in range(count):
+        await writer.wait_confirmed(writer.append([b"entry %d" % number]))
+    await trio.sleep(0.1)
+    writer.abandon()
+    return writer
+
+
+async def contents(reader: LedgerReader) -> list[bytes]:
+    payloads: list[bytes] = []
+    while len(payloads) <= reader.last_add_confirmed:
+        last = reader.last_add_confirmed
+        entries = await reader.read(len(payloads), last, max_bytes=1 << 20)
+        payloads += [bytes(entry.payload) for entry in entries]
+    return payloads
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"entry %d" % number for number in range(count)]
+
+
+def partly_stored(cluster: Cluster, writer: LedgerWriter, entry_id: int, keep: int) -> None:
+    """As if the entry had reached `keep` bookies of its ensemble only."""
+    for bookie in cluster.of(writer.metadata.last_fragment.ensemble)[keep:]:
+        bookie.entries.pop((writer.ledger_id, entry_id), None)
+
+
+async def test_a_ledger_is_closed_where_its_writer_left_it(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 20)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert reader.closed
+    assert (reader.last_add_confirmed, reader.length) == (19, writer.length)
+    assert await contents(reader) == expected(20)
+    again = await client.open(writer.ledger_id, recover=True)
+    assert again.metadata == reader.metadata
+
+
+async def test_an_empty_ledger_ends_empty(three: Cluster, autojump_clock: Clock) -> None:
+    client = await three.client()
+    writer = await written(client, 0)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert (reader.closed, reader.last_add_confirmed, reader.length) == (True, -1, 0)
+
+
+async def test_what_some_bookies_have_is_kept_and_copied(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 5, password=b"pw")
+    partly_stored(three, writer, 4, keep=2)
+    reader = await client.open(writer.ledger_id, recover=True, password=b"pw")
+    assert await contents(reader) == expected(5)
+    await trio.sleep(0.1)
+    for bookie in three.bookies:
+        entry = bookie.entries[writer.ledger_id, 4]
+        assert entry[-7:] == b"entry 4"
+        assert int.from_bytes(entry[24:32], "big") == writer.length
+        added = [r for r in bookie.requests if isinstance(r, Add) and r.flags & Flag.RECOVERY_ADD]
+        assert [add.entry_id for add in added] == [4]
+        assert int.from_bytes(added[0].entry[16:24], "big") == 3, "the LAC found at the start"
+
+
+async def test_every_read_of_a_recovery_fences(three: Cluster, autojump_clock: Clock) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    for bookie in three.bookies:
+        bookie.requests.clear()
+    await client.open(writer.ledger_id, recover=True)
+    reads = [r for b in three.bookies for r in b.requests if isinstance(r, Read)]
+    assert {read.flags for read in reads} == {Flag.DO_FENCING | Flag.HIGH_PRIORITY}
+    assert {len(read.master_key or b"") for read in reads} == {20}
+    assert all(writer.ledger_id in bookie.fenced for bookie in three.bookies)
+
+
+@pytest.mark.parametrize("how", ["dead", "frozen", "away"])
+async def test_one_bookie_that_does_not_answer_delays_nothing(
+    three: Cluster, how: str, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 20)
+    broken = three.bookies[0]
+    if how == "frozen":
+        broken.deaf = True
+    else:
+        broken.kill(forget=how == "away")
+    partly_stored(three, writer, 19, keep=3)
+    start = trio.current_time()
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert trio.current_time() - start < 0.1
+    assert reader.last_add_confirmed == 19
+
+
+async def test_what_only_a_silent_bookie_may_have_is_not_decided(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    one, two, _ = three.of(writer.metadata.last_fragment.ensemble)
+    one.deaf = two.deaf = True
+    start = trio.current_time()
+    with pytest.raises(RecoveryAbortedError, match=one.id):
+        await client.open(writer.ledger_id, recover=True)
+    assert trio.current_time() - start < 6
+    assert (await client.metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    one.deaf = False
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert await contents(reader) == expected(3)
+
+
+@pytest.mark.parametrize(
+    "status", [Status.IO_ERROR, Status.TOO_MANY_REQUESTS, Status.UNKNOWN_LEDGER_STATE]
+)
+async def test_an_error_is_no_denial(three: Cluster, status: Status, autojump_clock: Clock) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    one, two, _ = three.of(writer.metadata.last_fragment.ensemble)
+    one.read_status = two.read_status = status
+    with pytest.raises(RecoveryAbortedError):
+        await client.open(writer.ledger_id, recover=True)
+
+
+async def test_a_damaged_copy_is_no_denial_and_no_entry(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    damaged = three.of(writer.metadata.last_fragment.ensemble)
+    key = (writer.ledger_id, 2)
+    for bookie in damaged[:2]:
+        bookie.entries[key] = bookie.entries[key][:-1] + b"!"
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert await contents(reader) == expected(3)
+    assert all(bookie.entries[key].endswith(b"entry 2") for bookie in damaged)
+
+
+async def test_recovery_replaces_a_bookie_that_takes_nothing(
+    five: Cluster, autojump_clock: Clock
+) -> None:
+    client = await five.client()
+    writer = await written(client, 4)
+    ill = five.of(writer.metadata.last_fragment.ensemble)[1]
+    ill.add_status = Status.IO_ERROR
+    reader = await client.open(writer.ledger_id, recover=True)
+    await trio.sleep(0.1)
+    assert await contents(reader) == expected(4)
+    fragments = reader.metadata.fragments
+    assert fragments[0].ensemble == writer.metadata.fragments[0].ensemble
+    if len(fragments) > 1:
+        assert ill.id not in fragments[1].ensemble
+
+
+async def test_recovery_of_a_ledger_with_a_bookie_that_is_gone_for_good(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    three.bookies[2].kill()
+    writer = await written(client, 4)
+    assert three.bookies[2].id in writer.metadata.last_fragment.ensemble
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert await contents(reader) == expected(4)
+
+
+async def test_two_recoveries_at_once_find_the_same_end(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client, other = await three.client(), await three.client(name="other")
+    writer = await written(client, 10)
+    partly_stored(three, writer, 9, keep=1)
+    partly_stored(three, writer, 8, keep=2)
+    readers: list[LedgerReader] = []
+
+    async def recover(who: LedgerClient) -> None:
+        readers.append(await who.open(writer.ledger_id, recover=True))
+
+    async with trio.open_nursery() as nursery:
+        for who in (client, client, other, other):
+            nursery.start_soon(recover, who)
+    # The last entry is on one bookie: whether it stays is open, but not between these four.
+    assert len({(reader.last_add_confirmed, reader.length) for reader in readers}) == 1
+    assert readers[0].last_add_confirmed in (8, 9)
+    assert await contents(readers[0]) == expected(readers[0].last_add_confirmed + 1)
+
+
+async def test_a_writer_that_goes_on_is_fenced_and_keeps_what_it_was_told(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client, other = await three.client(), await three.client(name="other")
+    writer = await client.create(QUORUMS)
+    confirmed: list[int] = []
+    writer.set_listener(
+        lambda first, last: confirmed.extend(range(first, last + 1)), lambda error: None
+    )
+
+    async def write() -> None:
+        while writer.error is None:
+            writer.append([b"entry %d" % (writer.last_add_pushed + 1)])
+            await trio.sleep(0.0001)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await trio.sleep(0.05)
+        reader = await other.open(writer.ledger_id, recover=True)
+    assert isinstance(writer.error, LedgerFencedError)
+    assert len(confirmed) > 10
+    assert reader.last_add_confirmed >= confirmed[-1]
+    assert await contents(reader) == expected(reader.last_add_confirmed + 1)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("which", [1, 2])
+async def test_a_lost_answer_of_the_metadata_store(
+    three: Cluster, applied: bool, which: int, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    if which == 2:  # the closing write; the first one is made by hand
+        await three.sessions[0].set(
+            PATHS.ledger(writer.ledger_id), encode_metadata(writer.metadata.in_recovery()), 0
+        )
+    three.link.lose_next(operation="set", applied=applied)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert (reader.closed, reader.last_add_confirmed) == (True, 2)
+
+
+async def test_metadata_that_change_underneath_start_it_anew(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    store = three.sessions[0]
+    for bookie in three.bookies:
+        bookie.deaf = True
+
+    async def meddle() -> None:
+        await trio.sleep(1)
+        stored = await client.stored_metadata(writer.ledger_id)
+        changed = replace(stored.metadata, custom={"by": b"somebody"})
+        await store.set(PATHS.ledger(writer.ledger_id), encode_metadata(changed), stored.version)
+        for bookie in three.bookies:
+            bookie.deaf = False
+            three.network.cut(bookie.host)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(meddle)
+        with pytest.raises(RecoveryAbortedError):
+            await client.open(writer.ledger_id, recover=True)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert reader.metadata.custom == {"by": b"somebody"}
+    assert await contents(reader) == expected(3)
+
+
+async def test_without_the_metadata_store_there_is_no_recovery(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    three.sessions[0].suspend()
+    with pytest.raises(StoreUnavailableError):
+        await client.open(writer.ledger_id, recover=True)
+
+
+async def test_another_password_is_refused_and_fences_nothing(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3, password=b"pw")
+    with pytest.raises(UnauthorizedError):
+        await client.open(writer.ledger_id, recover=True, password=b"guess")
+    assert not any(bookie.fenced for bookie in three.bookies)
+
+
+async def test_bookies_that_know_another_key_refuse(three: Cluster, autojump_clock: Clock) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    three.bookies[0].read_status = Status.UNAUTHORIZED
+    with pytest.raises(UnauthorizedError):
+        await client.open(writer.ledger_id, recover=True)
+
+
+async def test_a_ledger_that_does_not_exist(three: Cluster, autojump_clock: Clock) -> None:
+    client = await three.client()
+    with pytest.raises(NoSuchLedgerError):
+        await client.open(77, recover=True)
+
+
+async def test_a_cancelled_recovery_can_be_repeated(three: Cluster, autojump_clock: Clock) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+
+    def all_deaf(deaf: bool) -> None:
+        for bookie in three.bookies:
+            bookie.deaf = deaf
+
+    all_deaf(True)
+    with trio.move_on_after(1):
+        await client.open(writer.ledger_id, recover=True)
+    all_deaf(False)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert await contents(reader) == expected(3)
+
+
+async def test_the_writer_and_a_recovery_in_one_process_do_not_share_connections(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    """Else the answer to an append could be taken for that to a recovered entry."""
+    client = await three.client()
+    writer = await client.create(QUORUMS)
+    await writer.wait_confirmed(writer.append([b"entry 0"]))
+    streams_before = len(three.network._streams)
+    await client.open(writer.ledger_id, recover=True)
+    assert len(three.network._streams) == streams_before + 6

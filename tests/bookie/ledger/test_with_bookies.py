@@ -1,0 +1,162 @@
+"""The ledger client and our own bookies, over sockets and files."""
+
+import random
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from bookie.errors import InDoubtError, LedgerFencedError
+from bookie.ledger.client import LedgerClient, LedgerReader, Quorums, open_ledger_client
+from bookie.ledger.writer import LedgerWriter
+from bookie.server.config import BookieConfig
+from bookie.server.host import RunningBookie, run_bookie
+from bookie.storage.disk import FileDisk
+from bookie.storage.index import open_rocks_index
+from wire.arena import ArenaPool
+from wire.clock import SystemClock
+from wire.digest import DigestType
+from wire.metadata.memory import MemoryStore
+from wire.outbox import Flusher
+from wire.tcp import TcpNetwork
+
+QUORUMS = Quorums(3, 3, 2)
+
+
+@dataclass
+class Cluster:
+    directory: Path
+    nursery: trio.Nursery
+    store: MemoryStore = field(default_factory=lambda: MemoryStore(SystemClock()))
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    flusher: Flusher = field(default_factory=Flusher)
+    scopes: dict[str, trio.CancelScope] = field(default_factory=dict)
+
+    async def start(self, name: str) -> None:
+        await self.nursery.start(self._run, name)
+
+    async def _run(
+        self, name: str, task_status: trio.TaskStatus[RunningBookie] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
+        config = BookieConfig(directories=(str(directory),), bookie_id=name, port=0)
+        session = self.store.session(name)
+        with trio.CancelScope() as self.scopes[name]:
+            await run_bookie(
+                config,
+                network=TcpNetwork(),
+                metadata=session,
+                disk=FileDisk(),
+                index=open_rocks_index,
+                clock=SystemClock(),
+                rng=self.rng,
+                task_status=task_status,
+            )
+        session.close()
+
+    async def client(self) -> LedgerClient:
+        client: LedgerClient = await self.nursery.start(self._run_client)
+        return client
+
+    async def _run_client(
+        self, task_status: trio.TaskStatus[LedgerClient] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with open_ledger_client(
+            store=self.store.session("client"),
+            network=TcpNetwork(),
+            rng=self.rng,
+            clock=SystemClock(),
+            arenas=ArenaPool(),
+            flusher=self.flusher,
+        ) as client:
+            task_status.started(client)
+            await trio.sleep_forever()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncGenerator[Cluster]:
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(tmp_path, nursery)
+        nursery.start_soon(cluster.flusher.run)
+        for name in ("b1", "b2", "b3"):
+            await cluster.start(name)
+        yield cluster
+        nursery.cancel_scope.cancel()
+
+
+async def append(writer: LedgerWriter, count: int) -> None:
+    for _ in range(count):
+        writer.append([b"entry %d" % (writer.last_add_pushed + 1)])
+    await writer.wait_confirmed(writer.last_add_pushed)
+
+
+async def check(reader: LedgerReader, count: int) -> None:
+    payloads: list[bytes] = []
+    while len(payloads) <= reader.last_add_confirmed:
+        last = reader.last_add_confirmed
+        entries = await reader.read(len(payloads), last, max_bytes=1 << 20)
+        payloads += [bytes(entry.payload) for entry in entries]
+    assert payloads == [b"entry %d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("quorums", [QUORUMS, Quorums(3, 2, 2), Quorums(1, 1, 1)], ids=str)
+async def test_write_close_and_read(cluster: Cluster, quorums: Quorums) -> None:
+    client = await cluster.client()
+    writer = await client.create(quorums, password=b"pw", digest_type=DigestType.HMAC)
+    await append(writer, 500)
+    await writer.close()
+    reader = await client.open(writer.ledger_id, recover=False, password=b"pw")
+    assert reader.closed
+    await check(reader, 500)
+
+
+async def test_recovery_fences_the_writer(cluster: Cluster) -> None:
+    client = await cluster.client()
+    writer = await client.create(QUORUMS)
+    await append(writer, 100)
+    reader = await (await cluster.client()).open(writer.ledger_id, recover=True)
+    assert (reader.last_add_confirmed, reader.length) == (99, writer.length)
+    await check(reader, 100)
+    with pytest.raises(InDoubtError):
+        await writer.wait_confirmed(writer.append([b"late"]))
+    assert isinstance(writer.error, LedgerFencedError)
+
+
+async def test_a_bookie_that_restarts_has_its_entries_and_its_fences(cluster: Cluster) -> None:
+    client = await cluster.client()
+    writer = await client.create(QUORUMS)
+    await append(writer, 50)
+    await client.open(writer.ledger_id, recover=True)
+    for name in ("b1", "b2", "b3"):
+        cluster.scopes[name].cancel()
+    await trio.sleep(0.1)
+    for name in ("b1", "b2", "b3"):
+        await cluster.start(name)
+    reader = await client.open(writer.ledger_id, recover=True)
+    await check(reader, 50)
+    with pytest.raises(InDoubtError):
+        await writer.wait_confirmed(writer.append([b"late"]))
+    assert isinstance(writer.error, LedgerFencedError)
+
+
+async def test_writing_goes_on_without_one_bookie_and_waits_without_two(cluster: Cluster) -> None:
+    client = await cluster.client()
+    writer = await client.create(QUORUMS)
+    await append(writer, 10)
+    cluster.scopes["b1"].cancel()
+    await append(writer, 10)
+    assert writer.under_replicated
+    cluster.scopes["b2"].cancel()
+    with trio.move_on_after(0.3):
+        await append(writer, 10)
+    assert writer.last_add_confirmed < 29
+    assert "b1, b2" in writer.waiting_for
+    await cluster.start("b1")
+    await writer.wait_confirmed(29)
+    second = await client.create(QUORUMS)
+    await append(second, 5)
+    reader = await (await cluster.client()).open(writer.ledger_id, recover=True)
+    await check(reader, 30)

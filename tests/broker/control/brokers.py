@@ -1,0 +1,177 @@
+"""Brokers reduced to their control plane, several in one trio program, over the store in memory."""
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from broker.config import BrokerConfig, parse
+from broker.leader import Leader
+from broker.logs import silent_log
+from broker.lookup import LookupResult, Lookups
+from broker.membership import Identity
+from broker.ownership import Ownership
+from broker.peers import Greeter, Peers, Verdict, server_version
+from broker.policies import Policies
+from broker.protocol.bundles import BundleName
+from broker.records import BrokerRecord
+from broker.tenancy import Tenancy
+from tests.simulation.network import SimulatedNetwork
+from wire.arena import ArenaPool
+from wire.connection import FrameConnection
+from wire.errors import ConnectionLostError
+from wire.messages.registry import encode
+from wire.metadata.memory import MemorySession, MemoryStore
+from wire.outbox import Flusher
+from wire.proto import pulsar_pb2 as pb
+from wire.topics import TopicName
+from wire.transport import Stream
+
+PORT = 6650
+CONFIG = parse({"cluster": "test"})
+
+
+class StillClock:
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+@dataclass
+class RecordedTopics:
+    """Topics as ownership sees them."""
+
+    closed: list[BundleName] = field(default_factory=list)
+    dropped: list[BundleName] = field(default_factory=list)
+    closing_takes_s: float = 0.0
+
+    async def close_bundle(self, bundle: BundleName) -> None:
+        await trio.sleep(self.closing_takes_s)
+        self.closed.append(bundle)
+
+    def drop_bundle(self, bundle: BundleName) -> None:
+        self.dropped.append(bundle)
+
+
+class ControlPlane:
+    """One broker: all that decides where topics are served, and a port that says who it is."""
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        host: str,
+        life: int,
+        config: BrokerConfig,
+        http_url: str | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.session: MemorySession = cluster.store.session(host)
+        self.network = cluster.network.of(host)
+        self.flusher = Flusher()
+        self.arenas = ArenaPool()
+        self.topics = RecordedTopics()
+        service_url = f"pulsar://{host}:{PORT}"
+        self.identity = Identity(f"{host}:8080", f"{host}-life-{life}", service_url, http_url)
+        registration = BrokerRecord(
+            service_url, http_url, protocols={"daybook": self.identity.incarnation}
+        )
+        self.greeter = Greeter(self.network, self.arenas, self.flusher)
+        self.policies = Policies(self.session, config)
+        self.tenancy = Tenancy(self.session, self.policies, config)
+        self.ownership = Ownership(
+            self.session,
+            self.identity,
+            registration,
+            self.policies,
+            self.topics,
+            is_dead=self.is_dead,
+            log=silent_log(),
+        )
+        self.peers = Peers(self.session, self.identity, self.greeter, silent_log())
+        self.leader = Leader(self.session, self.identity, self.peers, silent_log())
+        self.lookups = Lookups(self.session, self.ownership, self.leader, self.policies)
+        self.scope = trio.CancelScope()
+        self.leader_scope = trio.CancelScope()
+
+    async def is_dead(self, member: object) -> bool:
+        return await self.greeter.probe(member) is Verdict.DEAD  # type: ignore[arg-type]
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.flusher.run)
+                await nursery.start(self._listen)
+                await self.tenancy.bootstrap()
+                await nursery.start(self.ownership.run)
+                nursery.start_soon(self.peers.run)
+                nursery.start_soon(self._lead)
+                task_status.started()
+
+    async def _lead(self) -> None:
+        with self.leader_scope:
+            await self.leader.run()
+
+    async def _listen(self, *, task_status: trio.TaskStatus[None]) -> None:
+        listener = await self.network.listen(self.host, PORT)
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._greet, await listener.accept())
+
+    async def _greet(self, stream: Stream) -> None:
+        connection = FrameConnection(
+            stream, arenas=self.arenas, flusher=self.flusher, frame_bytes_max=1 << 16
+        )
+        try:
+            while await connection.receive():
+                version = server_version(self.identity.incarnation)
+                connection.send([encode(pb.CommandConnected(server_version=version))])
+        except ConnectionLostError:
+            pass
+
+    def kill(self) -> None:
+        """SIGKILL: ports refuse, connections break; the session lives until it expires."""
+        self.session.crash()
+        self.cluster.network.crash(self.host)
+        self.scope.cancel()
+
+    @property
+    def session_id(self) -> int:
+        return self.session.session_id
+
+
+class Cluster:
+    def __init__(self, nursery: trio.Nursery, config: BrokerConfig) -> None:
+        self.nursery = nursery
+        self.config = config
+        self.store = MemoryStore(StillClock())
+        self.network = SimulatedNetwork(random.Random(7))
+        self.lives = 0
+
+    async def start(self, host: str, http_url: str | None = None) -> ControlPlane:
+        self.lives += 1
+        broker = ControlPlane(self, host, self.lives, self.config, http_url)
+        await self.nursery.start(broker.run)
+        return broker
+
+    async def lookup(
+        self, brokers: list[ControlPlane], topic: TopicName, hops_max: int = 2
+    ) -> tuple[LookupResult, int]:
+        """What a client does: ask the first broker, follow redirects."""
+        asked, authoritative = brokers[0], False
+        for hop in range(hops_max + 1):
+            result = await asked.lookups.lookup(topic, authoritative=authoritative)
+            if not result.redirect:
+                return result, hop
+            authoritative = result.authoritative
+            asked = next(b for b in brokers if b.identity.service_url == result.service_url)
+        raise AssertionError("the lookup went in circles")
+
+
+@asynccontextmanager
+async def open_cluster(config: BrokerConfig = CONFIG) -> AsyncGenerator[Cluster]:
+    async with trio.open_nursery() as nursery:
+        yield Cluster(nursery, config)
+        nursery.cancel_scope.cancel()

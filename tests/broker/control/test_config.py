@@ -1,0 +1,56 @@
+"""Settings: nothing unknown, nothing of the wrong kind, nothing ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig, ConfigError, QuorumsConfig, load, parse
+
+
+def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text('name = "one"\nport = 7000\n[quorums]\nensemble = 3\nwrite = 3\nack = 2\n')
+    environment = {
+        "DAYBOOK_BROKER_PORT": "0",
+        "DAYBOOK_BROKER_NAME": "2",
+        "DAYBOOK_BROKER_QUORUMS__ACK": "3",
+        "DAYBOOK_BROKER_EXIT_WITH_PARENT": "true",
+        "DAYBOOK_BOOKIE_PORT": "9",
+    }
+    config = load(path, environment)
+    assert (config.name, config.port, config.exit_with_parent) == ("2", 0, True)
+    assert config.quorums == QuorumsConfig(ensemble=3, write=3, ack=3)
+
+
+def test_without_settings_there_are_defaults() -> None:
+    assert load(None, {}) == BrokerConfig()
+    assert BrokerConfig().default_retention_minutes == 7 * 24 * 60
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prot": 1},
+        {"port": "6650"},
+        {"port": 70000},
+        {"quorums": {"ensemble": 3, "write": 3}},
+        {"quorums": {"ensemble": 2, "write": 3, "ack": 2}},
+        {"quorums": "three"},
+        {"session_timeout_s": 0},
+        {"default_retention_minutes": 0},
+        {"zookeeper": ""},
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        parse(settings)
+
+
+def test_unknown_names_in_the_environment_are_errors() -> None:
+    with pytest.raises(ConfigError, match="tiemout"):
+        load(None, {"DAYBOOK_BROKER_TIEMOUT": "1"})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml"):
+        load(tmp_path / "none.toml", {})

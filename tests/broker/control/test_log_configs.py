@@ -1,0 +1,70 @@
+"""How many copies, and for how long."""
+
+import pytest
+from trio.testing import MockClock
+
+from bookie.ledger.client import Quorums
+from bookie.registry import LedgerPaths
+from broker.config import BrokerConfig, parse
+from broker.errors import NotFoundError
+from broker.log_configs import LogConfigs
+from broker.logs import silent_log
+from broker.policies import Persistence, Retention
+from managed_ledger.protocol import trim
+from tests.broker.control.brokers import ControlPlane, open_cluster
+
+
+def configs_of(broker: ControlPlane, config: BrokerConfig) -> LogConfigs:
+    return LogConfigs(broker.session, LedgerPaths(), broker.policies, config, silent_log())
+
+
+async def add_bookies(broker: ControlPlane, count: int) -> None:
+    for index in range(count):
+        path = f"{LedgerPaths().cookies}/10.0.0.{index}:3181"
+        await broker.session.create(path, b"", make_parents=True)
+
+
+@pytest.mark.parametrize(
+    ("bookies", "quorums"),
+    [(1, Quorums(1, 1, 1)), (2, Quorums(2, 2, 2)), (3, Quorums(3, 3, 2)), (5, Quorums(3, 3, 2))],
+)
+async def test_as_many_copies_as_bookies_allow(
+    bookies: int, quorums: Quorums, autojump_clock: MockClock
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        configs = configs_of(one, BrokerConfig())
+        await add_bookies(one, bookies)
+        assert (await configs.of("public/default")).quorums == quorums
+
+
+async def test_settings_and_policies_go_first(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        settings = parse({"quorums": {"ensemble": 2, "write": 2, "ack": 1}})
+        configs = configs_of(one, settings)
+        assert (await configs.of("public/default")).quorums == Quorums(2, 2, 1)
+        await one.tenancy.set_persistence("public/default", Persistence(5, 3, 2))
+        assert (await configs.of("public/default")).quorums == Quorums(5, 3, 2)
+        with pytest.raises(NotFoundError):
+            await configs.of("public/none")
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (None, trim.Retention(7 * trim.DAY_MS, None)),
+        (Retention(-1, -1), trim.Retention(None, None)),
+        (Retention(0, 0), trim.Retention(0, 0)),
+        (Retention(2, 3), trim.Retention(120_000, 3 << 20)),
+        (Retention(-1, 3), trim.Retention(None, 3 << 20)),
+    ],
+)
+async def test_retention(
+    policy: Retention | None, expected: trim.Retention, autojump_clock: MockClock
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        configs = configs_of(one, BrokerConfig())
+        await one.tenancy.set_retention("public/default", policy)
+        assert (await configs.of("public/default")).retention == expected

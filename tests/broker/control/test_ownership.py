@@ -1,0 +1,392 @@
+"""Bundles change hands: sessions that are lost, answers that are lost, brokers that die."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.errors import NotFoundError, UnavailableError
+from broker.membership import members, owners, remove
+from broker.protocol.bundles import BundleName
+from broker.protocol.ownership_events import Answer
+from broker.records import GUARDS, LEADER
+from tests.broker.control.brokers import ControlPlane, open_cluster
+from wire.metadata.memory import MemorySession
+from wire.metadata.store import Operation
+from wire.topics import TopicName
+
+TOPIC = TopicName.parse("orders")
+A = BundleName("public/default/0x00000000_0x10000000")
+B = BundleName("public/default/0x10000000_0x20000000")
+
+
+async def until(condition: object, timeout_s: float = 30.0) -> None:
+    assert callable(condition)
+    with trio.fail_after(timeout_s):
+        while not condition():  # noqa: ASYNC110 - a test may poll
+            await trio.sleep(0.01)
+
+
+async def owner_sessions(broker: ControlPlane) -> dict[str, int]:
+    return {owned.bundle: owned.session for owned in await owners(broker.session)}
+
+
+async def test_one_of_two_gets_a_bundle(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        assert await one.ownership.acquire(A) is Answer.OURS
+        assert await two.ownership.acquire(A) is Answer.OTHERS
+        assert await two.ownership.acquire(B) is Answer.OURS
+        assert one.ownership.owned == [A]
+        assert await owner_sessions(one) == {A: one.session_id, B: two.session_id}
+
+
+async def test_two_who_try_at_once_get_one_owner(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        brokers = [await cluster.start("one"), await cluster.start("two")]
+        answers: list[Answer] = []
+
+        async def acquire(broker: ControlPlane) -> None:
+            answers.append(await broker.ownership.acquire(A))
+
+        async with trio.open_nursery() as nursery:
+            for broker in brokers:
+                nursery.start_soon(acquire, broker)
+        assert sorted(answer.name for answer in answers) == ["OTHERS", "OURS"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_an_acquisition_without_an_answer_is_looked_up(
+    applied: bool, autojump_clock: MockClock
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        await one.ownership.acquire(B)
+        one.session.link.lose_next(applied=applied, operation="multi")  # type: ignore[attr-defined]
+        assert await one.ownership.acquire(A) is Answer.OURS
+        assert (await owner_sessions(one))[A] == one.session_id
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_joining_without_an_answer_leaves_one_guard_that_counts(
+    applied: bool, autojump_clock: MockClock
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        one.session.link.lose_next(applied=applied, operation="multi")  # type: ignore[attr-defined]
+        cluster.store.expire(one.session_id)
+        await until(lambda: one.ownership.contact)
+        assert await one.ownership.acquire(A) is Answer.OURS
+        assert len(await one.session.get_children(GUARDS) or []) == 1
+
+
+async def test_a_released_bundle_is_free_after_its_topics_are_closed(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        one.topics.closing_takes_s = 3.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.ownership.release, A)
+            await trio.sleep(2.0)
+            assert not one.ownership.owns_bundle(A)
+            assert await two.ownership.acquire(A) is Answer.OTHERS
+        assert one.topics.closed == [A]
+        assert await two.ownership.acquire(A) is Answer.OURS
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_release_without_an_answer_is_looked_up(
+    applied: bool, autojump_clock: MockClock
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        one.session.link.lose_next(applied=applied, operation="multi")  # type: ignore[attr-defined]
+        await one.ownership.release(A)
+        assert await two.ownership.acquire(A) is Answer.OURS
+        assert one.topics.dropped == []
+
+
+async def test_a_suspended_broker_keeps_what_it_has_and_takes_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        await one.lookups.lookup(TOPIC, authoritative=True)
+        assert one.ownership.may_load(TOPIC)
+        cluster.store.suspend()
+        await trio.sleep(3600)
+        assert one.ownership.owns(TOPIC)
+        assert not one.ownership.may_load(TOPIC)
+        assert (await one.lookups.lookup(TOPIC)).service_url == "pulsar://one:6650"
+        assert await one.ownership.acquire(A) is Answer.UNAVAILABLE
+        with pytest.raises(UnavailableError):
+            await one.ownership.release(one.ownership.owned[0])
+        cluster.store.resume()
+        await until(lambda: one.ownership.may_load(TOPIC))
+        assert one.topics.dropped == []
+        assert await one.ownership.acquire(A) is Answer.OURS
+
+
+async def test_a_lost_session_drops_everything_at_once(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        cluster.store.expire(one.session_id)
+        assert one.topics.dropped == [A]  # before anything else could run
+        assert not one.ownership.owns_bundle(A)
+        assert await two.ownership.acquire(A) is Answer.OURS
+        await until(lambda: one.ownership.contact)
+        assert [member.broker_id for member in await members(two.session)] == [
+            "one:8080",
+            "two:8080",
+        ]
+        assert await one.ownership.acquire(B) is Answer.OURS
+
+
+async def test_a_session_that_expired_while_out_of_reach(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        one.session.suspend()
+        cluster.store.expire(one.session_id)
+        assert await two.ownership.acquire(A) is Answer.OURS
+        assert one.topics.dropped == []  # It cannot know.
+        one.session.resume()
+        assert one.topics.dropped == [A]
+
+
+async def test_a_killed_broker_is_replaced_long_before_its_session_ends(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        await until(lambda: two.peers.is_attending("one:8080"))
+        one.kill()
+        with trio.fail_after(1.0):
+            while await two.ownership.acquire(A) is not Answer.OURS:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert [member.broker_id for member in await members(two.session)] == ["two:8080"]
+        leader = await two.session.get(LEADER)
+        await until(lambda: leader is not None)
+
+
+async def test_a_restarted_broker_replaces_its_own_earlier_life(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        await one.ownership.acquire(A)
+        old_session = one.session_id
+        one.kill()
+        with trio.fail_after(1.0):
+            again = await cluster.start("one")
+        assert again.session_id != old_session
+        assert await owner_sessions(again) == {}
+        assert await again.ownership.acquire(A) is Answer.OURS
+
+
+async def test_a_broken_connection_alone_removes_nobody(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        await until(lambda: two.peers.is_attending("one:8080"))
+        for _ in range(5):
+            cluster.network.cut("one")
+            await trio.sleep(5)
+        assert one.ownership.owned == [A]
+        assert one.topics.dropped == []
+
+
+async def test_a_broker_that_falls_silent_is_left_to_its_session(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        await until(lambda: two.peers.is_attending("one:8080"))
+        cluster.network.block("one", "two")
+        cluster.network.block("two", "one")
+        cluster.network.cut("two")
+        await trio.sleep(60)
+        assert await two.ownership.acquire(A) is Answer.OTHERS
+        assert one.topics.dropped == []
+
+
+async def test_who_was_removed_by_mistake_drops_its_topics_and_joins_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        (member,) = [m for m in await members(two.session) if m.broker_id == "one:8080"]
+        assert await remove(two.session, member)
+        await until(lambda: one.topics.dropped == [A])
+        assert await two.ownership.acquire(A) is Answer.OURS
+        await until(lambda: one.ownership.contact)
+        assert await one.ownership.acquire(B) is Answer.OURS
+        assert len(await members(two.session)) == 2
+
+
+async def test_unowned_bundles_are_spread_evenly(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        brokers = [await cluster.start(name) for name in ("one", "two", "three")]
+        for index in range(200):
+            topic = TopicName.parse(f"topic-{index}")
+            asked = brokers[index % 3 :] + brokers[: index % 3]
+            await cluster.lookup(asked, topic)
+        owned = [len(broker.ownership.owned) for broker in brokers]
+        assert sum(owned) == 16
+        assert max(owned) - min(owned) <= 1
+
+
+async def test_every_broker_leads_to_the_same_owner(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        brokers = [await cluster.start(name) for name in ("one", "two", "three")]
+        urls: set[str] = set()
+        for index in range(3):
+            result, hops = await cluster.lookup(brokers[index:] + brokers[:index], TOPIC)
+            urls.add(result.service_url)
+            assert hops <= 2
+        assert len(urls) == 1
+
+
+async def test_without_a_leader_anybody_decides(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        brokers = [await cluster.start(name) for name in ("one", "two")]
+        for broker in brokers:
+            broker.leader_scope.cancel()
+        await brokers[0].session.delete(LEADER, -1)
+        result, hops = await cluster.lookup(brokers, TOPIC)
+        assert not result.redirect
+        assert hops <= 1
+
+
+async def test_a_leader_that_died_is_replaced(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await until(lambda: two.peers.is_attending("one:8080"))
+        assert (await one.leader.view()).is_us
+        one.kill()
+        with trio.fail_after(2.0):
+            while not (await two.leader.view()).is_us:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        result, hops = await cluster.lookup([two], TOPIC)
+        assert (result.service_url, hops) == ("pulsar://two:6650", 0)
+
+
+async def test_a_lookup_with_authority_is_never_passed_on(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        brokers = [await cluster.start(name) for name in ("one", "two", "three")]
+        for index in range(40):
+            topic = TopicName.parse(f"topic-{index}")
+            result = await brokers[2].lookups.lookup(topic, authoritative=True)
+            assert not result.redirect
+
+
+async def test_an_unknown_namespace_is_not_found(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        with pytest.raises(NotFoundError):
+            await one.lookups.lookup(TopicName.parse("persistent://public/none/x"))
+
+
+async def test_brokers_that_start_at_once_agree(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        async with trio.open_nursery() as nursery:
+            for name in ("one", "two", "three"):
+                nursery.start_soon(cluster.start, name)
+        one = await cluster.start("four")
+        assert (await one.policies.namespace("public/default")).bundles.count == 16
+        assert len(await members(one.session)) == 4
+
+
+class SlowToRemove:
+    """A store in which something happens between the reading and the one multi of `remove`."""
+
+    def __init__(self, store: MemorySession, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self.store = store
+        self.meanwhile = meanwhile
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+        await self.meanwhile()
+        return await self.store.multi(operations)
+
+
+async def test_removing_the_dead_never_hits_their_successors(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two, three = [await cluster.start(name) for name in ("one", "two", "three")]
+        await one.ownership.acquire(A)
+        (dead,) = [m for m in await members(three.session) if m.broker_id == "one:8080"]
+        one.kill()
+
+        async def succeed() -> None:
+            cluster.store.expire(dead.session)
+            assert await two.ownership.acquire(A) is Answer.OURS
+
+        slow = SlowToRemove(three.session, succeed)
+        assert await remove(slow, dead)  # type: ignore[arg-type]
+        await trio.sleep(5)
+        assert await owner_sessions(three) == {A: two.session_id}
+        assert two.ownership.owned == [A]
+
+
+async def test_who_leaves_takes_everything_back(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        assert (await one.leader.view()).is_us
+        one.leader_scope.cancel()
+        await one.ownership.withdraw()
+        assert one.ownership.owned == [A]
+        result, _ = await cluster.lookup([one, two], TOPIC)  # no new bundle for one
+        assert result.service_url == two.identity.service_url
+        await one.ownership.release_all()
+        await one.ownership.leave()
+        assert one.topics.closed == [A]
+        assert one.topics.dropped == []
+        assert [member.broker_id for member in await members(two.session)] == ["two:8080"]
+        assert await two.session.get_children(GUARDS) == [
+            name for name in await two.session.get_children(GUARDS) or [] if "two" in name
+        ]
+        assert await one.ownership.acquire(B) is Answer.UNAVAILABLE
+        await trio.sleep(5)
+        assert (await two.leader.view()).is_us
+        assert len(await members(two.session)) == 1
+
+
+async def remove_by(remover: ControlPlane, victim: str) -> None:
+    (member,) = [m for m in await members(remover.session) if m.broker_id == f"{victim}:8080"]
+    assert await remove(remover.session, member)
+
+
+async def test_nothing_is_acquired_without_a_guard(autojump_clock: MockClock) -> None:
+    """Else a record could outlive the removal of its owner."""
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        one.session.link.delay_s = 0.5  # type: ignore[attr-defined]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.ownership.acquire, B)
+            await trio.sleep(0.7)  # The record of B is being written.
+            await remove_by(two, "one")
+        await trio.sleep(0.1)
+        assert B not in await owner_sessions(two)
+
+
+async def test_a_late_release_does_not_hit_the_next_owner(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        one.session.link.delay_s = 0.5  # type: ignore[attr-defined]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.ownership.release, A)
+            await trio.sleep(0.1)  # The record of A is being deleted.
+            await remove_by(two, "one")
+            assert await two.ownership.acquire(A) is Answer.OURS
+        await trio.sleep(5)
+        assert (await owner_sessions(two))[A] == two.session_id
+        assert two.topics.dropped == []

@@ -1,0 +1,342 @@
+"""What a broker does about its bundles: left what happens, right what is asked for."""
+
+import pytest
+
+from broker.protocol.bundles import BundleName
+from broker.protocol.ownership import OwnershipProtocol
+from broker.protocol.ownership_events import (
+    Acquire,
+    Answered,
+    CloseTopics,
+    Created,
+    CreateFailed,
+    CreateInDoubt,
+    CreateRecord,
+    Deleted,
+    DeleteInDoubt,
+    DeleteRecord,
+    DropTopics,
+    Effect,
+    Event,
+    GuardSeen,
+    Join,
+    Joined,
+    Owner,
+    ReadFailed,
+    ReadGuard,
+    ReadRecord,
+    RecordRead,
+    RecordTouched,
+    Release,
+    Released,
+    SessionChanged,
+    TopicsClosed,
+)
+from wire.metadata.store import SessionState
+
+JOIN = """
+        connected           -> join
+        joined              ->
+"""
+
+SCENARIOS = {
+    "a bundle is ours when its record is": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        read a ours         ->
+        acquire a           -> a is ours
+    """,
+    "nothing is acquired before the guard stands": """
+        acquire a           -> a is unavailable
+        connected           -> join
+        acquire a           -> a is unavailable
+        joined              ->
+        acquire a           -> create a
+    """,
+    "two who ask share one request": JOIN
+    + """
+        acquire a           -> create a
+        acquire a           ->
+        created a           -> a is ours, read a
+    """,
+    "a record that exists is somebody else's only when it was read": JOIN
+    + """
+        acquire a           -> create a
+        create a in doubt   -> read a
+        read a others       -> a is others
+        acquire a           -> create a
+    """,
+    "a lost answer is no refusal": JOIN
+    + """
+        acquire a           -> create a
+        create a in doubt   -> read a
+        read a ours         -> a is ours
+    """,
+    "a lost answer is no success either": JOIN
+    + """
+        acquire a           -> create a
+        create a in doubt   -> read a
+        read a nobody       -> create a
+        create a in doubt   -> read a
+        read a ours         -> a is ours
+    """,
+    "a request that was certainly not made is over": JOIN
+    + """
+        acquire a           -> create a
+        create a failed     -> a is unavailable
+        acquire a           -> create a
+    """,
+    "while suspended, what is owned is kept and nothing is taken": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        suspended           ->
+        read a failed       ->
+        acquire a           -> a is ours
+        acquire b           -> b is unavailable
+        release a           -> a is not released
+        connected           -> read guard
+        acquire b           -> b is unavailable
+        guard stands        -> read a
+        acquire b           -> create b
+    """,
+    "an answer that is lost in the suspension is asked for after it": JOIN
+    + """
+        acquire a           -> create a
+        suspended           ->
+        create a in doubt   -> a is unavailable
+        acquire a           -> a is unavailable
+        connected           -> read guard
+        guard stands        -> read a
+        acquire a           ->
+        read a ours         -> a is ours
+    """,
+    "a lost session takes everything with it": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        acquire b           -> create b
+        lost                -> drop a, b is unavailable
+        acquire a           -> a is unavailable
+        connected           -> join
+        joined              ->
+        acquire a           -> create a
+    """,
+    "answers of a lost session mean nothing": JOIN
+    + """
+        acquire a           -> create a
+        lost                -> a is unavailable
+        connected           -> join
+        created a           ->
+        joined              ->
+        created a           ->
+        acquire a           -> create a
+    """,
+    "who was removed by a peer drops everything and joins again": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        guard gone          -> drop a, join
+        joined              ->
+        acquire a           -> create a
+    """,
+    "who was removed while suspended finds out": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        suspended           ->
+        connected           -> read guard
+        guard gone          -> drop a, join
+    """,
+    "a record that somebody deleted is ours no more": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        touched a           -> read a
+        read a nobody       -> drop a
+    """,
+    "an old answer about a record does not count": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        touched a           -> read a
+        old read a nobody   ->
+        read a ours         ->
+    """,
+    "hand-over closes the topics before the record goes": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        release a           -> close a
+        acquire a           -> a is unavailable
+        release a           ->
+        topics of a closed  -> delete a
+        deleted a           -> a is released
+        acquire a           -> create a
+    """,
+    "a deletion in doubt is read again, and repeated": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        release a           -> close a
+        topics of a closed  -> delete a
+        delete a in doubt   -> read a
+        read a ours         -> delete a
+        delete a in doubt   -> read a
+        read a others       -> a is released
+    """,
+    "hand-over waits for the store": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        release a           -> close a
+        suspended           ->
+        topics of a closed  ->
+        connected           -> read guard
+        guard stands        -> read a
+        read a ours         -> delete a
+        deleted a           -> a is released
+    """,
+    "what is being handed over is dropped with the session": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        release a           -> close a
+        lost                -> drop a, a is released
+        topics of a closed  ->
+    """,
+    "to release what is not owned is done at once": JOIN
+    + """
+        release a           -> a is released
+    """,
+    "a session that is suspended before the guard stands": """
+        connected           -> join
+        suspended           ->
+        joined              ->
+        acquire a           -> a is unavailable
+        connected           -> read guard
+        guard stands        ->
+        acquire a           -> create a
+    """,
+}
+
+
+@pytest.mark.parametrize("table", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_scenario(table: str) -> None:
+    played = Played()
+    assert [(line, played.step(line)) for line, _ in rows(table)] == rows(table)
+
+
+@pytest.mark.parametrize("table", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_a_restored_machine_goes_on_alike(table: str) -> None:
+    played = Played()
+    for line, effects in rows(table):
+        other = OwnershipProtocol()
+        other.restore(played.protocol.snapshot())
+        assert other.canonical() == played.protocol.canonical()
+        played.protocol = other
+        assert played.step(line) == effects
+
+
+def test_topics_are_loaded_only_in_contact() -> None:
+    played = Played()
+    for line in ["connected", "joined", "acquire a", "created a"]:
+        played.step(line)
+    a = BundleName("a")
+    assert played.protocol.may_load(a)
+    played.step("suspended")
+    assert played.protocol.owns(a)
+    assert not played.protocol.may_load(a)
+    played.step("connected")
+    assert not played.protocol.may_load(a)
+    played.step("guard stands")
+    assert played.protocol.may_load(a)
+
+
+class Played:
+    """A machine, and the requests that it made last, which are what the answers are to."""
+
+    def __init__(self) -> None:
+        self.protocol = OwnershipProtocol()
+        self.asks: dict[str, int] = {}
+        self.older: dict[str, int] = {}
+        self.term = 0
+
+    def step(self, line: str) -> str:
+        effects = self.protocol.step(self.parse(line))
+        for effect in effects:
+            match effect:
+                case CreateRecord(b, ask) | ReadRecord(b, ask) | DeleteRecord(b, ask):
+                    self.older[b], self.asks[b] = self.asks.get(b, -1), ask
+                case CloseTopics(b, ask):
+                    self.older[b], self.asks[b] = self.asks.get(b, -1), ask
+                case Join(term):
+                    self.term = term
+                case _:
+                    pass
+        return ", ".join(map(show, effects))
+
+    def parse(self, line: str) -> Event:
+        words = line.split()
+        if words[0] == "old":
+            bundle = words[2]
+            return RecordRead(BundleName(bundle), self.older[bundle], Owner[words[3].upper()])
+        match words:
+            case ["connected" | "suspended" | "lost" as state]:
+                return SessionChanged(SessionState[state.upper()])
+            case ["joined"]:
+                return Joined(self.term)
+            case ["guard", seen]:
+                return GuardSeen(self.term, stands=seen == "stands")
+            case ["acquire", b]:
+                return Acquire(BundleName(b))
+            case ["release", b]:
+                return Release(BundleName(b))
+            case ["touched", b]:
+                return RecordTouched(BundleName(b))
+            case ["topics", "of", b, "closed"]:
+                return TopicsClosed(BundleName(b), self.asks[b])
+            case ["created", b]:
+                return Created(BundleName(b), self.asks[b])
+            case ["create", b, "in", "doubt"]:
+                return CreateInDoubt(BundleName(b), self.asks[b])
+            case ["create", b, "failed"]:
+                return CreateFailed(BundleName(b), self.asks[b])
+            case ["read", b, "failed"]:
+                return ReadFailed(BundleName(b), self.asks[b])
+            case ["read", b, owner]:
+                return RecordRead(BundleName(b), self.asks[b], Owner[owner.upper()])
+            case ["deleted", b]:
+                return Deleted(BundleName(b), self.asks[b])
+            case ["delete", b, "in", "doubt"]:
+                return DeleteInDoubt(BundleName(b), self.asks[b])
+            case _:
+                raise AssertionError(line)
+
+
+def show(effect: Effect) -> str:
+    match effect:
+        case Join():
+            return "join"
+        case ReadGuard():
+            return "read guard"
+        case CreateRecord(b):
+            return f"create {b}"
+        case ReadRecord(b):
+            return f"read {b}"
+        case DeleteRecord(b):
+            return f"delete {b}"
+        case CloseTopics(b):
+            return f"close {b}"
+        case DropTopics(b):
+            return f"drop {b}"
+        case Answered(b, answer):
+            return f"{b} is {answer.name.lower()}"
+        case Released(b, done):
+            return f"{b} is released" if done else f"{b} is not released"
+
+
+def rows(table: str) -> list[tuple[str, str]]:
+    lines = [line.partition("->") for line in table.strip().splitlines() if line.strip()]
+    return [(left.strip(), right.strip()) for left, _, right in lines]

@@ -1,0 +1,290 @@
+"""Whole brokers on simulated seams, with bookies and our client: administered, stopped, killed."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from broker.config import BrokerConfig
+from broker.errors import (
+    ConflictError,
+    NotAllowedError,
+    NotFoundError,
+    PreconditionError,
+    SubscriptionNotFoundError,
+)
+from broker.owned_topics import Start
+from broker.policies import Retention
+from broker.records import TenantInfo
+from broker.server import RunningBroker, run_broker
+from clients.python.client import Client, connect
+from clients.python.errors import BrokerError as ClientError
+from tests.simulation.cluster import BROKER_PORT, Cluster
+from tests.simulation.scheduler import HOST, Scheduler, run
+from wire.topics import TopicName
+
+ORDERS = TopicName.parse("orders")
+
+
+class World:
+    """Three bookies, and as many brokers as a test starts."""
+
+    def __init__(self, cluster: Cluster, nursery: trio.Nursery) -> None:
+        self.cluster = cluster
+        self._nursery = nursery
+        self._dead: list[str] = []
+
+    async def broker(self, name: str) -> RunningBroker:
+        async def live(*, task_status: trio.TaskStatus[RunningBroker]) -> None:
+            HOST.set(name)
+            async with self.cluster.metadata.open(name) as session:
+                await run_broker(
+                    BrokerConfig(name=name, host=name, port=BROKER_PORT, trim_interval_s=1.0),
+                    store=session,
+                    network=self.cluster.network.of(name),
+                    clock=self.cluster.clock,
+                    rng=Random(self.cluster.rng.random()),
+                    task_status=task_status,
+                )
+
+        running: RunningBroker = await self._nursery.start(live)
+        return running
+
+    def kill(self, name: str) -> None:
+        """Nothing of it runs any more, no `finally` either."""
+        self._dead.append(name)
+        self.cluster.run.hold(name)
+        self.cluster.network.crash(name)
+        self.cluster.metadata.crash(name)
+
+    def bury(self) -> None:
+        for name in self._dead:
+            self.cluster.run.release(name)
+
+    @asynccontextmanager
+    async def client(self, *brokers: str) -> AsyncGenerator[Client]:
+        hosts = ",".join(f"{name}:{BROKER_PORT}" for name in brokers)
+        network = self.cluster.network.of("client")
+        clock, rng = self.cluster.clock, Random(1)
+        async with connect(f"pulsar://{hosts}", network=network, clock=clock, rng=rng) as client:
+            yield client
+
+
+def simulated(story: Callable[[World], Awaitable[None]]) -> None:
+    async def main(scheduler: Scheduler) -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(scheduler, 1, nursery)
+            for index in range(3):
+                await cluster.start(f"bookie-{index + 1}")
+            world = World(cluster, nursery)
+            await story(world)
+            world.bury()
+            cluster.end()
+            nursery.cancel_scope.cancel()
+
+    run(main, seed=1)
+
+
+async def send(client: Client, topic: str, count: int, first: int = 0) -> None:
+    async with await client.create_producer(topic) as producer:
+        for number in range(first, first + count):
+            await producer.send(b"%d" % number)
+
+
+async def backlog(broker: RunningBroker, topic: TopicName, subscription: str) -> int:
+    stats: Any = await broker.operations.stats(topic)
+    return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
+def test_topics_and_subscriptions_are_administered() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        ops = broker.operations
+        await ops.create_topic(ORDERS, {"owner": "tests"})
+        with pytest.raises(ConflictError):
+            await ops.create_topic(ORDERS, {})
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        with pytest.raises(ConflictError):
+            await ops.create_subscription(ORDERS, "s", Start.latest())
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 5)
+            between = world.cluster.clock.now_ms() + 500
+            await trio.sleep(1)
+            await send(client, ORDERS.full, 5, first=5)
+        await ops.create_subscription(ORDERS, "late", Start.latest())
+        await ops.create_subscription(ORDERS, "early", Start.earliest())
+        assert await ops.subscriptions(ORDERS) == ["early", "late", "s"]
+        backlogs = [await backlog(broker, ORDERS, name) for name in ("early", "late", "s")]
+        assert backlogs == [10, 0, 10]
+        await ops.skip_all(ORDERS, "s")
+        assert await backlog(broker, ORDERS, "s") == 0
+        await ops.reset_to(ORDERS, "s", Start.earliest())
+        assert await backlog(broker, ORDERS, "s") == 10
+        await ops.reset_to_time(ORDERS, "s", between)
+        assert await backlog(broker, ORDERS, "s") == 5
+        last = await ops.last_message_id(ORDERS)
+        at = await ops.message_id_at(ORDERS, between)
+        assert (last.entry_id, at.entry_id) == (9, 5)
+        await ops.reset_to(ORDERS, "s", Start(last.ledger_id, 7))
+        assert await backlog(broker, ORDERS, "s") == 3
+        await ops.reset_to(ORDERS, "s", Start(last.ledger_id, 7, is_excluded=True))
+        assert await backlog(broker, ORDERS, "s") == 2
+        await ops.delete_subscription(ORDERS, "s")
+        with pytest.raises(SubscriptionNotFoundError):
+            await ops.delete_subscription(ORDERS, "s")
+        await ops.unload_topic(ORDERS)
+        assert await ops.subscriptions(ORDERS) == ["early", "late"]
+        assert (await ops.terminate(ORDERS)).entry_id == 9
+        with pytest.raises(PreconditionError):
+            await ops.delete_topic(ORDERS, force=False)
+        await ops.delete_topic(ORDERS, force=True)
+        with pytest.raises(NotFoundError):
+            await ops.stats(ORDERS)
+        assert await ops.topics("public/default") == []
+
+    simulated(story)
+
+
+def test_a_partitioned_topic_is_administered_as_one() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        ops = broker.operations
+        await ops.create_partitioned(ORDERS, 3)
+        await ops.create_subscription(ORDERS, "s", Start.earliest())
+        async with world.client("one") as client, await client.create_producer("orders") as sender:
+            with pytest.raises(PreconditionError):
+                await ops.delete_partitioned(ORDERS, force=False)
+            for number in range(30):
+                await sender.send(b"x", key=str(number))
+        with pytest.raises(NotAllowedError):
+            await ops.stats(ORDERS)
+        total = await ops.partitioned_stats(ORDERS)
+        assert total["msgInCounter"] == 30
+        await ops.update_partitions(ORDERS, 4)
+        assert len(await ops.topics("public/default")) == 4
+        internal = await ops.partitioned_internal_stats(ORDERS)
+        assert isinstance(internal["partitions"], dict)
+        assert len(internal["partitions"]) == 4
+        await ops.unload_topic(ORDERS)
+        await ops.delete_partitioned(ORDERS, force=True)
+        assert await ops.topics("public/default") == []
+
+    simulated(story)
+
+
+def test_a_namespace_goes_with_all_its_topics() -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.tenancy.create_tenant("t", TenantInfo([], [ops.cluster]))
+        await ops.tenancy.create_namespace("t/n")
+        async with world.client("one") as client:
+            await send(client, "persistent://t/n/plain", 3)
+            await ops.create_partitioned(TopicName.parse("persistent://t/n/wide"), 2)
+            await send(client, "persistent://t/n/wide", 3)
+            with pytest.raises(ConflictError):
+                await ops.delete_namespace("t/n", force=False)
+            await ops.delete_namespace("t/n", force=True)
+            with pytest.raises(ClientError):
+                await client.create_producer("persistent://t/n/plain")
+            await ops.tenancy.create_namespace("t/doomed")
+            await ops.tenancy.mark_deleted("t/doomed", deleted=True)
+            with pytest.raises(ClientError):
+                await client.create_producer("persistent://t/doomed/x")
+            with pytest.raises(ConflictError):
+                await ops.create_topic(TopicName.parse("persistent://t/doomed/x"), {})
+            await ops.delete_namespace("t/doomed", force=False)
+        await ops.tenancy.delete_tenant("t")
+
+    simulated(story)
+
+
+def test_retention_of_the_namespace_reaches_loaded_topics() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        ops = broker.operations
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 5)
+            await ops.unload_topic(ORDERS)  # the next owner begins a new ledger
+            await send(client, ORDERS.full, 1)
+            assert len(await ledgers(broker)) == 2
+            await trio.sleep(5)
+            assert len(await ledgers(broker)) == 2
+            await ops.tenancy.set_retention("public/default", Retention(0, 0))
+            await trio.sleep(5)
+            assert len(await ledgers(broker)) == 1
+
+    simulated(story)
+
+
+async def ledgers(broker: RunningBroker) -> list[object]:
+    found = (await broker.operations.internal_stats(ORDERS))["ledgers"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_planned_stop_costs_less_than_a_third_of_a_second() -> None:
+    gaps = takeover_gaps(lambda _, running: running.stop())
+    assert max(gaps) < 0.3
+
+
+def test_a_killed_broker_is_replaced_within_a_second() -> None:
+    """Its session would have lasted two."""
+
+    async def kill(world: World, running: RunningBroker) -> None:
+        await trio.lowlevel.checkpoint()
+        world.kill(running.name)
+
+    assert max(takeover_gaps(kill)) < 1.0
+
+
+def takeover_gaps(end: Callable[[World, RunningBroker], Awaitable[None]]) -> list[float]:
+    """The longest times without a receipt, when the owner of a topic is ended thrice."""
+    gaps: list[float] = []
+
+    async def story(world: World) -> None:
+        brokers = {name: await world.broker(name) for name in ("a", "b", "c", "d")}
+        async with world.client(*brokers) as client, trio.open_nursery() as nursery:
+            last = [trio.current_time()]
+            gap = [0.0]
+
+            async def produce() -> None:
+                async with await client.create_producer("orders", send_timeout_s=None) as sender:
+                    while True:
+                        await sender.send(b"x")
+                        gap[0] = max(gap[0], trio.current_time() - last[0])
+                        last[0] = trio.current_time()
+                        await trio.sleep(0.002)
+
+            nursery.start_soon(produce)
+            for _ in range(3):
+                await trio.sleep(2)
+                url = await client.lookup("orders")
+                name = url.removeprefix("pulsar://").partition(":")[0]
+                gap[0] = 0.0
+                await end(world, brokers.pop(name))
+                await trio.sleep(2)
+                gaps.append(gap[0])
+            nursery.cancel_scope.cancel()
+
+    simulated(story)
+    return gaps
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
+    async def story(world: World) -> None:
+        network = world.cluster.network.of("one")
+        await network.listen("one", BROKER_PORT)
+        async with world.cluster.metadata.open("one") as store:
+            with pytest.raises(OSError, match="cannot listen on one:6650"):
+                await run_broker(
+                    BrokerConfig(host="one", port=BROKER_PORT),
+                    store=store,
+                    network=network,
+                    clock=world.cluster.clock,
+                    rng=Random(1),
+                )
+
+    simulated(story)

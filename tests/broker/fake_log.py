@@ -1,0 +1,360 @@
+"""Logs in memory with the API of managed ledgers, to be held up and broken by tests.
+
+A log confirms each append at the next turn of the loop, or, while `held`, when `release` is called.
+`ledger_entries` entries make a ledger.  `fence` is what another owner does to it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from broker.entries import delivered_head
+from broker.errors import NotFoundError
+from broker.topic_log import Done, TopicLog
+from managed_ledger.errors import ClosedError, FencedError, TerminatedError
+from managed_ledger.log import LogEntry
+from managed_ledger.position import Position
+from wire.batch import broker_entry_metadata, split_broker_metadata
+from wire.clock import WallClock
+from wire.topics import TopicName
+from wire.transport import Buffer
+
+FIRST_LEDGER = 5
+
+
+class FakeCursor:
+    def __init__(self, log: "FakeLog", name: str, mark_delete: Position) -> None:
+        self.name = name
+        self.mark_delete = mark_delete
+        self.acked: set[Position] = set()
+        self.flushes = 0
+        self._log = log
+
+    @property
+    def read_start(self) -> Position:
+        return self._log.next_position(self.mark_delete)
+
+    @property
+    def acked_above(self) -> int:
+        return len(self.acked)
+
+    @property
+    def backlog_entries(self) -> int:
+        log = self._log
+        return log.entries_between(self.mark_delete, log.last_confirmed) - len(self.acked)
+
+    def is_acked(self, position: Position) -> bool:
+        return position <= self.mark_delete or position in self.acked
+
+    def ack(self, positions: Sequence[Position]) -> None:
+        self.acked |= {p for p in positions if p > self.mark_delete}
+        self._fold()
+
+    def ack_cumulative(self, position: Position) -> None:
+        self.mark_delete = max(self.mark_delete, position)
+        self.acked = {p for p in self.acked if p > self.mark_delete}
+        self._fold()
+
+    def _fold(self) -> None:
+        while self.acked and (following := self._log.next_position(self.mark_delete)) in self.acked:
+            self.acked.remove(following)
+            self.mark_delete = following
+
+    async def flush(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._log.fenced:
+            raise FencedError("fenced")
+        self.flushes += 1
+
+    async def reset(self, mark_delete: Position) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._log.fenced:
+            raise FencedError("fenced")
+        self.mark_delete, self.acked = mark_delete, set()
+
+
+@dataclass
+class FakeLog:
+    name: TopicName
+    clock: WallClock
+    ledger_entries: int = 1000
+    pending_bytes_max: int = 1 << 20
+    entries: list[bytes] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+    trimmed: int = 0  # entries at the front that are gone
+    next_offset: int = 0
+    held: bool = False
+    fenced: bool = False
+    closed: bool = False
+    terminated: bool = False
+    pending_bytes: int = 0
+    reads: int = 0
+    waiting_for: str = ""
+
+    def __post_init__(self) -> None:
+        self.by_name: dict[str, FakeCursor] = {}
+        self.on_fenced = _nothing
+        self._pending: list[tuple[bytes, Done]] = []
+        self._room = trio.Event()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # -- positions
+
+    def _index(self, position: Position) -> int:
+        entry_id = max(position.entry_id, -1)
+        return (position.ledger_id - FIRST_LEDGER) * self.ledger_entries + entry_id
+
+    def _position(self, index: int) -> Position:
+        ledger, entry = divmod(index, self.ledger_entries)
+        return Position(FIRST_LEDGER + ledger, entry)
+
+    @property
+    def last_confirmed(self) -> Position:
+        if not self.entries:
+            return Position(FIRST_LEDGER, -1)
+        return self._position(len(self.entries) - 1)
+
+    @property
+    def confirmed_offset(self) -> int:
+        if not self.entries:
+            return -1
+        index = split_broker_metadata(memoryview(self.entries[-1]))[1]
+        assert index is not None
+        return index
+
+    @property
+    def before_first(self) -> Position:
+        return self.previous_position(self._position(self.trimmed))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.entries))
+
+    @property
+    def cursors(self) -> Mapping[str, FakeCursor]:
+        return self.by_name
+
+    def next_position(self, position: Position) -> Position:
+        if position.ledger_id < FIRST_LEDGER:
+            return self._position(self.trimmed)
+        return self._position(max(self._index(position) + 1, self.trimmed))
+
+    def previous_position(self, position: Position) -> Position:
+        if position.entry_id > 0 or position.ledger_id <= FIRST_LEDGER:
+            return Position(max(position.ledger_id, FIRST_LEDGER), max(position.entry_id - 1, -1))
+        return self._position(self._index(position) - 1)
+
+    def entries_between(self, after: Position, through: Position) -> int:
+        return max(0, self._index(through) - max(self._index(after), self.trimmed - 1))
+
+    # -- appending
+
+    def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
+        if self.fenced or self.closed:
+            done(None, FencedError("fenced") if self.fenced else ClosedError("closed"))
+            return
+        if self.terminated:
+            done(None, TerminatedError("terminated"))
+            return
+        self.next_offset += messages
+        head = broker_entry_metadata(self.clock.now_ms(), self.next_offset - 1)
+        data = b"".join((head, *payload))
+        self.pending_bytes += len(data)
+        self._pending.append((data, done))
+        if not self.held:
+            self.release()
+
+    def release(self, count: int | None = None) -> None:
+        """Confirm what is pending."""
+        if count is None:
+            self.held = False
+        pending = self._pending[:count]
+        del self._pending[:count]
+        for data, done in pending:
+            self.entries.append(data)
+            self.pending_bytes -= len(data)
+            done(self._position(len(self.entries) - 1), None)
+        room, self._room = self._room, trio.Event()
+        room.set()
+
+    def fence(self) -> None:
+        """Another owner takes over: what is pending is in doubt."""
+        self.fenced = True
+        pending, self._pending, self.pending_bytes = self._pending, [], 0
+        for _, done in pending:
+            done(None, FencedError("fenced"))
+        self._room.set()
+        self.on_fenced()
+
+    async def wait_room(self) -> None:
+        while self.pending_bytes > self.pending_bytes_max and not self.fenced:
+            await self._room.wait()
+
+    # -- reading
+
+    async def read(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
+        await trio.lowlevel.checkpoint()
+        if self.fenced or self.closed:
+            raise FencedError("fenced")
+        self.reads += 1
+        found: list[LogEntry] = []
+        size = 0
+        for index in range(max(self._index(start), self.trimmed), len(self.entries)):
+            if len(found) >= max_entries or (found and size >= max_bytes):
+                break
+            position = self._position(index)
+            if found and position.ledger_id != found[0].position.ledger_id:
+                break
+            found.append(LogEntry(position, memoryview(self.entries[index])))
+            size += len(self.entries[index])
+        return found
+
+    # -- cursors
+
+    async def open_cursor(
+        self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
+    ) -> FakeCursor:
+        await trio.lowlevel.checkpoint()
+        return self.by_name.setdefault(name, FakeCursor(self, name, initial))
+
+    def new_volatile_cursor(self, name: str, initial: Position) -> FakeCursor:
+        return FakeCursor(self, name, initial)
+
+    async def delete_cursor(self, name: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.by_name.pop(name, None)
+
+    def check_roll(self) -> None:
+        pass
+
+    async def trim(self) -> list[int]:
+        return []
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.closed = True
+
+    def abandon(self) -> None:
+        self.closed = True
+        pending, self._pending, self.pending_bytes = self._pending, [], 0
+        for _, done in pending:
+            done(None, FencedError("abandoned"))
+
+
+class FakeLogs:
+    """`TopicLogs`: what is stored stays when a log is closed."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self.clock = clock
+        self.by_name: dict[TopicName, FakeLog] = {}
+        self.opened: list[TopicName] = []
+        self.open_fails: Exception | None = None
+        self.gate: trio.Event | None = None  # opening waits for it
+        self.ledger_entries = 1000
+
+    async def exists(self, name: TopicName) -> bool:
+        await trio.lowlevel.checkpoint()
+        return name in self.by_name
+
+    async def create(self, name: TopicName, properties: Mapping[str, str]) -> bool:
+        await trio.lowlevel.checkpoint()
+        if name in self.by_name:
+            return False
+        self.by_name[name] = self._new(name)
+        return True
+
+    def _new(self, name: TopicName) -> FakeLog:
+        return FakeLog(name, self.clock, self.ledger_entries)
+
+    async def stored(self, namespace: str) -> list[TopicName]:
+        await trio.lowlevel.checkpoint()
+        return [name for name in self.by_name if name.namespace == namespace]
+
+    async def open(self, name: TopicName, *, create: bool) -> FakeLog:
+        self.opened.append(name)
+        await trio.lowlevel.checkpoint()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.open_fails is not None:
+            raise self.open_fails
+        before = self.by_name.get(name)
+        if before is None:
+            if not create:
+                raise NotFoundError(f"there is no topic {name}")
+            log = self._new(name)
+        else:
+            log = self._new(name)
+            log.entries, log.trimmed = before.entries, before.trimmed
+            log.properties, log.terminated = before.properties, before.terminated
+            log.next_offset = before.confirmed_offset + 1
+            for cursor_name, cursor in before.by_name.items():
+                again = FakeCursor(log, cursor_name, cursor.mark_delete)
+                again.acked = set(cursor.acked)
+                log.by_name[cursor_name] = again
+        self.by_name[name] = log
+        return log
+
+    async def delete(self, log: TopicLog) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        log.closed = True
+        self.by_name.pop(log.name, None)
+
+    async def position_of_offset(self, log: TopicLog, offset: int) -> Position:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        for index in range(log.trimmed, len(log.entries)):
+            last = split_broker_metadata(memoryview(log.entries[index]))[1]
+            if last is not None and last >= offset:
+                return log._position(index)
+        return log.next_position(log.last_confirmed)
+
+    async def position_of_time(self, log: TopicLog, publish_ms: int) -> Position:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        for index in range(len(log.entries) - 1, log.trimmed - 1, -1):
+            head = delivered_head(memoryview(log.entries[index]))
+            if head.publish_time_ms < publish_ms:
+                return log._position(index + 1)
+        return log._position(log.trimmed)
+
+    async def first_offset(self, log: TopicLog) -> int:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        if log.trimmed >= len(log.entries):
+            return log.confirmed_offset + 1
+        data = memoryview(log.entries[log.trimmed])
+        last = split_broker_metadata(data)[1]
+        assert last is not None
+        return last - delivered_head(data).messages + 1
+
+    def epoch_of(self, log: TopicLog) -> int | None:
+        assert isinstance(log, FakeLog)
+        text = log.properties.get("pulsar.topic.epoch")
+        return None if text is None else int(text)
+
+    async def store_epoch(self, log: TopicLog, epoch: int) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        log.properties["pulsar.topic.epoch"] = str(epoch)
+
+    def is_terminated(self, log: TopicLog) -> bool:
+        assert isinstance(log, FakeLog)
+        return log.terminated
+
+    async def terminate(self, log: TopicLog) -> Position:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        log.terminated = True
+        return log.last_confirmed
+
+    def internal_stats(self, log: TopicLog) -> dict[str, object]:
+        assert isinstance(log, FakeLog)
+        return {"lastConfirmedEntry": str(log.last_confirmed)}
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,353 @@
+"""A broker's data plane over logs in memory, and clients that speak raw frames to it."""
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from broker.client_connection import serve_client
+from broker.config import parse
+from broker.context import BrokerContext
+from broker.errors import NotFoundError
+from broker.limits import ConnectionLimits, TopicLimits
+from broker.logs import silent_log
+from broker.lookup import LookupResult
+from broker.policies import NamespacePolicies, Retention
+from broker.protocol.bundles import BundleName, Bundles
+from broker.topics import Topics
+from tests.broker.fake_log import FakeLog, FakeLogs
+from tests.simulation.network import SimulatedNetwork
+from wire.arena import ArenaPool
+from wire.batch import encode_batch, encode_payload
+from wire.connection import FrameConnection
+from wire.errors import ConnectionLostError, WireError
+from wire.messages.client import SendReceipt, encode_send
+from wire.messages.consumer import Delivery, encode_ack
+from wire.messages.registry import AnyCommand, Command, decode_frame, encode
+from wire.outbox import Flusher
+from wire.proto import pulsar_pb2 as pb
+from wire.topics import TopicName
+
+HOST, PORT = "broker", 6650
+TOPIC = "persistent://public/default/t"
+T0_MS = 1_700_000_000_000
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
+    def now_ms(self) -> int:
+        return T0_MS + self.offset_ms + round(trio.current_time() * 1000)
+
+
+class FakePolicies:
+    def __init__(self) -> None:
+        self.partitioned: dict[str, int] = {}
+
+    async def namespace(self, namespace: str) -> NamespacePolicies:
+        await trio.lowlevel.checkpoint()
+        if namespace != "public/default":
+            raise NotFoundError(f"no namespace {namespace}")
+        return NamespacePolicies(Bundles.equal(1), Retention(-1, -1), None, False)
+
+    async def partitions(self, topic: TopicName) -> int:
+        await trio.lowlevel.checkpoint()
+        return self.partitioned.get(topic.full, 0)
+
+    async def list_partitioned(self, namespace: str) -> list[TopicName]:
+        return [TopicName.parse(name) for name in self.partitioned]
+
+    def known_bundle_of(self, topic: TopicName) -> BundleName | None:
+        return BundleName(f"{topic.namespace}/0x00000000_0xffffffff")
+
+
+class FakeOwnership:
+    def __init__(self) -> None:
+        self.ours = True
+        self.contact = True
+
+    def owns(self, topic: TopicName) -> bool:
+        return self.ours
+
+    def may_load(self, topic: TopicName) -> bool:
+        return self.ours and self.contact
+
+
+class FakeLookups:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bool]] = []
+        self.result = LookupResult("pulsar://there:6650", None, redirect=False, authoritative=True)
+
+    async def lookup(self, topic: TopicName, *, authoritative: bool = False) -> LookupResult:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((topic.full, authoritative))
+        return self.result
+
+
+class Broker:
+    """`errors`: what went wrong inside; a test that does not look at it must leave it empty."""
+
+    def __init__(
+        self,
+        *,
+        settings: dict[str, object] | None = None,
+        topic_limits: TopicLimits | None = None,
+        connection_limits: ConnectionLimits | None = None,
+    ) -> None:
+        self.config = parse({"keep_alive_s": 30.0, **(settings or {})})
+        self.clock = FakeClock()
+        self.logs = FakeLogs(self.clock)
+        self.policies = FakePolicies()
+        self.ownership = FakeOwnership()
+        self.lookups = FakeLookups()
+        self.network = SimulatedNetwork(random.Random(1), delay_s=(0.0001, 0.0001))
+        self.flusher, self.arenas = Flusher(), ArenaPool()
+        self.errors: list[BaseException] = []
+        self.topics = Topics(
+            self.logs,
+            self.policies,
+            clock=self.clock,
+            rng=random.Random(2),
+            log=silent_log(),
+            name_prefix="test-1",
+            limits=topic_limits,
+        )
+        self.topics.attach(self.ownership)
+        self.context = BrokerContext(
+            config=self.config,
+            clock=self.clock,
+            arenas=self.arenas,
+            flusher=self.flusher,
+            topics=self.topics,
+            lookups=self.lookups,
+            policies=self.policies,
+            server_version="daybook/test",
+            own_urls=("pulsar://broker:6650",),
+            log=silent_log(),
+            limits=connection_limits or ConnectionLimits(),
+        )
+        self.serving = 0
+
+    def log(self, topic: str = TOPIC) -> FakeLog:
+        return self.logs.by_name[TopicName.parse(topic)]
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        listener = await self.network.of(HOST).listen(HOST, PORT)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.flusher.run)
+            await nursery.start(self.topics.run)
+            task_status.started()
+            while True:
+                nursery.start_soon(self._serve, await listener.accept())
+
+    async def _serve(self, stream: Any) -> None:
+        self.serving += 1
+        try:
+            await serve_client(stream, self.context)
+        except (ConnectionLostError, WireError):
+            pass
+        except Exception as error:
+            self.errors.append(error)
+        finally:
+            self.serving -= 1
+            stream.close()
+
+
+class Client:
+    """Sends what it is told, remembers what it gets."""
+
+    def __init__(self, frames: FrameConnection, name: str) -> None:
+        self.frames = frames
+        self.name = name
+        self.got: list[AnyCommand] = []
+        self.reading = True
+        self._more = trio.Event()
+        self._requests = 100
+
+    async def run(self) -> None:
+        while self.reading and (batch := await self.frames.receive()):
+            for frame in batch:
+                command = decode_frame(frame)
+                if isinstance(command, Delivery):
+                    command.payload = memoryview(bytes(command.payload))
+                self.got.append(command)
+            more, self._more = self._more, trio.Event()
+            more.set()
+        self._more.set()
+
+    def tell(self, message: Any) -> None:
+        self.frames.send([encode(message)])
+
+    def bodies(self, kind: type[Any]) -> list[Any]:
+        found = []
+        for each in self.got:
+            body = each.body if isinstance(each, Command) else each
+            if isinstance(body, kind):
+                found.append(body)
+        return found
+
+    async def wait(self, kind: type[Any], count: int = 1) -> list[Any]:
+        """The first `count` commands of that kind, which are then forgotten."""
+        with trio.move_on_after(60):
+            while len(self.bodies(kind)) < count:
+                if self.frames.closed:
+                    break
+                await self._more.wait()
+        found = self.bodies(kind)[:count]
+        assert len(found) == count, (kind.__name__, [type(x).__name__ for x in self.got])
+        for body in found:
+            for index, each in enumerate(self.got):
+                if (each.body if isinstance(each, Command) else each) is body:
+                    del self.got[index]
+                    break
+        return found
+
+    async def settle(self, seconds: float = 0.05) -> None:
+        await trio.sleep(seconds)
+
+    async def wait_closed(self) -> None:
+        with trio.fail_after(120):
+            while not self.frames.closed:
+                await self._more.wait()
+
+    async def connect(
+        self, version: str = "test", protocol: int = 19, *, metadata: bool = False
+    ) -> pb.CommandConnected:
+        self.tell(
+            pb.CommandConnect(
+                client_version=version,
+                protocol_version=protocol,
+                feature_flags=pb.FeatureFlags(supports_broker_entry_metadata=metadata),
+            )
+        )
+        connected: pb.CommandConnected
+        (connected,) = await self.wait(pb.CommandConnected)
+        return connected
+
+    def request_id(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    async def ask(self, message: Any, answer: type[Any]) -> Any:
+        """The answer, or the error that came instead."""
+        message.request_id = self.request_id()
+        self.tell(message)
+        with trio.fail_after(60):
+            while True:
+                for kind in (answer, pb.CommandError):
+                    for body in self.bodies(kind):
+                        if body.request_id == message.request_id:
+                            self.got = [
+                                e
+                                for e in self.got
+                                if not (isinstance(e, Command) and e.body is body)
+                            ]
+                            return body
+                assert not self.frames.closed, self.frames.close_reason
+                await self._more.wait()
+
+    async def producer(self, producer_id: int = 1, topic: str = TOPIC, **options: Any) -> Any:
+        request = pb.CommandProducer(topic=topic, producer_id=producer_id, **options)
+        return await self.ask(request, pb.CommandProducerSuccess)
+
+    async def subscribe(
+        self,
+        consumer_id: int = 1,
+        *,
+        topic: str = TOPIC,
+        name: str = "sub",
+        kind: pb.CommandSubscribe.SubType = pb.CommandSubscribe.Exclusive,
+        permits: int = 0,
+        **options: Any,
+    ) -> Any:
+        request = pb.CommandSubscribe(
+            topic=topic, subscription=name, consumer_id=consumer_id, **options
+        )
+        request.subType = kind
+        answer = await self.ask(request, pb.CommandSuccess)
+        if permits and isinstance(answer, pb.CommandSuccess):
+            self.flow(permits, consumer_id)
+        return answer
+
+    def flow(self, permits: int, consumer_id: int = 1) -> None:
+        self.tell(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+
+    def send(self, sequence_id: int, data: bytes = b"x", producer_id: int = 1, **meta: Any) -> None:
+        self.send_payload(sequence_id, payload_of(sequence_id, data, **meta), producer_id)
+
+    def send_batch(self, sequence_id: int, count: int, producer_id: int = 1) -> None:
+        self.send_payload(sequence_id, batch_of(sequence_id, count), producer_id, count)
+
+    def send_payload(
+        self, sequence_id: int, payload: bytes, producer_id: int = 1, count: int = 1
+    ) -> None:
+        head = encode_send(producer_id, sequence_id, len(payload), num_messages=count)
+        self.frames.send([head, payload])
+
+    async def receipts(self, count: int) -> list[tuple[int, int, int]]:
+        found = await self.wait(SendReceipt, count)
+        return [(r.sequence_id, r.ledger_id, r.entry_id) for r in found]
+
+    async def deliveries(self, count: int) -> list[Delivery]:
+        found = await self.wait(Delivery, count)
+        return list(found)
+
+    async def entry_ids(self, count: int) -> list[int]:
+        return [d.entry_id for d in await self.deliveries(count)]
+
+    def ack(self, *entry_ids: int, consumer_id: int = 1, **options: Any) -> None:
+        ids = [(5, entry_id, None) for entry_id in entry_ids]
+        self.frames.send([encode_ack(consumer_id, ids, **options)])
+
+
+def payload_of(sequence_id: int, data: bytes = b"x", **meta: Any) -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=sequence_id,
+        publish_time=meta.pop("publish_time", T0_MS + sequence_id),
+        **meta,
+    )
+    return encode_payload(metadata, data)
+
+
+def batch_of(sequence_id: int, count: int) -> bytes:
+    singles = [(pb.SingleMessageMetadata(payload_size=1), b"%d" % (n % 10)) for n in range(count)]
+    return payload_of(sequence_id, encode_batch(singles), num_messages_in_batch=count)
+
+
+class Cluster:
+    """One broker and its clients."""
+
+    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+        self.broker = broker
+        self._nursery = nursery
+        self._clients = 0
+
+    async def client(self, *, connect: bool = True, **options: Any) -> Client:
+        self._clients += 1
+        host = f"client-{self._clients}"
+        stream = await self.broker.network.of(host).connect(HOST, PORT)
+        frames = FrameConnection(
+            stream,
+            arenas=self.broker.arenas,
+            flusher=self.broker.flusher,
+            frame_bytes_max=1 << 24,
+        )
+        client = Client(frames, host)
+        self._nursery.start_soon(client.run)
+        if connect:
+            await client.connect(**options)
+        return client
+
+
+@asynccontextmanager
+async def open_broker(**options: Any) -> AsyncGenerator[Cluster]:
+    broker = Broker(**options)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        yield Cluster(broker, nursery)
+        nursery.cancel_scope.cancel()
+    assert not broker.errors, broker.errors

@@ -1,0 +1,485 @@
+"""The handshake, requests that any broker answers, what is refused, clients that misbehave."""
+
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from broker.client_connection import ClientConnection
+from broker.limits import ConnectionLimits
+from broker.lookup import LookupResult
+from broker.protocol.session import NOT_OFFERED
+from broker.requests import topics_hash
+from tests.broker.harness import TOPIC, Client, open_broker
+from wire.batch import encode_payload
+from wire.messages.client import SendReceipt, encode_send
+from wire.messages.consumer import Delivery
+from wire.messages.registry import NO_ID, Command, encode
+from wire.proto import pulsar_pb2 as pb
+
+T = pb.BaseCommand
+
+
+async def test_the_greeting(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client(connect=False)
+        connected = await client.connect(version="Pulsar-CPP-v4.2.0", protocol=20)
+        assert connected.server_version == "daybook/test"
+        assert connected.protocol_version == 20
+        assert connected.max_message_size == 5 * 1024 * 1024 - 10 * 1024
+        assert not connected.feature_flags.supports_topic_watchers
+
+
+async def test_ping_is_answered(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        client.tell(pb.CommandPing())
+        await client.wait(pb.CommandPong)
+
+
+async def test_a_silent_client_is_asked_and_then_cut(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        began = trio.current_time()
+        await client.wait_closed()
+        assert 60 <= trio.current_time() - began <= 95
+        assert client.bodies(pb.CommandPing)
+        assert not cluster.broker.topics.loaded[TOPIC].producers.by_name
+
+
+async def test_a_client_that_only_publishes_is_not_silent(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        for n in range(20):
+            client.send(n)
+            await trio.sleep(20)
+        await client.receipts(20)
+        assert not client.frames.closed
+
+
+# -- requests
+
+
+async def test_lookup(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = pb.CommandLookupTopic(topic="t", authoritative=True, advertised_listener_name="")
+        answer = await client.ask(request, pb.CommandLookupTopicResponse)
+        assert answer.response == pb.CommandLookupTopicResponse.Connect
+        assert answer.brokerServiceUrl == "pulsar://there:6650"
+        assert cluster.broker.lookups.asked == [(TOPIC, True)]
+        cluster.broker.lookups.result = LookupResult(
+            "pulsar://leader:6650", None, redirect=True, authoritative=False
+        )
+        answer = await client.ask(request, pb.CommandLookupTopicResponse)
+        assert answer.response == pb.CommandLookupTopicResponse.Redirect
+        assert not answer.authoritative
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"topic": "a/b"}, pb.InvalidTopicName),
+        ({"topic": "t", "advertised_listener_name": "inside"}, pb.ServiceNotReady),
+    ],
+)
+async def test_lookups_that_fail(
+    autojump_clock: MockClock, options: dict[str, Any], code: int
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = pb.CommandLookupTopic(**options)
+        answer = await client.ask(request, pb.CommandLookupTopicResponse)
+        assert answer.response == pb.CommandLookupTopicResponse.Failed
+        assert answer.error == code
+
+
+@pytest.mark.parametrize(
+    ("options", "partitions", "code"),
+    [
+        ({"topic": "p"}, 4, None),
+        ({"topic": "fresh"}, 0, None),
+        ({"topic": "fresh", "metadata_auto_creation_enabled": False}, 0, pb.TopicNotFound),
+        ({"topic": "no/such/t"}, 0, pb.TopicNotFound),
+        ({"topic": "no/such"}, 0, pb.InvalidTopicName),
+    ],
+)
+async def test_partitioned_metadata(
+    autojump_clock: MockClock, options: dict[str, Any], partitions: int, code: int | None
+) -> None:
+    async with open_broker() as cluster:
+        cluster.broker.policies.partitioned["persistent://public/default/p"] = 4
+        client = await cluster.client()
+        request = pb.CommandPartitionedTopicMetadata(**options)
+        answer = await client.ask(request, pb.CommandPartitionedTopicMetadataResponse)
+        assert answer.partitions == partitions
+        if code is None:
+            assert answer.response == pb.CommandPartitionedTopicMetadataResponse.Success
+        else:
+            assert answer.error == code
+
+
+def test_the_hash_of_a_topic_list() -> None:
+    names = ["persistent://public/default/b", "persistent://public/default/a"]
+    assert topics_hash(names) == "c7559e98"
+    assert topics_hash([]) == "00000000"
+
+
+async def test_the_topics_of_a_namespace(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(topic="a")
+        cluster.broker.policies.partitioned["persistent://public/default/p"] = 2
+        request = pb.CommandGetTopicsOfNamespace(namespace="public/default")
+        answer = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
+        prefix = "persistent://public/default/"
+        expected = [prefix + "a", prefix + "p-partition-0", prefix + "p-partition-1"]
+        assert list(answer.topics) == expected
+        assert not answer.filtered
+        request.topics_hash = answer.topics_hash
+        again = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
+        assert not again.changed
+        assert not again.topics
+        request = pb.CommandGetTopicsOfNamespace(namespace="no/such")
+        assert (await client.ask(request, pb.CommandError)).error == pb.TopicNotFound
+
+
+async def test_an_unknown_consumer_has_no_stats(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = pb.CommandConsumerStats(consumer_id=7)
+        answer = await client.ask(request, pb.CommandConsumerStatsResponse)
+        assert answer.error_code == pb.ConsumerNotFound
+
+
+# -- what is known and not offered
+
+_FILLED: dict[int, Any] = {
+    T.GET_SCHEMA: pb.CommandGetSchema(request_id=7, topic="t"),
+    T.GET_OR_CREATE_SCHEMA: pb.CommandGetOrCreateSchema(
+        request_id=7, topic="t", schema=pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
+    ),
+    T.NEW_TXN: pb.CommandNewTxn(request_id=7),
+    T.ADD_PARTITION_TO_TXN: pb.CommandAddPartitionToTxn(request_id=7),
+    T.ADD_SUBSCRIPTION_TO_TXN: pb.CommandAddSubscriptionToTxn(request_id=7),
+    T.END_TXN: pb.CommandEndTxn(request_id=7),
+    T.END_TXN_ON_PARTITION: pb.CommandEndTxnOnPartition(request_id=7),
+    T.END_TXN_ON_SUBSCRIPTION: pb.CommandEndTxnOnSubscription(request_id=7),
+    T.TC_CLIENT_CONNECT_REQUEST: pb.CommandTcClientConnectRequest(request_id=7, tc_id=0),
+    T.WATCH_TOPIC_LIST: pb.CommandWatchTopicList(
+        request_id=7, watcher_id=1, namespace="public/default", topics_pattern=".*"
+    ),
+    T.WATCH_TOPIC_LIST_CLOSE: pb.CommandWatchTopicListClose(request_id=7, watcher_id=1),
+    T.SCALABLE_TOPIC_LOOKUP: pb.CommandScalableTopicLookup(session_id=7, topic="t"),
+    T.SCALABLE_TOPIC_CLOSE: pb.CommandScalableTopicClose(session_id=7),
+    T.SCALABLE_TOPIC_SUBSCRIBE: pb.CommandScalableTopicSubscribe(
+        request_id=7, topic="t", subscription="s", consumer_name="c", consumer_id=1
+    ),
+    T.WATCH_SCALABLE_TOPICS: pb.CommandWatchScalableTopics(watch_id=7, namespace="public/default"),
+    T.WATCH_SCALABLE_TOPICS_CLOSE: pb.CommandWatchScalableTopicsClose(watch_id=7),
+    T.WATCH_TC_ASSIGNMENTS: pb.CommandWatchTcAssignments(watch_id=7),
+    T.WATCH_TC_ASSIGNMENTS_CLOSE: pb.CommandWatchTcAssignmentsClose(watch_id=7),
+}
+_FILLED[T.SCALABLE_TOPIC_SUBSCRIBE].consumer_type = pb.STREAM
+
+
+@pytest.mark.parametrize("number", sorted(NOT_OFFERED), ids=T.Type.Name)
+async def test_what_is_not_offered_is_answered_with_its_error(
+    autojump_clock: MockClock, number: int
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        client.tell(_FILLED[number])
+        await client.settle()
+        (answer,) = client.got
+        assert isinstance(answer, Command)
+        body = answer.body
+        named = next(
+            getattr(body, name)
+            for name in ("request_id", "session_id", "watch_id")
+            if hasattr(body, name)
+        )
+        assert named == 7
+        error = body.error_code if hasattr(body, "error_code") else body.error
+        assert error == pb.NotAllowedError
+        assert not client.frames.closed
+
+
+async def test_transactions_are_refused_where_they_hide(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=9)
+        payload = encode_payload(
+            pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b""
+        )
+        send = pb.CommandSend(producer_id=1, sequence_id=0, txnid_most_bits=3)
+        base = pb.BaseCommand(type=T.SEND)
+        base.send.CopyFrom(send)
+        command = base.SerializeToString()
+        size = len(command)
+        client.frames.send(
+            [
+                (4 + size + len(payload)).to_bytes(4, "big"),
+                size.to_bytes(4, "big"),
+                command,
+                payload,
+            ]
+        )
+        (error,) = await client.wait(pb.CommandSendError)
+        assert error.error == pb.NotAllowedError
+        ack = pb.CommandAck(consumer_id=1, request_id=8, txnid_most_bits=3)
+        ack.ack_type = pb.CommandAck.Individual
+        client.tell(ack)
+        (response,) = await client.wait(pb.CommandAckResponse)
+        assert response.error == pb.NotAllowedError
+
+
+# -- clients that misbehave
+
+
+async def expect_cut(client: Client, *, told: bool = True) -> None:
+    await client.wait_closed()
+    await client.settle()
+    errors = client.bodies(pb.CommandError)
+    if told:
+        assert [e.request_id for e in errors] == [NO_ID]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode(pb.CommandPing()),
+        encode(pb.CommandLookupTopic(topic="t", request_id=1)),
+        encode_send(1, 1, 0),
+    ],
+    ids=["ping", "lookup", "send"],
+)
+async def test_a_command_before_connect(autojump_clock: MockClock, frame: bytes) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client(connect=False)
+        client.frames.send([frame])
+        await expect_cut(client)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode(pb.CommandConnect(client_version="x", protocol_version=19)),
+        encode(pb.CommandSuccess(request_id=1)),
+        encode(pb.CommandAuthResponse()),
+        encode(pb.CommandFlow(consumer_id=1, messagePermits=0)),
+        encode_send(9, 1, 0),
+        b"\x00\x00\x00\x02\x00\x00",
+        b"\x00\x00\x00\x05\x00\x00\x00\x09\x00",
+        b"\x00\x00\x00\x09\x00\x00\x00\x05\xff\xff\xff\xff\xff",
+        b"\xff\xff\xff\xff",
+        b"\x7f\xff\xff\xff",
+        b"\x00\x80\x00\x00",
+    ],
+    ids=[
+        "a second connect",
+        "an answer",
+        "authentication",
+        "no permits",
+        "an unknown producer",
+        "a short frame",
+        "a long command",
+        "garbage",
+        "negative",
+        "huge",
+        "oversized",
+    ],
+)
+async def test_breaking_the_protocol(autojump_clock: MockClock, frame: bytes) -> None:
+    async with open_broker() as cluster:
+        good = await cluster.client()
+        await good.producer()
+        bad = await cluster.client()
+        bad.frames.send([frame])
+        await expect_cut(bad)
+        good.send(0)
+        await good.receipts(1)
+
+
+async def test_an_entry_that_makes_no_sense_is_not_stored(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        client.send_payload(0, b"\x00\x00\x00\xff\x01\x02")
+        await expect_cut(client)
+        assert not cluster.broker.log().entries
+
+
+async def test_half_a_frame_and_then_silence(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        client.frames.send([b"\x00\x00\x10\x00\x00\x00"])
+        began = trio.current_time()
+        await client.wait_closed()
+        assert trio.current_time() - began <= 40
+
+
+async def test_whoever_says_nothing_at_all_is_cut(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client(connect=False)
+        began = trio.current_time()
+        await client.wait_closed()
+        assert trio.current_time() - began <= 11
+        await client.settle()
+        assert not cluster.broker.serving
+
+
+async def test_a_consumer_that_never_reads_holds_little_and_is_cut(
+    autojump_clock: MockClock,
+) -> None:
+    limits = ConnectionLimits(feed_bytes_max=1 << 20)
+    async with open_broker(connection_limits=limits) as cluster:
+        good, bad = await cluster.client(), await cluster.client()
+        await good.producer()
+        await good.subscribe(name="good", permits=100_000)
+        await bad.subscribe(name="bad", permits=100_000)
+        bad.reading = False
+        bad.flow(1)
+        await bad.settle()
+        for n in range(100):
+            good.send(n, b"x" * 100_000)
+        await good.deliveries(100)
+        await good.settle()
+        (connection,) = [
+            s.consumers[next(iter(s.consumers))].connection
+            for s in cluster.broker.topics.loaded[TOPIC].subscriptions.by_name.values()
+            if s.name == "bad"
+        ]
+        assert isinstance(connection, ClientConnection)
+        assert connection.room_bytes <= 0
+        assert connection._frames.pending_bytes < 2 << 20
+        for _ in range(10):
+            good.tell(pb.CommandPing())
+            await trio.sleep(20)
+        assert "bad" in cluster.broker.topics.loaded[TOPIC].subscriptions.by_name
+        assert not cluster.broker.topics.loaded[TOPIC].subscriptions.get("bad").consumers
+        good.send(100)
+        await good.deliveries(1)
+
+
+async def test_a_client_that_pings_and_never_reads_is_cut(autojump_clock: MockClock) -> None:
+    limits = ConnectionLimits(feed_bytes_max=1 << 20)
+    async with open_broker(connection_limits=limits) as cluster:
+        good, bad = await cluster.client(), await cluster.client()
+        await good.producer()
+        await bad.subscribe(permits=100_000)
+        bad.reading = False
+        bad.flow(1)
+        await bad.settle()
+        for n in range(60):
+            good.send(n, b"x" * 100_000)
+        await good.receipts(60)
+        for _ in range(30):
+            bad.tell(pb.CommandPing())
+            good.tell(pb.CommandPing())
+            await trio.sleep(5)
+        assert not cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub").consumers
+        assert cluster.broker.context.feed_budget.slow == 0
+
+
+async def test_a_flood_of_requests_is_bounded(autojump_clock: MockClock) -> None:
+    limits = ConnectionLimits(requests_max=5, unread_bytes_max=10_000)
+    async with open_broker(connection_limits=limits) as cluster:
+        good, bad = await cluster.client(), await cluster.client()
+        await good.producer()
+        cluster.broker.logs.gate = trio.Event()
+        for n in range(200):
+            bad.tell(pb.CommandProducer(topic=f"t{n}", producer_id=n, request_id=n))
+        await bad.settle(1)
+        assert len(cluster.broker.logs.opened) <= 1 + 5 + 200
+        assert len(cluster.broker.topics._askers) < 205
+        good.send(0)
+        await good.receipts(1)
+        cluster.broker.logs.gate.set()
+        await bad.wait(pb.CommandProducerSuccess, 200)
+
+
+async def test_too_many_producers_on_one_connection(autojump_clock: MockClock) -> None:
+    async with open_broker(connection_limits=ConnectionLimits(producers_max=3)) as cluster:
+        client = await cluster.client()
+        for n in range(3):
+            assert isinstance(await client.producer(n), pb.CommandProducerSuccess)
+        assert (await client.producer(4)).error == pb.NotAllowedError
+
+
+async def test_closing_what_is_being_opened(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        cluster.broker.logs.gate = trio.Event()
+        client.tell(pb.CommandProducer(topic="t", producer_id=1, request_id=10))
+        subscribe = pb.CommandSubscribe(topic="t", subscription="s", consumer_id=1, request_id=11)
+        subscribe.subType = pb.CommandSubscribe.Exclusive
+        client.tell(subscribe)
+        await client.settle()
+        client.tell(pb.CommandCloseProducer(producer_id=1, request_id=12))
+        client.tell(pb.CommandCloseConsumer(consumer_id=1, request_id=13))
+        await client.settle()
+        assert {b.request_id for b in client.bodies(pb.CommandSuccess)} == {12, 13}
+        assert {b.request_id for b in client.bodies(pb.CommandError)} == {10, 11}
+        cluster.broker.logs.gate.set()
+        await client.settle()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        assert not topic.producers.by_name
+        assert not topic.subscriptions.by_name
+
+
+async def test_a_client_that_leaves_while_it_opens(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        cluster.broker.logs.gate = trio.Event()
+        client.tell(pb.CommandProducer(topic="t", producer_id=1, request_id=10))
+        await client.settle()
+        client.frames.close()
+        await client.settle()
+        cluster.broker.logs.gate.set()
+        await client.settle()
+        assert not cluster.broker.topics.loaded[TOPIC].producers.by_name
+        assert not cluster.broker.topics._askers
+
+
+async def test_everything_is_cleaned_up_behind_a_client(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=10)
+        client.send(0)
+        await client.deliveries(1)
+        client.frames.close()
+        await client.settle()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        assert not topic.producers.by_name
+        assert not topic.subscriptions.get("sub").consumers
+        assert not cluster.broker.serving
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(frames=st.lists(st.binary(min_size=0, max_size=60), min_size=1, max_size=6))
+def test_no_bytes_break_the_broker(frames: list[bytes]) -> None:
+    async def main() -> None:
+        async with open_broker() as cluster:
+            client = await cluster.client()
+            for frame in frames:
+                client.frames.send([len(frame).to_bytes(4, "big") + frame])
+            await trio.sleep(1)
+            other = await cluster.client()
+            await other.producer()
+            other.send(0)
+            assert await other.wait(SendReceipt)
+            assert not other.bodies(Delivery)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))

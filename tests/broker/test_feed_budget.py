@@ -1,0 +1,17 @@
+"""What may wait for consumers, by how many of them are slow."""
+
+import pytest
+
+from broker.feed_budget import FeedBudget
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("slow", "share"),
+    [(0, 4 * MB), (1, 4 * MB), (64, 4 * MB), (128, 2 * MB), (1024, MB // 4), (100_000, MB // 16)],
+)
+def test_the_share_of_one_connection(slow: int, share: int) -> None:
+    budget = FeedBudget(total_bytes=256 * MB, connection_bytes=4 * MB)
+    budget.slow = slow
+    assert budget.share_bytes == share

@@ -1,0 +1,319 @@
+"""Sends, receipts, deliveries and acknowledgements, over raw frames."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from managed_ledger.log import LogEntry
+from managed_ledger.position import Position
+from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_of
+from wire.batch import split_broker_metadata
+from wire.messages.client import SendReceipt
+from wire.messages.consumer import Delivery, encode_ack
+from wire.proto import pulsar_pb2 as pb
+
+
+async def test_what_is_stored_is_what_the_client_sent_behind_our_metadata(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        success = await client.producer()
+        assert success.producer_name == "test-1-0"
+        assert success.last_sequence_id == -1
+        assert success.schema_version == b""
+        payload = payload_of(7, b"hello")
+        client.send_payload(7, payload)
+        assert await client.receipts(1) == [(7, 5, 0)]
+        (stored,) = cluster.broker.log().entries
+        _, index, rest = split_broker_metadata(memoryview(stored))
+        assert index == 0
+        assert bytes(rest) == payload
+
+
+async def test_receipts_come_in_the_order_of_the_sends(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(1)
+        await client.producer(2)
+        for n in range(50):
+            client.send(n, producer_id=1 + n % 2)
+        receipts = await client.wait(SendReceipt, 50)
+        for producer in (1, 2):
+            got = [r.sequence_id for r in receipts if r.producer_id == producer]
+            assert got == [n for n in range(50) if 1 + n % 2 == producer]
+
+
+async def test_a_consumer_gets_what_its_permits_allow_in_order(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=3)
+        for n in range(10):
+            client.send(n)
+        assert await client.entry_ids(3) == [0, 1, 2]
+        await client.settle()
+        assert not client.bodies(Delivery)
+        client.flow(100)
+        assert await client.entry_ids(7) == list(range(3, 10))
+
+
+async def test_batches_take_permits_by_messages(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=25)
+        for n in range(6):
+            client.send_batch(n * 10, 10)
+        assert await client.entry_ids(3) == [0, 1, 2]  # 30 messages: permits end at -5
+        await client.settle()
+        assert not client.bodies(Delivery)
+        client.flow(5)
+        await client.settle()
+        assert not client.bodies(Delivery)
+        client.flow(1)
+        assert await client.entry_ids(1) == [3]
+
+
+async def test_only_our_clients_see_broker_metadata(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        theirs = await cluster.client(version="Pulsar-CPP-v4.2.0", metadata=True)
+        ours = await cluster.client(version="daybook-python-0.1.0", metadata=True)
+        await theirs.producer()
+        payload = batch_of(0, 4)
+        await theirs.subscribe(name="a", permits=10)
+        await ours.subscribe(name="b", permits=10)
+        theirs.send_payload(0, payload, count=4)
+        (delivery,) = await theirs.deliveries(1)
+        assert bytes(delivery.payload) == payload
+        assert delivery.partition == -1
+        (delivery,) = await ours.deliveries(1)
+        _, index, rest = split_broker_metadata(delivery.payload)
+        assert index == 3
+        assert bytes(rest) == payload
+
+
+async def test_the_partition_is_told_with_each_message(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        cluster.broker.policies.partitioned[TOPIC] = 3
+        client = await cluster.client()
+        await client.producer(topic=f"{TOPIC}-partition-2")
+        await client.subscribe(topic=f"{TOPIC}-partition-2", permits=10)
+        client.send(0)
+        (delivery,) = await client.deliveries(1)
+        assert delivery.partition == 2
+
+
+async def test_a_durable_subscription_goes_on_behind_what_was_acked(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        for n in range(6):
+            client.send(n)
+        await client.deliveries(6)
+        client.ack(0, 1, 3)
+        await client.settle()
+        client.frames.close()
+        again = await cluster.client()
+        await again.subscribe(permits=100)
+        assert await again.entry_ids(3) == [2, 4, 5]
+
+
+async def test_a_cumulative_ack_covers_everything_before(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        for n in range(6):
+            client.send(n)
+        await client.deliveries(6)
+        client.ack(3, cumulative=True)
+        await client.settle()
+        assert cluster.broker.log().by_name["sub"].mark_delete.entry_id == 3
+
+
+async def test_an_ack_with_receipt_is_answered_when_it_is_durable(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        client.send(0)
+        await client.deliveries(1)
+        client.ack(0, request_id=77)
+        (response,) = await client.wait(pb.CommandAckResponse)
+        assert response.request_id == 77
+        assert not response.HasField("error")
+        assert cluster.broker.log().by_name["sub"].flushes == 1
+
+
+@pytest.mark.parametrize(
+    ("ack", "code"),
+    [
+        (lambda client: client.ack(9, request_id=1), pb.MetadataError),
+        (lambda client: client.ack(0, consumer_id=9, request_id=1), pb.ConsumerNotFound),
+        (lambda client: client.ack(0, 1, cumulative=True, request_id=1), pb.MetadataError),
+    ],
+    ids=["not there yet", "unknown consumer", "two at once"],
+)
+async def test_acks_that_cannot_be_are_refused(
+    autojump_clock: MockClock, ack: Callable[[Client], None], code: int
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        client.send(0)
+        client.send(1)
+        await client.deliveries(2)
+        ack(client)
+        (response,) = await client.wait(pb.CommandAckResponse)
+        assert response.error == code
+        assert cluster.broker.log().by_name["sub"].mark_delete.entry_id == -1
+
+
+async def test_a_batch_is_acked_when_all_its_messages_are(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        client.send_batch(0, 4)
+        await client.deliveries(1)
+        cursor = cluster.broker.log().by_name["sub"]
+        client.frames.send([encode_ack(1, [(5, 0, 0b1010)])])
+        await client.settle()
+        assert cursor.mark_delete.entry_id == -1
+        # Given back, it says what of it is pending, and takes permits for that only.
+        client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        (delivery,) = await client.deliveries(1)
+        assert delivery.ack_set == 0b1010
+        client.frames.send([encode_ack(1, [(5, 0, 0b0101)])])
+        await client.settle()
+        assert cursor.mark_delete.entry_id == 0
+
+
+async def test_a_damaged_message_is_refused_in_its_turn(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        damaged = bytearray(payload_of(1, b"damaged"))
+        damaged[-1] ^= 1
+        client.send_payload(1, bytes(damaged))
+        client.send(2)
+        await client.settle()
+        assert not client.got  # Answers come in the order of the sends.
+        log.release()
+        await client.settle()
+        kinds = [type(c.body if hasattr(c, "body") else c).__name__ for c in client.got]
+        assert kinds == ["SendReceipt", "CommandSendError", "SendReceipt"]
+        (error,) = client.bodies(pb.CommandSendError)
+        assert (error.sequence_id, error.error) == (1, pb.ChecksumError)
+        assert len(log.entries) == 2
+
+
+async def test_a_fenced_topic_answers_nothing_that_is_in_doubt(autojump_clock: MockClock) -> None:
+    """Neither receipt nor error: the client is told that the producer is closed."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        log = cluster.broker.log()
+        client.send(0)
+        await client.receipts(1)
+        await client.deliveries(1)
+        log.held = True
+        for n in range(1, 5):
+            client.send(n)
+        await client.settle()
+        log.release(2)
+        log.fence()
+        await client.settle()
+        assert [r.sequence_id for r in client.bodies(SendReceipt)] == [1, 2]
+        assert len(client.bodies(pb.CommandCloseProducer)) == 1
+        assert len(client.bodies(pb.CommandCloseConsumer)) == 1
+        assert not client.bodies(pb.CommandSendError)
+        client.send(5)  # It did not know yet.
+        await client.settle()
+        assert not client.frames.closed
+        assert TOPIC not in cluster.broker.topics.loaded
+        # For a moment the topic cannot be had; then it is loaded anew.
+        error = await client.producer(topic=TOPIC)
+        assert error.error == pb.ServiceNotReady
+        await trio.sleep(1)
+        success = await client.producer(topic=TOPIC)
+        assert isinstance(success, pb.CommandProducerSuccess)
+
+
+async def test_a_slow_topic_stops_reading_its_producers(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        other = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held, log.pending_bytes_max = True, 100_000
+        for n in range(300):
+            client.send(n, b"x" * 10_000)
+        await client.settle(1)
+        assert 100_000 <= log.pending_bytes < 1_500_000
+        assert client.frames.pending_bytes > 0
+        await other.producer(topic=TOPIC + "2")
+        other.send(0)
+        assert await other.receipts(1)  # Others do not notice.
+        log.release()
+        await client.receipts(300)
+
+
+async def test_closing_a_producer_waits_for_what_is_outstanding(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        client.tell(pb.CommandCloseProducer(producer_id=1, request_id=9))
+        await client.settle()
+        assert not client.got
+        log.release()
+        await client.wait(pb.CommandSuccess)
+        assert not cluster.broker.topics.loaded[TOPIC].producers.by_name
+
+
+async def test_what_waits_for_a_consumer_pins_no_arena(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        for n in range(5):
+            client.send(n, b"x" * 1000)
+        await client.receipts(5)
+        arena = bytearray(b"".join(cluster.broker.log().entries))
+        log, at = cluster.broker.log(), 0
+
+        async def read(start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
+            """As a log that hands out views into what it has received."""
+            nonlocal at
+            await trio.lowlevel.checkpoint()
+            if at:
+                return []
+            found = []
+            for index, data in enumerate(log.entries):
+                view = memoryview(arena)[at : at + len(data)]
+                found.append(LogEntry(Position(5, index), view))
+                at += len(data)
+            return found
+
+        log.read = read  # type: ignore[method-assign]
+        bad = await cluster.client()
+        bad.reading = False
+        await bad.subscribe(initialPosition=pb.CommandSubscribe.Earliest, permits=100)
+        await client.settle()
+        assert at == len(arena)
+        arena.clear()  # BufferError, if somebody still has a view of it

@@ -1,0 +1,446 @@
+"""Who may subscribe, where it begins, what comes again, moving and removing: over raw frames."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.limits import TopicLimits
+from broker.protocol.dispatch.events import DispatchLimits
+from tests.broker.harness import T0_MS, TOPIC, Client, Cluster, open_broker
+from wire.messages.consumer import Delivery
+from wire.messages.registry import Command, signed, unsigned
+from wire.proto import pulsar_pb2 as pb
+
+SHARED = pb.CommandSubscribe.Shared
+FAILOVER = pb.CommandSubscribe.Failover
+EARLIEST = pb.CommandSubscribe.Earliest
+
+
+async def with_entries(cluster: Cluster, count: int) -> Client:
+    client = await cluster.client()
+    await client.producer()
+    for n in range(count):
+        client.send(n, publish_time=T0_MS + n * 10)
+    await client.receipts(count)
+    return client
+
+
+def message_id(ledger_id: int, entry_id: int) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=unsigned(ledger_id), entryId=unsigned(entry_id))
+
+
+# -- where it begins
+
+
+async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 3)
+        await client.subscribe(1, name="late", permits=10)
+        await client.subscribe(2, name="early", permits=10, initialPosition=EARLIEST)
+        client.send(3)
+        got = await client.deliveries(5)
+        assert [d.entry_id for d in got if d.consumer_id == 1] == [3]
+        assert [d.entry_id for d in got if d.consumer_id == 2] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({"start_message_id": message_id(-1, -1)}, 0),
+        ({"start_message_id": message_id(5, 2)}, 2),  # on it: the client drops it if need be
+        ({"start_message_id": message_id((1 << 63) - 1, (1 << 63) - 1)}, 4),
+        ({"start_message_id": message_id(9, 0), "initialPosition": EARLIEST}, 0),
+        ({}, 4),
+        ({"start_offset": 3}, 3),
+        ({"start_offset": 99}, 4),
+        ({"start_message_rollback_duration_sec": 3600}, 0),
+    ],
+)
+async def test_a_volatile_subscription_begins_where_it_is_told(
+    autojump_clock: MockClock, options: dict[str, Any], first: int
+) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 4)
+        reader = await cluster.client(version="daybook-test")
+        await reader.subscribe(durable=False, permits=100, **options)
+        client.send(4)
+        assert await reader.entry_ids(5 - first) == list(range(first, 5))
+
+
+async def test_a_volatile_subscription_is_gone_with_its_consumer(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 3)
+        await client.subscribe(durable=False, start_message_id=message_id(-1, -1), permits=9)
+        await client.deliveries(3)
+        await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+        topic = cluster.broker.topics.loaded[TOPIC]
+        assert not topic.subscriptions.by_name
+        assert not cluster.broker.log().by_name
+
+
+async def test_durable_and_volatile_do_not_share_a_name(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe()
+        error = await client.subscribe(2, durable=False)
+        assert error.error == pb.NotAllowedError
+
+
+# -- who may
+
+
+async def test_an_exclusive_subscription_has_one_consumer(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        first, second = await cluster.client(), await cluster.client()
+        await first.subscribe()
+        keep = True
+
+        async def answer_pings() -> None:
+            while keep:
+                await first.wait(pb.CommandPing)
+                first.tell(pb.CommandPong())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_pings)
+            error = await second.subscribe()
+            nursery.cancel_scope.cancel()
+        assert error.error == pb.ConsumerBusy
+
+
+async def test_a_consumer_whose_client_is_dead_makes_way(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        first, second = await cluster.client(), await cluster.client()
+        await first.subscribe(permits=10)
+        started = trio.current_time()
+        answer = await second.subscribe(permits=10)
+        assert isinstance(answer, pb.CommandSuccess)
+        assert 4.5 < trio.current_time() - started < 6
+        await first.wait(pb.CommandCloseConsumer)
+
+
+async def test_a_volatile_consumer_that_was_dead_leaves_no_position(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 3)
+        dead, again = await cluster.client(), await cluster.client()
+        await dead.subscribe(durable=False, start_message_id=message_id(5, 0), permits=9)
+        await dead.deliveries(3)
+        await again.subscribe(durable=False, start_message_id=message_id(5, 1), permits=9)
+        assert await again.entry_ids(2) == [1, 2]
+        del client
+
+
+async def test_the_type_may_change_when_nobody_is_left(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client, other = await cluster.client(), await cluster.client()
+        await client.subscribe(kind=SHARED)
+        error = await client.subscribe(2, kind=FAILOVER)
+        assert error.error == pb.ConsumerBusy
+        await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+        assert isinstance(await other.subscribe(kind=FAILOVER), pb.CommandSuccess)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"kind": pb.CommandSubscribe.Key_Shared}, pb.NotAllowedError),
+        ({"read_compacted": True}, pb.NotAllowedError),
+        ({"replicate_subscription_state": True}, pb.NotAllowedError),
+        ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.String)}, 22),
+        ({"start_offset": 1}, pb.NotAllowedError),
+        ({"name": " "}, pb.MetadataError),
+        ({"name": "pulsar.dedup"}, pb.MetadataError),
+        ({"name": "x" * 2000}, pb.NotAllowedError),
+        ({"topic": "no/such"}, pb.InvalidTopicName),
+        ({"topic": "non-persistent://public/default/t"}, pb.NotAllowedError),
+        ({"topic": "fresh", "force_topic_creation": False}, pb.TopicNotFound),
+    ],
+)
+async def test_what_is_not_offered_is_refused(
+    autojump_clock: MockClock, options: dict[str, Any], code: int
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        error = await client.subscribe(**options)
+        assert error.error == code
+        assert not any(log.by_name for log in cluster.broker.logs.by_name.values())
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.NoSchema, pb.Schema.AutoConsume])
+async def test_no_schema_is_no_schema(autojump_clock: MockClock, kind: pb.Schema.Type) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        schema = pb.Schema(name="s", schema_data=b"", type=kind)
+        assert isinstance(await client.subscribe(schema=schema), pb.CommandSuccess)
+
+
+async def test_subscribing_again_with_the_same_id_changes_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe()
+        assert isinstance(await client.subscribe(), pb.CommandSuccess)
+        assert len(cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub").consumers) == 1
+
+
+# -- what comes again
+
+
+async def test_redelivery_of_an_exclusive_subscription_rewinds(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 5)
+        await client.subscribe(initialPosition=EARLIEST, permits=100)
+        await client.deliveries(5)
+        client.ack(0, 3)
+        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, consumer_epoch=4)
+        request.message_ids.add(ledgerId=5, entryId=4)
+        client.tell(request)
+        got = await client.deliveries(3)
+        assert [d.entry_id for d in got] == [1, 2, 4]
+        assert {d.consumer_epoch for d in got} == {4}
+        assert {d.redelivery_count for d in got} == {0}
+
+
+async def test_shared_redelivery_is_counted_until_it_is_acked(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 3)
+        await client.subscribe(kind=SHARED, initialPosition=EARLIEST, permits=100)
+        await client.deliveries(3)
+        for times in (1, 2):
+            request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
+            request.message_ids.add(ledgerId=5, entryId=1)
+            client.tell(request)
+            (delivery,) = await client.deliveries(1)
+            assert (delivery.entry_id, delivery.redelivery_count) == (1, times)
+        client.ack(0, 1, 2)
+        await client.settle()
+        assert cluster.broker.log().by_name["sub"].mark_delete.entry_id == 2
+
+
+async def test_shared_consumers_share_and_inherit(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        await one.producer()
+        await one.subscribe(kind=SHARED, permits=1000)
+        await two.subscribe(kind=SHARED, permits=1000)
+        for n in range(100):
+            one.send(n)
+        await one.receipts(100)
+        await one.settle()
+        first = {d.entry_id for d in one.bodies(Delivery)}
+        second = {d.entry_id for d in two.bodies(Delivery)}
+        assert first | second == set(range(100))
+        assert not first & second
+        assert min(len(first), len(second)) >= 20
+        two.frames.close()
+        await one.settle()
+        assert {d.entry_id for d in one.bodies(Delivery)} == set(range(100))
+
+
+async def test_failover_goes_to_the_next_consumer(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        await one.producer()
+        await one.subscribe(kind=FAILOVER, consumer_name="a", permits=100)
+        (change,) = await one.wait(pb.CommandActiveConsumerChange)
+        assert change.is_active
+        one.send(0)
+        await one.deliveries(1)
+        await two.subscribe(kind=FAILOVER, consumer_name="b", permits=100)
+        (change,) = await two.wait(pb.CommandActiveConsumerChange)
+        assert not change.is_active
+        await one.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+        (change,) = await two.wait(pb.CommandActiveConsumerChange)
+        assert change.is_active
+        assert await two.entry_ids(1) == [0]  # It was not acknowledged.
+
+
+async def test_a_better_failover_consumer_takes_over_after_a_moment(
+    autojump_clock: MockClock,
+) -> None:
+    topic = f"{TOPIC}-partition-0"
+    async with open_broker() as cluster:
+        cluster.broker.policies.partitioned[TOPIC] = 1
+        one, two = await cluster.client(), await cluster.client()
+        await one.producer(topic=topic)
+        await one.subscribe(topic=topic, kind=FAILOVER, consumer_name="b", permits=100)
+        await two.subscribe(topic=topic, kind=FAILOVER, consumer_name="a", permits=100)
+        one.send(0)
+        await one.deliveries(1)
+        await trio.sleep(1.5)
+        assert await two.entry_ids(1) == [0]
+
+
+async def test_a_message_for_later_is_delivered_later(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(kind=SHARED, permits=100)
+        client.send(0, deliver_at_time=cluster.broker.clock.now_ms() + 2000)
+        client.send(1)
+        assert await client.entry_ids(1) == [1]
+        began = trio.current_time()
+        assert await client.entry_ids(1) == [0]
+        assert 1.9 < trio.current_time() - began < 2.2
+
+
+async def test_a_shared_consumer_that_does_not_ack_is_blocked(autojump_clock: MockClock) -> None:
+    limits = TopicLimits(dispatch=DispatchLimits(unacked_messages_max=5))
+    async with open_broker(topic_limits=limits) as cluster:
+        client = await with_entries(cluster, 20)
+        await client.subscribe(kind=SHARED, initialPosition=EARLIEST, permits=100)
+        assert await client.entry_ids(5) == [0, 1, 2, 3, 4]
+        await client.settle()
+        assert not client.bodies(Delivery)
+        stats = await client.ask(
+            pb.CommandConsumerStats(consumer_id=1), pb.CommandConsumerStatsResponse
+        )
+        assert stats.blockedConsumerOnUnackedMsgs
+        assert stats.unackedMessages == 5
+        client.ack(0, 1, 2, 3)
+        assert await client.entry_ids(4) == [5, 6, 7, 8]
+
+
+# -- moving
+
+
+@pytest.mark.parametrize(
+    ("request_", "first"),
+    [
+        (pb.CommandSeek(message_id=message_id(5, 2)), 2),
+        (pb.CommandSeek(message_id=message_id(-1, -1)), 0),
+        (pb.CommandSeek(message_id=message_id((1 << 63) - 1, (1 << 63) - 1)), 6),
+        (pb.CommandSeek(message_publish_time=T0_MS + 25), 3),
+        (pb.CommandSeek(message_publish_time=T0_MS + 30), 3),
+        (pb.CommandSeek(message_publish_time=0), 0),
+        (pb.CommandSeek(offset=4), 4),
+        (pb.CommandSeek(offset=400), 6),
+    ],
+)
+async def test_seeking(autojump_clock: MockClock, request_: pb.CommandSeek, first: int) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 6)
+        await client.subscribe(initialPosition=EARLIEST, permits=100)
+        await client.deliveries(6)
+        client.ack(0, 1, 2, 3, 5)
+        request_.consumer_id = 1
+        answer = await client.ask(request_, pb.CommandSuccess)
+        assert isinstance(answer, pb.CommandSuccess)
+        await client.wait(pb.CommandCloseConsumer)
+        await client.subscribe(permits=100)
+        client.send(6)
+        assert await client.entry_ids(7 - first) == list(range(first, 7))
+
+
+async def test_closing_comes_before_the_answer_to_a_seek(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 2)
+        await client.subscribe(permits=100)
+        client.got.clear()
+        client.tell(pb.CommandSeek(consumer_id=1, request_id=5, message_publish_time=0))
+        await client.settle()
+        kinds = [type(c.body).__name__ for c in client.got if isinstance(c, Command)]
+        assert kinds == ["CommandCloseConsumer", "CommandSuccess"]
+
+
+async def test_a_volatile_cursor_survives_its_move(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 6)
+        await client.subscribe(durable=False, permits=100)
+        await client.ask(
+            pb.CommandSeek(consumer_id=1, message_id=message_id(5, 3)), pb.CommandSuccess
+        )
+        await client.subscribe(durable=False, start_message_id=message_id(-1, -1), permits=100)
+        assert await client.entry_ids(3) == [3, 4, 5]
+
+
+async def test_a_volatile_cursor_that_nobody_comes_back_to_is_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 2)
+        await client.subscribe(durable=False, permits=100)
+        await client.ask(
+            pb.CommandSeek(consumer_id=1, message_id=message_id(5, 1)), pb.CommandSuccess
+        )
+        topic = cluster.broker.topics.loaded[TOPIC]
+        assert topic.subscriptions.by_name
+        await trio.sleep(61)
+        client.tell(pb.CommandPong())
+        assert not topic.subscriptions.by_name
+
+
+@pytest.mark.parametrize(
+    "request_", [pb.CommandSeek(consumer_id=1), pb.CommandSeek(consumer_id=9, offset=1)]
+)
+async def test_seeks_without_a_place_or_a_consumer(
+    autojump_clock: MockClock, request_: pb.CommandSeek
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe()
+        error = await client.ask(request_, pb.CommandSuccess)
+        assert error.error == pb.MetadataError
+
+
+# -- the last message
+
+
+async def test_the_last_message_id(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client(version="daybook-test")
+        await client.producer()
+        await client.subscribe(initialPosition=EARLIEST)
+
+        async def last() -> pb.CommandGetLastMessageIdResponse:
+            request = pb.CommandGetLastMessageId(consumer_id=1)
+            answer: pb.CommandGetLastMessageIdResponse
+            answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+            return answer
+
+        empty = await last()
+        assert signed(empty.last_message_id.ledgerId) == -1
+        assert signed(empty.last_message_id.entryId) == -1
+        assert (empty.first_offset, empty.next_offset) == (0, 0)
+        client.send(0)
+        client.send_batch(1, 8)
+        await client.receipts(2)
+        found = await last()
+        assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == (5, 1)
+        assert found.last_message_id.batch_index == 7
+        assert found.last_message_id.partition == -1
+        mark_delete = found.consumer_mark_delete_position
+        assert (mark_delete.ledgerId, signed(mark_delete.entryId)) == (5, -1)
+        assert (found.first_offset, found.next_offset) == (0, 9)
+        client.send(9)
+        await client.receipts(1)
+        assert (await last()).last_message_id.batch_index == -1
+
+
+# -- removing
+
+
+async def test_unsubscribing_forgets_the_subscription(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 2)
+        await client.subscribe(initialPosition=EARLIEST)
+        answer = await client.ask(pb.CommandUnsubscribe(consumer_id=1), pb.CommandSuccess)
+        assert isinstance(answer, pb.CommandSuccess)
+        assert not client.bodies(pb.CommandCloseConsumer)  # It would subscribe again.
+        assert not cluster.broker.log().by_name
+
+
+async def test_others_keep_a_subscription_unless_it_is_forced(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        await one.subscribe(kind=SHARED)
+        await two.subscribe(kind=SHARED)
+        error = await one.ask(pb.CommandUnsubscribe(consumer_id=1), pb.CommandSuccess)
+        assert error.error == pb.MetadataError
+        await one.ask(pb.CommandUnsubscribe(consumer_id=1, force=True), pb.CommandSuccess)
+        await two.wait(pb.CommandCloseConsumer)
+        assert not cluster.broker.log().by_name

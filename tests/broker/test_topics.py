@@ -1,0 +1,424 @@
+"""Topics: who is admitted as a producer, loading, unloading, dropping, deleting, terminating."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.errors import (
+    BrokerError,
+    NotAllowedError,
+    NotFoundError,
+    NotOwnerError,
+    PreconditionError,
+    UnavailableError,
+)
+from broker.protocol.bundles import BundleName
+from broker.stats import internal_stats, topic_stats
+from managed_ledger.errors import FencedError
+from tests.broker.harness import TOPIC, open_broker
+from wire.messages.client import SendReceipt
+from wire.proto import pulsar_pb2 as pb
+from wire.topics import TopicName
+
+NAME = TopicName.parse(TOPIC)
+
+
+# -- producers
+
+
+async def test_a_name_has_one_producer(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(1, producer_name="me")
+        error = await client.producer(2, producer_name="me")
+        assert error.error == pb.ProducerBusy
+
+
+async def test_a_producer_whose_client_is_dead_makes_way_for_its_name(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        dead, again = await cluster.client(), await cluster.client()
+        await dead.producer(producer_name="me")
+        began = trio.current_time()
+        success = await again.producer(producer_name="me", epoch=1)
+        assert success.producer_name == "me"
+        assert 4.5 < trio.current_time() - began < 6
+        dead.send(0)  # It was only slow: what it sends is not taken.
+        again.send(7)
+        assert [r[0] for r in await again.receipts(1)] == [7]
+        await dead.settle()
+        assert not dead.bodies(SendReceipt)
+        assert len(cluster.broker.log().entries) == 1
+
+
+async def test_a_producer_whose_client_lives_keeps_its_name(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        alive, other = await cluster.client(), await cluster.client()
+        await alive.producer(producer_name="me")
+        async with trio.open_nursery() as nursery:
+
+            async def pong() -> None:
+                await alive.wait(pb.CommandPing)
+                alive.tell(pb.CommandPong())
+
+            nursery.start_soon(pong)
+            error = await other.producer(producer_name="me")
+        assert error.error == pb.ProducerBusy
+
+
+async def test_a_larger_epoch_replaces_the_producer_and_its_receipts(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(1, producer_name="me")
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        await client.settle()
+        success = await client.producer(1, producer_name="me", epoch=1)
+        assert success.producer_name == "me"
+        client.send(0)
+        client.send(1)
+        await client.settle()
+        log.release()
+        assert [r[0] for r in await client.receipts(2)] == [0, 1]
+        assert len(log.entries) == 3
+
+
+async def test_waiting_for_exclusive_access(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        success = await one.producer(producer_access_mode=pb.Exclusive)
+        assert success.topic_epoch == 0
+        request = pb.CommandProducer(
+            topic=TOPIC, producer_id=5, request_id=9, producer_access_mode=pb.WaitForExclusive
+        )
+        two.tell(request)
+        (waiting,) = await two.wait(pb.CommandProducerSuccess)
+        assert (waiting.request_id, waiting.producer_ready) == (9, False)
+        await one.ask(pb.CommandCloseProducer(producer_id=1), pb.CommandSuccess)
+        (ready,) = await two.wait(pb.CommandProducerSuccess)
+        assert (ready.request_id, ready.producer_ready, ready.topic_epoch) == (9, True, 1)
+        assert cluster.broker.log().properties["pulsar.topic.epoch"] == "1"
+        two.send(0, producer_id=5)
+        await two.receipts(1)
+
+
+async def test_one_that_waits_may_leave(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        one, two, three = [await cluster.client() for _ in range(3)]
+        await one.producer(producer_access_mode=pb.Exclusive)
+        for client in (two, three):
+            client.tell(
+                pb.CommandProducer(
+                    topic=TOPIC,
+                    producer_id=1,
+                    request_id=9,
+                    producer_access_mode=pb.WaitForExclusive,
+                )
+            )
+            await client.wait(pb.CommandProducerSuccess)
+        two.frames.close()
+        await one.settle()
+        one.frames.close()
+        (ready,) = await three.wait(pb.CommandProducerSuccess)
+        assert ready.producer_ready
+
+
+async def test_fencing_expels_the_others(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        await one.producer()
+        success = await two.producer(2, producer_access_mode=pb.ExclusiveWithFencing)
+        assert success.topic_epoch == 0
+        await one.wait(pb.CommandCloseProducer)
+        error = await one.producer(1)
+        assert error.error == pb.ProducerBusy
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.Json)}, 22),
+        ({"txn_enabled": True}, pb.NotAllowedError),
+        ({"producer_name": "x" * 2000}, pb.NotAllowedError),
+        ({"topic": "no/such"}, pb.InvalidTopicName),
+    ],
+)
+async def test_producers_that_cannot_be(
+    autojump_clock: MockClock, options: dict[str, Any], code: int
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        error = await client.producer(**options)
+        assert error.error == code
+
+
+async def test_an_initial_subscription_is_made(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(initial_subscription_name="init")
+        client.send(0)
+        await client.receipts(1)
+        await client.subscribe(name="init", permits=9)
+        assert await client.entry_ids(1) == [0]
+
+
+# -- loading
+
+
+async def test_a_topic_is_loaded_once_for_all_who_ask(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        topics, found = cluster.broker.topics, []
+
+        async def get() -> None:
+            found.append(await topics.get(NAME, create=True))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(get)
+        assert cluster.broker.logs.opened == [NAME]
+        assert all(topic is found[0] for topic in found)
+
+
+async def test_only_what_is_ours_is_loaded(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        ownership = cluster.broker.ownership
+        ownership.ours = False
+        with pytest.raises(NotOwnerError):
+            await cluster.broker.topics.get(NAME, create=True)
+        ownership.ours = True
+        ownership.contact = False  # suspended
+        client = await cluster.client()
+        error = await client.producer()
+        assert error.error == pb.ServiceNotReady
+
+
+async def test_a_topic_that_is_loaded_goes_on_while_the_session_is_suspended(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        cluster.broker.ownership.contact = False
+        client.send(0)
+        await client.receipts(1)
+        assert isinstance(await client.producer(2), pb.CommandProducerSuccess)
+
+
+async def test_ownership_lost_while_loading(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        broker.logs.gate = trio.Event()
+        errors = []
+
+        async def get() -> None:
+            try:
+                await broker.topics.get(NAME, create=True)
+            except BrokerError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(get)
+            await trio.sleep(0.1)
+            broker.ownership.ours = False
+            broker.logs.gate.set()
+        (error,) = errors
+        assert isinstance(error, NotOwnerError)
+        assert broker.log().closed
+
+
+async def test_topics_are_dropped_with_their_bundle(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=9)
+        log = broker.log()
+        log.held = True
+        client.send(0)
+        await client.settle()
+        broker.ownership.ours = False
+        broker.topics.drop_bundle(BundleName("public/default/0x00000000_0xffffffff"))
+        await client.wait(pb.CommandCloseProducer)
+        await client.wait(pb.CommandCloseConsumer)
+        assert not broker.topics.loaded
+        assert log.closed
+        await client.settle()
+        assert not client.bodies(SendReceipt)
+
+
+async def test_a_fence_at_the_opening_is_not_repeated_at_once(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        topics, logs = cluster.broker.topics, cluster.broker.logs
+        logs.open_fails = FencedError("somebody else")
+        with pytest.raises(UnavailableError):
+            await topics.get(NAME, create=True)
+        logs.open_fails = None
+        with pytest.raises(UnavailableError, match="another broker"):
+            await topics.get(NAME, create=True)
+        assert len(logs.opened) == 1
+        await trio.sleep(0.2)
+        await topics.get(NAME, create=True)
+
+
+async def test_a_topic_that_is_not_there(autojump_clock: MockClock) -> None:
+    async with open_broker(settings={"auto_create_topics": False}) as cluster:
+        client = await cluster.client()
+        assert (await client.producer()).error == pb.TopicNotFound
+        with pytest.raises(NotFoundError):
+            await cluster.broker.topics.get(NAME, create=False)
+        await cluster.broker.topics.create(NAME, {})
+        assert isinstance(await client.producer(), pb.CommandProducerSuccess)
+
+
+async def test_partitions_are_those_that_the_topic_has(autojump_clock: MockClock) -> None:
+    async with open_broker(settings={"auto_create_topics": False}) as cluster:
+        topics = cluster.broker.topics
+        cluster.broker.policies.partitioned[TOPIC] = 3
+        await topics.get(NAME.partition_name(2), create=False)
+        for name in (NAME, NAME.partition_name(3)):
+            with pytest.raises(NotAllowedError):
+                await topics.get(name, create=True)
+
+
+# -- letting go
+
+
+async def test_unloading_stores_what_is_outstanding_first(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=9)
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        await client.settle()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.broker.topics.unload, NAME)
+            await client.settle()
+            client.send(1)  # not taken any more: the client sends it again
+            await client.settle()
+            log.release()
+        await client.settle()
+        kinds = [type(getattr(c, "body", c)).__name__ for c in client.got]
+        assert kinds.index("SendReceipt") < kinds.index("CommandCloseProducer")
+        assert "CommandCloseConsumer" in kinds
+        assert [r.sequence_id for r in client.bodies(SendReceipt)] == [0]
+        assert log.closed
+        client.got.clear()
+        await client.producer(epoch=1)
+        client.send(1)
+        assert await client.receipts(1) == [(1, 5, 1)]
+
+
+async def test_unloading_does_not_wait_for_ever(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        await client.settle()
+        began = trio.current_time()
+        await cluster.broker.topics.unload(NAME)
+        assert trio.current_time() - began < 6
+        assert not client.bodies(SendReceipt)
+
+
+async def test_deleting(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        client = await cluster.client()
+        await client.subscribe()
+        with pytest.raises(PreconditionError):
+            await broker.topics.delete(NAME, force=False)
+        await broker.topics.delete(NAME, force=True)
+        await client.wait(pb.CommandCloseConsumer)
+        assert not broker.logs.by_name
+        with pytest.raises(NotFoundError):
+            await broker.topics.delete(NAME, force=True)
+
+
+async def test_a_terminated_topic(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        ours = await cluster.client(version="daybook-test")
+        theirs = await cluster.client(version="Pulsar-CPP-v4.2.0")
+        await ours.producer()
+        await ours.subscribe(name="a", permits=9)
+        await theirs.subscribe(name="b", permits=9)
+        ours.send(0)
+        await ours.deliveries(1)
+        await theirs.deliveries(1)
+        topic = broker.topics.loaded[TOPIC]
+        await topic.terminate()
+        ours.send(1)
+        (error,) = await ours.wait(pb.CommandSendError)
+        assert error.error == pb.TopicTerminatedError
+        assert (await ours.producer(7)).error == pb.TopicTerminatedError
+        for client in (ours, theirs):
+            client.ack(0)
+            await client.settle()
+        assert len(ours.bodies(pb.CommandReachedEndOfTopic)) == 1
+        assert not theirs.bodies(pb.CommandReachedEndOfTopic)  # It would drop the connection.
+
+
+async def test_a_bug_in_one_topic_is_no_end_of_the_broker(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=9)
+        other = await cluster.client()
+        await other.producer(topic=TOPIC + "2")
+
+        async def broken(*args: object, **options: object) -> None:
+            raise ZeroDivisionError
+
+        cluster.broker.log().read = broken  # type: ignore[assignment, method-assign]
+        client.send(0)
+        await client.wait(pb.CommandCloseConsumer)
+        other.send(0)
+        await other.receipts(1)
+
+
+# -- numbers
+
+
+async def test_statistics_have_the_keys_of_pulsar(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client(version="daybook-test")
+        await client.producer(producer_name="me")
+        await client.subscribe(kind=pb.CommandSubscribe.Shared, permits=100, consumer_name="c")
+        for n in range(4):
+            client.send_batch(n * 10, 10)
+        await client.deliveries(4)
+        client.ack(0)
+        await client.settle()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        stats: dict[str, Any] = topic_stats(topic, "us:8080")
+        assert stats["msgInCounter"] == 40
+        assert stats["msgOutCounter"] == 40
+        assert stats["ownerBroker"] == "us:8080"
+        (publisher,) = stats["publishers"]
+        assert publisher["producerName"] == "me"
+        assert publisher["clientVersion"] == "daybook-test"
+        subscription = stats["subscriptions"]["sub"]
+        assert subscription["type"] == "Shared"
+        assert subscription["msgBacklog"] == 3
+        assert subscription["unackedMessages"] == 30
+        (consumer,) = subscription["consumers"]
+        assert consumer["availablePermits"] == 60
+        assert consumer["avgMessagesPerEntry"] == 10
+        topic.tick_rates(100.0)
+        client.send_batch(40, 10)
+        await client.deliveries(1)
+        topic.tick_rates(102.0)
+        stats = topic_stats(topic, "us:8080")
+        assert stats["msgRateIn"] == 5.0
+        assert stats["msgRateOut"] == 5.0
+        assert "lastConfirmedEntry" in internal_stats(topic)

@@ -1,0 +1,144 @@
+"""The command line in this process, with real file descriptors, against fakes in a thread."""
+
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import trio
+
+from clients.cli.main import main
+from tests.clients.python.fake_broker import FakeCluster, fake_cluster
+
+PATIENCE_S = 10.0
+Daybook = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def daybook(capfd: pytest.CaptureFixture[str]) -> Daybook:
+    """Runs a command; returns the exit code and what it wrote to standard output and error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments), prog_name="daybook")
+        out, err = capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    return run
+
+
+@dataclass(frozen=True)
+class FakeHost:
+    cluster: FakeCluster
+    token: trio.lowlevel.TrioToken
+
+
+@contextmanager
+def meanwhile(act: Callable[[], None]) -> Iterator[None]:
+    """Do something in a thread while a command runs; if it fails, the command is interrupted."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failures.append(error)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join()
+    assert not failures, failures
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def read_pipe(fd: int, size: int) -> bytes:
+    """As much as there is, once there is something."""
+    assert select.select([fd], [], [], PATIENCE_S)[0]
+    return os.read(fd, size)
+
+
+@pytest.fixture
+def fake_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHost]:
+    """A broker in a thread; commands find it by themselves."""
+    started: Future[FakeCluster] = Future()
+    done = trio.Event()
+    tokens: list[trio.lowlevel.TrioToken] = []
+
+    async def run() -> None:
+        tokens.append(trio.lowlevel.current_trio_token())
+        async with fake_cluster() as made:
+            started.set_result(made)
+            await done.wait()
+
+    thread = threading.Thread(target=trio.run, args=(run,))
+    thread.start()
+    cluster = started.result()
+    monkeypatch.setenv("DAYBOOK_SERVICE_URL", cluster.url)
+    yield FakeHost(cluster, tokens[0])
+    tokens[0].run_sync_soon(done.set)
+    thread.join()
+
+
+@pytest.fixture
+def fake(fake_host: FakeHost) -> FakeCluster:
+    return fake_host.cluster
+
+
+class FakeAdmin:
+    """Answers by method and path, 404 for everything else; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+
+
+@pytest.fixture
+def fake_admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAdmin]:
+    fake = FakeAdmin()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_request(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            asked = json.loads(body) if body else None
+            fake.asked.append((self.command, self.path, asked))
+            missing = 404, {"reason": "no such topic"}
+            status, answer = fake.answers.get((self.command, self.path), missing)
+            content = b"" if answer is None else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = do_DELETE = handle_request  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setenv("DAYBOOK_ADMIN_URL", f"http://127.0.0.1:{server.server_address[1]}")
+        yield fake
+        server.shutdown()
+        thread.join()

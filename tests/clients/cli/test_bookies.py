@@ -1,0 +1,73 @@
+"""`daybook bookies` on a metadata store in memory."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from bookie.registry import BookieInfo, Cookie, LedgerPaths, create_cookie, ensure_layout
+from bookie.registry import register_bookie as register
+from tests.clients.cli.conftest import Daybook
+from wire.clock import SystemClock
+from wire.metadata.memory import MemoryStore
+from wire.metadata.store import MetadataStore
+
+PATHS = LedgerPaths()
+
+
+async def fill(store: MetadataStore) -> None:
+    """One of each state."""
+    await ensure_layout(store, PATHS, Random(1))
+    for bookie_id in ("b1", "b2", "b3"):
+        await create_cookie(store, PATHS, Cookie(bookie_id, ["/j"], ["/l"], "i"))
+    await register(store, PATHS, BookieInfo("b1", "host", 3181, http_port=8000))
+    await register(store, PATHS, BookieInfo("b2", "host", 3182), read_only=True)
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def open_memory(hosts: str, **_: object) -> AsyncGenerator[MetadataStore]:
+        assert hosts == "zk:1"
+        store = MemoryStore(SystemClock()).session("cli")
+        await fill(store)
+        yield store
+
+    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setenv("DAYBOOK_ZOOKEEPER", "zk:1")
+
+
+def test_bookies_are_writable_readonly_or_away(daybook: Daybook, stored: None) -> None:
+    del stored
+    code, out, _ = daybook("bookies", "list", "--output", "json")
+    assert code == 0
+    assert json.loads(out) == [
+        {"bookie": "b1", "state": "writable", "address": "host:3181", "http": "http://host:8000"},
+        {"bookie": "b2", "state": "readonly", "address": "host:3182", "http": None},
+        {"bookie": "b3", "state": "away", "address": None, "http": None},
+    ]
+    lines = daybook("bookies", "list")[1].splitlines()
+    assert lines[0].split() == ["bookie", "state", "address", "http"]
+    assert lines[3].split() == ["b3", "away", "-", "-"]
+
+
+def test_another_root_is_said_to_hold_nothing(daybook: Daybook, stored: None) -> None:
+    del stored
+    code, _, err = daybook("bookies", "list", "--root", "/elsewhere")
+    assert code == 1
+    assert err.startswith("Error: ")
+    assert "--ledgers-root" in err
+
+
+def test_without_zookeeper_it_says_how_to_get_one(
+    daybook: Daybook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clients.cli.metadata._CONNECT_TIMEOUT_S", 0.05)
+    code, out, err = daybook("bookies", "list", "--zookeeper", "127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "Error: No ZooKeeper answers at 127.0.0.1:1: start a cluster with `daybook standalone`, "
+        "or say where yours is with --zookeeper."
+    ]

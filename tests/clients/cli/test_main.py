@@ -1,0 +1,58 @@
+"""The command line as a whole: what it knows, and how little it loads."""
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from clients.cli.main import main
+
+# The interpreter and click alone are some 110.
+MODULES_MAX = {"--help": 130, "version": 200, "local": 160, "bookie": 160}
+HEAVY = {"trio", "kazoo", "google.protobuf", "msgspec", "rich", "structlog", "starlette", "pyspark"}
+COMMANDS = main.list_commands(click.Context(main))
+
+
+def modules_after(statements: str) -> set[str]:
+    code = f"{statements}\nimport json, sys; print('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["version"], ["local", "--help"], ["bookie", "--help"]], ids=str
+)
+def test_light_commands_load_few_modules(arguments: list[str]) -> None:
+    loaded = modules_after(
+        f"from clients.cli.main import main\nmain({arguments}, standalone_mode=False)"
+    )
+    assert not loaded & HEAVY
+    assert len(loaded) <= MODULES_MAX[arguments[0]]
+
+
+def test_the_help_of_the_group_lists_every_command() -> None:
+    shown = CliRunner().invoke(main, ["--help"])
+    assert shown.exit_code == 0
+    for command in COMMANDS:
+        assert f"\n  {command} " in shown.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_exists_and_has_help(command: str) -> None:
+    shown = CliRunner().invoke(main, [command, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert "Usage:" in shown.output
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    shown = CliRunner().invoke(main, ["prodcue"])
+    assert shown.exit_code == 2
+    assert "No such command 'prodcue'" in shown.output
+
+
+def test_version_says_it_to_programs_too() -> None:
+    shown = CliRunner().invoke(main, ["version", "--output", "json"])
+    assert set(json.loads(shown.output)) == {"daybook", "python"}

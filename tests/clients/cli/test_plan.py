@@ -1,0 +1,141 @@
+"""What a standalone cluster decides before it starts."""
+
+import os
+import socket
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+import bookie.server.config
+import broker.config
+from clients.cli.bookie import bookie as bookie_command
+from clients.cli.broker import broker as broker_command
+from clients.cli.directory import Directory, Ports, open_directory
+from clients.cli.errors import UserError
+from clients.cli.plan import Plan, Wishes, make_plan
+
+# An outside ZooKeeper, so that nothing here needs Java.
+EPHEMERAL = Wishes(
+    bookies=None,
+    brokers=2,
+    port=None,
+    admin_port=None,
+    zookeeper_port=None,
+    zookeeper="zk:2181",
+    zookeeper_home=None,
+    ephemeral=True,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Directory]:
+    with open_directory(tmp_path) as opened:
+        yield opened
+
+
+def plan(wishes: Wishes, directory: Directory) -> Plan:
+    made = make_plan(wishes, directory, os.environ)
+    directory.save(made.saved)
+    return made
+
+
+def test_all_ports_are_different_and_free(directory: Directory) -> None:
+    made = plan(EPHEMERAL, directory)
+    pairs = [*made.saved.bookies, *made.saved.brokers]
+    ports = [port for pair in pairs for port in (pair.port, pair.http_port)]
+    assert len(set(ports)) == len(ports) == 10
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_parts_are_named_and_told_where_everything_is(directory: Directory) -> None:
+    made = plan(EPHEMERAL, directory)
+    names = ["bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2"]
+    assert [part.name for part in made.parts] == names
+    one, two = made.saved.brokers
+    assert made.service_url == f"pulsar://127.0.0.1:{one.port},127.0.0.1:{two.port}"
+    assert made.admin_url == f"http://127.0.0.1:{one.http_port}"
+    for part in made.parts:
+        settings = tomllib.loads((directory.path / "conf" / f"{part.name}.toml").read_text())
+        assert settings["zookeeper"] == "zk:2181"
+        assert settings["exit_with_parent"] is True
+        assert part.facts["address"] == f"127.0.0.1:{settings['port']}"
+
+
+def test_the_settings_are_those_that_the_parts_know(directory: Directory) -> None:
+    plan(EPHEMERAL, directory)
+    for index in (1, 2):
+        settings = broker.config.load(directory.path / "conf" / f"broker-{index}.toml", {})
+        assert settings.exit_with_parent
+        path = directory.path / "conf" / f"bookie-{index}.toml"
+        assert bookie.server.config.load(path, {}).directories == (
+            str(directory.path / f"bookie-{index}"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("command", "config"),
+    [
+        (bookie_command, bookie.server.config.BookieConfig),
+        (broker_command, broker.config.BrokerConfig),
+    ],
+)
+def test_every_option_of_a_part_is_a_setting(
+    command: click.Command, config: type[msgspec.Struct]
+) -> None:
+    options = {str(parameter.name) for parameter in command.params} - {"config"}
+    assert options <= {field.name for field in msgspec.structs.fields(config)}
+
+
+def test_the_next_start_has_the_same_ports_and_bookies(directory: Directory) -> None:
+    first = plan(replace(EPHEMERAL, bookies=4), directory)
+    assert plan(EPHEMERAL, directory).saved == first.saved
+
+
+def test_more_parts_can_be_added(directory: Directory) -> None:
+    first = plan(EPHEMERAL, directory).saved
+    second = plan(replace(EPHEMERAL, bookies=5, brokers=3), directory).saved
+    assert second.bookies[:3] == first.bookies
+    assert second.brokers[:2] == first.brokers
+    assert (len(second.bookies), len(second.brokers)) == (5, 3)
+
+
+def test_bookies_with_data_are_not_left_out(directory: Directory) -> None:
+    plan(EPHEMERAL, directory)
+    assert len(plan(replace(EPHEMERAL, bookies=2), directory).saved.bookies) == 2  # no data yet
+    for name in ("bookie-1", "bookie-2"):
+        directory.part(name).mkdir()
+    with pytest.raises(UserError, match="start with --bookies 2 or more"):
+        plan(replace(EPHEMERAL, bookies=1), directory)
+
+
+def test_a_cluster_stays_with_its_zookeeper(directory: Directory) -> None:
+    plan(EPHEMERAL, directory)
+    assert plan(replace(EPHEMERAL, zookeeper=None), directory).zookeeper == "zk:2181"
+    with pytest.raises(UserError, match="is known to zk:2181"):
+        plan(replace(EPHEMERAL, zookeeper="other:2181"), directory)
+
+
+def test_the_port_that_was_asked_for_or_none(directory: Directory) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"Port {port} for the service is taken: .*--port"):
+            plan(replace(EPHEMERAL, port=port), directory)
+        with pytest.raises(UserError, match=f"Port {port} for the admin .*--admin-port"):
+            plan(replace(EPHEMERAL, admin_port=port), directory)
+    assert plan(replace(EPHEMERAL, port=port), directory).saved.brokers[0].port == port
+
+
+def test_ports_that_nobody_types_give_way(directory: Directory) -> None:
+    first = plan(EPHEMERAL, directory).saved
+    with socket.create_server(("127.0.0.1", first.bookies[0].http_port)):
+        second = plan(EPHEMERAL, directory).saved
+    assert second.bookies[0].port == first.bookies[0].port
+    assert second.bookies[0].http_port != first.bookies[0].http_port
+    assert second.bookies[1:] == first.bookies[1:]
+    assert isinstance(second.bookies[0], Ports)

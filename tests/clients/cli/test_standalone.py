@@ -1,0 +1,154 @@
+"""`daybook standalone` as a process: what it promises when it starts, stops and cannot start."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clients.testing.standalone import StandaloneProcess
+
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("standalone")]
+PATIENCE_S = 60.0
+FREE_PORTS = ("--port", "0", "--admin-port", "0", "--zookeeper-port", "0")
+SMALL = ("--bookies", "1", "--brokers", "1", *FREE_PORTS)
+
+
+def cluster(directory: Path) -> StandaloneProcess:
+    return StandaloneProcess(directory=directory, bookies=1, brokers=1, options=FREE_PORTS)
+
+
+def fails(*options: str, **environ: str) -> str:
+    """Run `daybook standalone`, which is to fail; return what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "clients.cli.main", "standalone", *options],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, **environ},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    *_, sentence = done.stderr.splitlines()
+    assert sentence.startswith("Error: ")
+    return sentence
+
+
+def pids_of(running: StandaloneProcess) -> list[int]:
+    return [int(part["pid"]) for part in running.local("status")["parts"]]
+
+
+def wait_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_cluster_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    with cluster(tmp_path) as running:
+        first = running.ready
+        pids = pids_of(running)
+        parts = [*first["brokers"], *first["bookies"]]
+        assert [part["name"] for part in parts] == ["broker-1", "bookie-1"]
+        assert all(connects(part["address"]) for part in parts)
+        assert connects(first["zookeeper"])
+        assert first["service_url"] == first["brokers"][0]["service_url"]
+        assert first["admin_url"] == first["brokers"][0]["admin_url"]
+        assert first["dir"] == str(tmp_path)
+        assert Path(first["socket"]).is_socket()
+        assert running.stop() == 0
+    wait_gone(pids)
+    with StandaloneProcess(directory=tmp_path, bookies=1, brokers=1) as running:
+        second = running.ready
+    for key in ("service_url", "admin_url", "zookeeper", "dir"):
+        assert second[key] == first[key]
+    assert second["bookies"][0]["address"] == first["bookies"][0]["address"]
+
+
+def test_nothing_is_left_of_an_ephemeral_cluster() -> None:
+    with StandaloneProcess(bookies=1, brokers=1) as running:
+        directory, pids = running.directory, pids_of(running)
+        assert directory.exists()
+        assert running.stop() == 0
+    wait_gone(pids)
+    assert not directory.exists()
+
+
+def test_two_clusters_do_not_get_into_each_others_way(tmp_path: Path) -> None:
+    with cluster(tmp_path / "one") as one:
+        said = fails("--dir", str(tmp_path / "one"), *SMALL)
+        assert f"is in use by another daybook standalone (pid {one.pid})" in said
+        port = one.service_url.rpartition(":")[2]
+        said = fails("--dir", str(tmp_path / "two"), *SMALL, "--port", port)
+        assert f"Port {port} for the service is taken" in said
+        with cluster(tmp_path / "two") as two:
+            assert two.zookeeper != one.zookeeper
+            states = [p["state"] for c in (one, two) for p in c.local("status")["parts"]]
+            assert set(states) == {"running"}
+
+
+def test_when_the_supervisor_is_killed_all_parts_die_and_can_be_started_again(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as running:
+        pids = pids_of(running)
+        running.local("pause", "bookie-1")
+        os.kill(running.pid, signal.SIGKILL)
+        wait_gone(pids)
+    with cluster(tmp_path) as again:
+        assert len(pids_of(again)) == 3
+
+
+def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
+    with cluster(tmp_path) as running:
+        before = pids_of(running)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE_S
+        while {p["state"] for p in running.local("status")["parts"]} != {"running"} or set(
+            pids_of(running)
+        ) & set(before):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_bookie_from_another_cluster_is_refused_and_not_harmed(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    cluster(one).stop()
+    two.mkdir()
+    shutil.copytree(one / "bookie-1", two / "bookie-1")
+    files = sorted(p.relative_to(two) for p in (two / "bookie-1").rglob("*"))
+    said = fails("--dir", str(two), *SMALL)
+    assert "bookie-1 did not start: " in said
+    assert sorted(p.relative_to(two) for p in (two / "bookie-1").rglob("*")) == files
+    with cluster(one) as running:
+        assert len(pids_of(running)) == 3
+
+
+def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:
+    place = ("--dir", str(tmp_path), *SMALL)
+    said = fails(*place, JAVA_HOME="", PATH=str(tmp_path))
+    assert "ZooKeeper needs Java 17 or newer" in said
+    said = fails("--dir", str(tmp_path), "--zookeeper", "127.0.0.1:1")
+    assert "There is no ZooKeeper at 127.0.0.1:1." in said
+    said = fails("--dir", str(tmp_path), "--zookeeper", "nonsense")
+    assert "nonsense is not HOST:PORT" in said
+    said = fails("--dir", str(tmp_path), "--ephemeral")
+    assert "leave out --dir" in said
+    said = fails(*place, "--zookeeper-home", str(tmp_path))
+    assert "There is no ZooKeeper distribution in" in said

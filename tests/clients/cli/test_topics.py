@@ -1,0 +1,107 @@
+"""`daybook topics` against a scripted REST."""
+
+import json
+
+import pytest
+
+from tests.clients.cli.conftest import Daybook, FakeAdmin
+
+ROOT = "/admin/v2/persistent/public/default"
+NAME = "persistent://public/default/orders"
+
+
+def test_create_makes_a_topic_with_or_without_partitions(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/orders"] = 204, None
+    fake_admin.answers["PUT", f"{ROOT}/orders/partitions"] = 204, None
+    assert daybook("topics", "create", "orders")[0] == 0
+    code, out, _ = daybook("topics", "create", "orders", "--partitions", "4", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"topic": NAME, "partitions": 4})
+    assert [asked[2] for asked in fake_admin.asked] == [None, 4]
+
+
+def test_what_exists_already_is_said_in_one_sentence(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/orders"] = 409, {"reason": "the topic exists already"}
+    code, out, err = daybook("topics", "create", "orders")
+    assert (code, out, err) == (1, "", "Error: the topic exists already (HTTP 409).\n")
+
+
+def test_list_counts_partitions(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    names = [NAME, *(f"persistent://public/default/p-partition-{n}" for n in range(3))]
+    fake_admin.answers["GET", ROOT] = 200, names
+    code, out, _ = daybook("topics", "list", "--output", "json")
+    assert code == 0
+    assert json.loads(out) == [
+        {"topic": NAME, "partitions": 0},
+        {"topic": "persistent://public/default/p", "partitions": 3},
+    ]
+    _, out, _ = daybook("topics", "list")
+    assert out.splitlines()[0].split() == ["topic", "partitions"]
+    assert len(out.splitlines()) == 3
+
+
+def test_stats_are_summed_up_for_people(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    stats = {
+        "msgRateIn": 1234.5,
+        "msgInCounter": 10,
+        "publishers": [{}],
+        "subscriptions": {"s": {"type": "Shared", "msgBacklog": 3, "consumers": [{}, {}]}},
+    }
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
+    fake_admin.answers["GET", f"{ROOT}/orders/stats"] = 200, stats
+    assert json.loads(daybook("topics", "stats", "orders", "--output", "json")[1]) == stats
+    code, out, _ = daybook("topics", "stats", "orders")
+    assert code == 0
+    assert "messages/s in   1,234.5\n" in out
+    assert out.splitlines()[-1].split() == ["s", "Shared", "2", "3", "-"]
+
+
+def test_a_topic_in_use_is_deleted_by_force_only(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
+    busy = 412, {"reason": "it has subscriptions"}
+    fake_admin.answers["DELETE", f"{ROOT}/orders?force=false"] = busy
+    fake_admin.answers["DELETE", f"{ROOT}/orders?force=true"] = 204, None
+    code, _, err = daybook("topics", "delete", "orders")
+    assert code == 1
+    assert "--force" in err
+    code, out, _ = daybook("topics", "delete", "orders", "--force", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"deleted": NAME})
+
+
+def test_what_is_not_there_says_where_to_look(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    del fake_admin
+    code, _, err = daybook("topics", "stats", "nothing")
+    assert code == 1
+    assert "no such topic" in err
+    assert "daybook topics list" in err
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("create", "x"), ("stats", "x")], ids=str)
+def test_without_a_broker_it_says_how_to_get_one(
+    daybook: Daybook, arguments: tuple[str, ...]
+) -> None:
+    code, out, err = daybook("topics", *arguments, "--admin-url", "http://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "Error: No broker answers at http://127.0.0.1:1: start a cluster with `daybook standalone`,"
+        " or say where yours is with --admin-url."
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stats", "a/b"),
+        ("list", "--namespace", "x"),
+        ("list", "--admin-url", "pulsar://127.0.0.1:1"),
+    ],
+    ids=str,
+)
+def test_bad_names_are_sentences(daybook: Daybook, arguments: tuple[str, ...]) -> None:
+    code, _, err = daybook("topics", *arguments)
+    assert code == 1
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1

@@ -1,0 +1,90 @@
+"""Finding Java and ZooKeeper's jars, and what is made of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clients.cli.errors import UserError
+from clients.cli.zookeeper import Java, Server, find_jars, find_java
+
+
+def install(place: Path, *, release: str | None = None, says: str = "", code: int = 0) -> Path:
+    """A Java that only knows its version."""
+    program = place / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
+    program.chmod(0o755)
+    if release is not None:
+        (place / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{release}"\n')
+    return place
+
+
+@pytest.mark.parametrize(
+    ("version", "major"),
+    [("17.0.15", 17), ("21", 21), ("1.8.0_392", 8), ("25-ea", 25), ("11.0.1", 11)],
+)
+def test_the_major_version(version: str, major: int) -> None:
+    assert Java("java", version).major == major
+
+
+def test_java_home_comes_first_if_it_is_new_enough(tmp_path: Path) -> None:
+    home = install(tmp_path / "home", release="21.0.1")
+    path = install(tmp_path / "path", release="17.0.15") / "bin"
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(path)})
+    assert (found.path, found.version) == (str(home / "bin/java"), "21.0.1")
+    (home / "release").write_text('JAVA_VERSION="1.8.0_392"\n')
+    assert find_java({"JAVA_HOME": str(home), "PATH": str(path)}).version == "17.0.15"
+    assert find_java({"JAVA_HOME": "/nowhere", "PATH": str(path)}).version == "17.0.15"
+
+
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
+    place = install(tmp_path / "jdk", says='openjdk version "22.0.2" 2024-07-16')
+    assert find_java({"PATH": str(place / "bin")}).version == "22.0.2"
+
+
+def test_a_missing_or_old_java_is_one_sentence(tmp_path: Path) -> None:
+    broken = install(tmp_path / "broken", says="Unable to locate a Java Runtime.", code=1)
+    old = install(tmp_path / "old", release="11.0.2")
+    for path in ("", str(tmp_path), str(broken / "bin")):
+        with pytest.raises(UserError, match="ZooKeeper needs Java 17 or newer: install") as error:
+            find_java({"PATH": path})
+        assert "\n" not in error.value.message
+    with pytest.raises(UserError, match=r"newer \(found only Java 11\.0\.2\)"):
+        find_java({"PATH": str(old / "bin")})
+
+
+def test_a_distribution_is_used_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    for name in ("zookeeper-3.9.3.jar", "zookeeper-jute-3.9.3.jar", "logback-core-1.2.jar"):
+        (tmp_path / "lib" / name).write_text("")
+    jars = find_jars(tmp_path)
+    assert [Path(jar).name for jar in jars[:-1]] == sorted(os.listdir(tmp_path / "lib"))
+    assert jars[-1] == str(tmp_path / "conf")
+    (tmp_path / "lib" / "zookeeper-3.9.3.jar").unlink()
+    with pytest.raises(UserError, match="no ZooKeeper distribution in"):
+        find_jars(tmp_path)
+
+
+def test_the_archive_of_classes_is_made_once_and_fits(tmp_path: Path) -> None:
+    server = Server(Java("java", "17.0.15"), ("a.jar",), tmp_path, 2181)
+    assert f"-XX:ArchiveClassesAtExit={server.new_archive}" in server.command()
+    server.new_archive.write_text("half of it")
+    server.exited(-9)
+    assert not server.archive.exists()
+    server.exited(143)
+    assert f"-XX:SharedArchiveFile={server.archive}" in server.command()
+    other = Server(Java("java", "17.0.16"), ("a.jar",), tmp_path, 2181)
+    assert other.archive != server.archive
+    other.new_archive.write_text("whole")
+    other.exited(143)
+    assert not server.archive.exists()
+    newest = Server(Java("java", "21.0.1"), ("a.jar",), tmp_path, 2181)
+    assert "-XX:+AutoCreateSharedArchive" in newest.command()
+
+
+def test_the_server_listens_on_this_machine_only(tmp_path: Path) -> None:
+    Server(Java("java", "17"), ("a.jar",), tmp_path / "zk", 2182).prepare()
+    lines = (tmp_path / "zk" / "zoo.cfg").read_text().splitlines()
+    assert {"clientPort=2182", "clientPortAddress=127.0.0.1", "tickTime=500"} < set(lines)
+    assert not any("forceSync" in line for line in lines)

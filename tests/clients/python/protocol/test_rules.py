@@ -1,0 +1,275 @@
+"""The rules of the client, without any network: tables that can be checked by eye."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clients.python.protocol.acks import AckTracker, NackTracker
+from clients.python.protocol.batching import BatchBuilder
+from clients.python.protocol.permits import Permits
+from clients.python.protocol.retry import Backoff
+from clients.python.protocol.routing import Router, murmur3
+from clients.python.protocol.sends import PendingSend, PendingSends, Surprise
+from wire.batch import iter_batch
+
+E1, E2, E3 = (1, 1), (1, 2), (2, 0)
+
+
+# -- acknowledgements
+
+
+def test_an_entry_is_told_once_all_its_messages_are_done() -> None:
+    acks = AckTracker()
+    assert acks.delivered(E1, 3, None) == 0b111
+    acks.ack(E1, 0)
+    assert acks.take(10) == (None, [(1, 1, 0b110)])
+    acks.ack(E1, 2)
+    acks.ack(E1, 1)
+    assert acks.take(10) == (None, [(1, 1, None)])
+    assert acks.take(10) == (None, [])
+
+
+def test_what_comes_again_leaves_out_what_is_done() -> None:
+    acks = AckTracker()
+    acks.delivered(E1, 3, None)
+    acks.ack(E1, 1)
+    assert acks.delivered(E1, 3, None) == 0b101
+    assert acks.delivered(E1, 3, 0b011) == 0b001
+    assert acks.delivered(E2, 3, 0b100) == 0b100
+
+
+def test_of_a_batch_that_is_not_here_nothing_is_told() -> None:
+    acks = AckTracker()
+    acks.ack(E1, 0)  # Its other messages may be with somebody else.
+    acks.ack_cumulative(E2, 1)
+    assert acks.waiting == 0
+    acks.ack(E1, -1)
+    assert acks.take(10) == (None, [(1, 1, None)])
+
+
+def test_a_cumulative_ack_swallows_what_lies_before_it() -> None:
+    acks = AckTracker()
+    for key in (E1, E2, E3):
+        acks.delivered(key, 2, None)
+    acks.ack(E1, 0)
+    acks.ack(E3, 1)
+    acks.ack_cumulative(E2, 0)
+    assert acks.take(10) == ((1, 2, 0b10), [(2, 0, 0b01)])
+    acks.ack_cumulative(E2, 1)
+    acks.ack_cumulative(E1, -1)  # Older than what was said: no step back.
+    assert acks.take(10) == ((1, 2, None), [])
+
+
+def test_what_was_not_heard_is_told_again_as_it_is_now() -> None:
+    acks = AckTracker()
+    acks.delivered(E1, 2, None)
+    acks.ack(E1, 0)
+    acks.ack(E2, -1)
+    told = acks.take(10)
+    acks.ack(E1, 1)
+    acks.give_back(*told)
+    assert acks.take(10) == (None, [(1, 1, None), (1, 2, None)])
+
+
+def test_what_comes_again_is_not_wanted_while_it_waits_or_is_done() -> None:
+    acks = AckTracker()
+    assert acks.arrived(E1)
+    assert not acks.arrived(E1)
+    assert acks.taken(E1)
+    acks.delivered(E1, 1, None)
+    assert acks.arrived(E1)  # Again, and the application has not said anything yet ...
+    acks.ack(E1, 0)
+    assert not acks.taken(E1)  # ... but now it has.
+    assert not acks.arrived(E1)
+    _, told = acks.take(10)
+    assert not acks.arrived(E1)
+    acks.give_back(None, told)
+    assert acks.untold() == (None, [(1, 1, None)])
+    acks.confirmed(acks.take(10)[1])
+    assert acks.arrived(E1)  # The broker has its reasons.
+    acks.dropped()
+    assert acks.arrived(E1)
+    acks.ack_cumulative(E2, -1)
+    assert not acks.taken(E1)
+    assert not acks.arrived(E2)
+    assert acks.arrived(E3)
+
+
+def test_groups_have_a_limit() -> None:
+    acks = AckTracker()
+    for n in range(5):
+        acks.ack((1, n), -1)
+    assert [len(acks.take(2)[1]) for _ in range(3)] == [2, 2, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_every_message_done_means_every_entry_told_exactly_once(
+    done: list[tuple[int, int]],
+) -> None:
+    acks = AckTracker()
+    for entry in range(4):
+        acks.delivered((0, entry), 4, None)
+    told: list[tuple[int, int]] = []
+    for entry, index in done:
+        acks.ack((0, entry), index)
+        told += [(ledger, e) for ledger, e, pending in acks.take(100)[1] if pending is None]
+    complete = {e for e in range(4) if {i for n, i in done if n == e} == {0, 1, 2, 3}}
+    assert sorted(told) == [(0, e) for e in sorted(complete)]
+
+
+def test_nacks_are_due_after_their_delay_and_in_order() -> None:
+    nacks = NackTracker(10)
+    nacks.nack(E3, 0)
+    nacks.nack(E1, 1)
+    nacks.nack(E3, 5)  # It is waiting already.
+    assert nacks.deadline == 10
+    assert nacks.due(9.9) == []
+    assert nacks.due(11) == [E1, E3]
+    assert nacks.deadline is None
+    nacks.nack(E3, 20)
+    nacks.forget()
+    assert nacks.due(99) == []
+
+
+# -- sends
+
+
+def send(first: int, last: int, deadline: float = 0) -> PendingSend:
+    return PendingSend(first, last, last - first + 1, 10, (b"", b""), deadline)
+
+
+def test_receipts_are_for_the_head_of_the_queue() -> None:
+    sends = PendingSends()
+    assert sends.receipt(0) is Surprise.OLD
+    one, two, three = send(0, 4), send(5, 5), send(6, 9)
+    for each in (one, two, three):
+        sends.push(each)
+    assert (sends.size, sends.oldest) == (30, 0)
+    assert sends.receipt(5) is Surprise.LOST_ONE
+    assert sends.receipt(0) is one
+    assert sends.receipt(0) is Surprise.OLD
+    assert sends.refused(9) is three  # By its last id, before its turn.
+    assert sends.refused(9) is None
+    assert sends.all() == [two]
+    assert sends.clear() == [two]
+    assert (len(sends), sends.size, sends.oldest) == (0, 0, None)
+
+
+def test_sends_expire_from_the_head() -> None:
+    sends = PendingSends()
+    for n in range(3):
+        sends.push(send(n, n, deadline=n))
+    assert sends.deadline == 0
+    assert [each.sequence_id for each in sends.expired(1)] == [0, 1]
+    assert sends.deadline == 2
+
+
+# -- batches
+
+
+def test_a_batch_is_full_by_count_or_by_size() -> None:
+    by_count = BatchBuilder(3, 10_000)
+    assert [by_count.add(b"x", None, n) for n in range(3)] == [False, False, True]
+    batch = by_count.take()
+    assert (batch.count, batch.sequence_id, batch.highest_sequence_id) == (3, 0, 2)
+    by_size = BatchBuilder(1000, 100)
+    assert [by_size.add(bytes(40), None, n) for n in range(3)] == [False, False, True]
+
+
+messages = st.tuples(
+    st.binary(max_size=30),
+    st.none() | st.text(max_size=5) | st.binary(max_size=5),
+    st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+    st.none() | st.integers(1, 1 << 40),
+)
+
+
+@given(st.lists(messages, min_size=1, max_size=20))
+def test_what_goes_into_a_batch_comes_out(
+    sent: list[tuple[bytes, str | bytes | None, dict[str, str], int | None]],
+) -> None:
+    builder = BatchBuilder(1000, 1 << 20)
+    for n, (data, key, properties, event_time) in enumerate(sent):
+        if properties or event_time is not None:
+            builder.add_special(data, key, properties, event_time, n)
+        else:
+            builder.add(data, key, n)
+    batch = builder.take()
+    assert len(batch.body) > 0
+    assert builder.count == builder.size == 0
+    out = list(iter_batch(batch.body, batch.count))
+    assert [data for _, data in out] == [data for data, *_ in sent]
+    for (single, _), (_, key, properties, event_time) in zip(out, sent, strict=True):
+        assert dict(single.properties) == properties
+        assert single.event_time_ms == (event_time or 0)
+        assert single.key_is_base64 == isinstance(key, bytes)
+        assert (single.key is None) == (key is None)
+        if isinstance(key, str):
+            assert single.key == key
+
+
+# -- permits, routes, waits
+
+
+def test_permits_are_renewed_at_half() -> None:
+    permits = Permits(100, 1 << 30)
+    assert permits.restart() == 64  # Nobody knows yet how large messages are.
+    assert [permits.taken(1, 10) for _ in range(13)] == [0] * 13
+    assert permits.taken(1, 10) == 50  # 100, less the 50 that are left
+    assert permits.restart() == 100
+
+
+def test_large_messages_get_fewer_permits() -> None:
+    permits = Permits(1000, 1 << 20)
+    permits.restart()
+    for _ in range(200):
+        permits.taken(1, 1 << 18)
+    assert permits.target == 4
+    for _ in range(200):
+        permits.taken(1, 1 << 24)
+    assert permits.target == 1
+
+
+def test_a_batch_above_the_permits_is_paid_back() -> None:
+    permits = Permits(10, 1 << 20)
+    assert permits.restart() == 10
+    assert permits.taken(500, 500) == 500
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"test", 0xBA6BD213),
+        (b"Hello, world!", 0xC0363E43),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_murmur3_is_that_of_others(data: bytes, expected: int) -> None:
+    assert murmur3(data) == expected
+
+
+def test_messages_without_a_key_take_turns_by_batch() -> None:
+    router = Router(3, first=4)
+    assert router.turn == 1
+    router.batch_ended(2)  # Of a message with a key: not this turn.
+    assert router.turn == 1
+    router.batch_ended(1)
+    router.batch_ended(2)
+    assert router.turn == 0
+    before = [router.of_key(f"{n}") for n in range(100)]
+    assert before == [router.of_key(f"{n}".encode()) for n in range(100)]
+    assert set(before) == {0, 1, 2}
+    router.grow(4)
+    assert {router.of_key(f"{n}") for n in range(100)} == {0, 1, 2, 3}
+
+
+def test_waits_double_up_to_a_bound_and_start_over() -> None:
+    backoff, chance = Backoff(1, 10), random.Random(1)
+    waits = [backoff.next(chance) for _ in range(50)]
+    for wait, ceiling in zip(waits, [1, 2, 4, 8, 10, 10, 10], strict=False):
+        assert ceiling / 2 <= wait <= ceiling
+    backoff.reset()
+    assert backoff.next(chance) <= 1

@@ -1,0 +1,110 @@
+"""The admin REST client against a scripted HTTP server."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import daybook
+from clients.python.admin import Admin
+
+Answer = Callable[[str, str, bytes], bytes | None]
+
+
+def http(status: int, body: str = "", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}", *headers, "", body]
+    return "\r\n".join(lines).encode()
+
+
+@asynccontextmanager
+async def server(answer: Answer) -> AsyncIterator[int]:
+    """Answers each request with what `answer(method, target, body)` makes; None: hangs up."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += await stream.receive_some()
+        head, _, body = data.partition(b"\r\n\r\n")
+        fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        while len(body) < int(fields.get(b"content-length", b"0")):
+            body += await stream.receive_some()
+        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+        reply = answer(method, target, body)
+        if reply is not None:
+            await stream.send_all(reply)
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, serve, 0)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_are_those_of_pulsar() -> None:
+    seen: list[tuple[str, str, bytes]] = []
+
+    def answer(method: str, target: str, body: bytes) -> bytes:
+        seen.append((method, target, body))
+        if target.endswith("/partitions") and method == "GET":
+            return http(200, '{"partitions": 3}')
+        return http(200, '["a"]') if method == "GET" else http(204)
+
+    async with server(answer) as port:
+        admin = Admin(f"http://127.0.0.1:{port}")
+        assert await admin.topics("t/n") == ["a"]
+        await admin.create_topic("a b", partitions=3)
+        await admin.create_subscription("x", "s/1", start="earliest")
+        await admin.delete_topic("x", force=True)
+    assert seen[0][:2] == ("GET", "/admin/v2/persistent/t/n")
+    assert seen[1] == ("PUT", "/admin/v2/persistent/public/default/a+b/partitions", b"3")
+    assert seen[2][:2] == ("PUT", "/admin/v2/persistent/public/default/x/subscription/s%2F1")
+    assert b'"ledgerId": -1' in seen[2][2]
+    deleted = "/admin/v2/persistent/public/default/x/partitions?force=true"
+    assert seen[4][:2] == ("DELETE", deleted)
+
+
+async def test_redirects_are_followed_and_dead_brokers_passed_over() -> None:
+    async with server(lambda *_: http(200, '["b1"]')) as owner:
+        location = f"Location: http://127.0.0.1:{owner}/admin/v2/brokers?authoritative=true"
+        async with server(lambda *_: http(307, "", location)) as other:
+            for _ in range(4):
+                admin = Admin(f"http://127.0.0.1:1,127.0.0.1:{other}")
+                assert await admin.brokers() == ["b1"]
+
+
+async def test_refusals_say_why_and_failures_leave_it_open() -> None:
+    async def fails(reply: bytes | None, kind: type[daybook.BrokerError]) -> daybook.BrokerError:
+        async with server(lambda *_: reply) as port:
+            with pytest.raises(kind) as caught:
+                await Admin(f"http://127.0.0.1:{port}").create_topic("x")
+        return caught.value
+
+    refused = await fails(http(409, '{"reason": "it exists"}'), daybook.ConflictError)
+    assert refused.outcome is daybook.Outcome.NOT_APPLIED
+    assert "it exists" in str(refused)
+    assert (await fails(http(404, "gone"), daybook.NotFoundError)).outcome.name == "NOT_APPLIED"
+    assert (await fails(http(500), daybook.AdminInDoubtError)).outcome is daybook.Outcome.UNKNOWN
+    assert (await fails(None, daybook.ConnectionLostError)).outcome is daybook.Outcome.UNKNOWN
+    assert (await fails(b"nonsense\r\n\r\n", daybook.ConnectionLostError)).outcome.name == "UNKNOWN"
+
+
+def test_the_same_without_trio() -> None:
+    with (
+        daybook.blocking.connect_admin("http://127.0.0.1:1") as admin,
+        pytest.raises(daybook.UnavailableError),
+    ):
+        admin.brokers()
+
+
+@pytest.mark.parametrize("url", ["pulsar://x", "http://", "https://x", "http://a/b"])
+def test_what_is_no_admin_url(url: str) -> None:
+    with pytest.raises(ValueError, match="http"):
+        Admin(url)
+
+
+def test_every_call_exists_without_trio_too() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert names(Admin) == names(daybook.blocking.Admin) - {"close"}

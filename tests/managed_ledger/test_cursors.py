@@ -1,0 +1,427 @@
+"""Cursors in their ledgers: recorded, recovered, handed over, fenced."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from managed_ledger.cursor_ledger import encode_snapshot
+from managed_ledger.errors import FencedError, LogCorruptError
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.records import cursor_path
+from managed_ledger.records_pb2 import ManagedCursorInfo
+from tests.managed_ledger.world import CONFIG, NAME, Host, World, append, play, until
+
+
+async def record_of(host: Host, name: str = "s") -> ManagedCursorInfo:
+    record = await host.store.get(cursor_path(NAME, name))
+    assert record is not None
+    return ManagedCursorInfo.FromString(record.value)
+
+
+def test_what_is_flushed_survives_a_crash() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(23))
+            cursor = await log.open_cursor("s", initial=EARLIEST, properties={"k": "v"})
+            assert cursor.backlog_entries == 23
+            cursor.ack_cumulative(positions[3])
+            await cursor.flush()
+            cursor.ack([positions[i] for i in (5, 6, 9, 17)])
+            await cursor.flush()
+            cursor.ack([positions[4]])
+            await cursor.flush()
+            assert cursor.mark_delete == positions[6]
+            log.abandon()
+            for _ in range(2):  # also when it was recovered, and nothing happened
+                log = await host.open()
+                again = log.cursors["s"]
+                assert again.mark_delete == positions[6]
+                done = [i for i, p in enumerate(positions) if again.is_acked(p)]
+                assert done == [0, 1, 2, 3, 4, 5, 6, 9, 17]
+                assert (again.backlog_entries, again.acked_above) == (14, 2)
+                assert again.read_start == positions[7]
+                log.abandon()
+            assert (await record_of(host)).cursorProperties[0].value == "v"
+
+    play(scenario)
+
+
+def test_acks_without_a_receipt_are_durable_within_the_flush_interval() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(4))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            for position in positions:
+                cursor.ack([position])
+                await trio.sleep(0.5)
+            log.abandon()
+            assert (await host.open()).cursors["s"].mark_delete == positions[-1]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("holes", [0, 3, 1500])
+def test_a_clean_close_keeps_every_ack(holes: int) -> None:
+    async def scenario(world: World) -> None:
+        config = replace(CONFIG, roll_entries=10_000, flush_s=1000.0)
+        async with world.host("a") as host:
+            log = await host.open(config)
+            positions = await append(log, range(2 * holes + 3))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions[:1])
+            await cursor.flush()
+            acked = [positions[0], *positions[2 : 2 + 2 * holes : 2]]
+            cursor.ack(acked)
+            await log.close()
+            record = await record_of(host)
+            assert (record.cursorsLedgerId == -1) == (holes <= 1000)
+            if holes > 1000:
+                reader = await host.client.open(record.cursorsLedgerId, recover=False)
+                assert reader.closed
+                last = reader.last_add_confirmed
+                (entry,) = await reader.read(last, last, max_bytes=1)
+                assert bytes(entry.payload)[:1] != b"\0"  # a whole snapshot, for Pulsar
+            log = await host.open(config)
+            again = log.cursors["s"]
+            assert [p for p in positions if again.is_acked(p)] == acked
+            again.ack(positions)
+            await log.close()
+            await trio.sleep(5)
+            assert set(await world.ledgers(host)) == set(await world.ids_of(host))
+
+    play(scenario)
+
+
+def test_a_cursor_that_was_recovered_and_not_used_is_folded_at_a_clean_close() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(4))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            for position in positions[:2]:  # the second is a change record
+                cursor.ack([position])
+                await cursor.flush()
+            log.abandon()
+            log = await host.open()
+            await log.close()
+            record = await record_of(host)
+            assert record.cursorsLedgerId == -1
+            assert record.markDeleteEntryId == positions[1].entry_id
+
+    play(scenario)
+
+
+def test_earliest_and_latest_are_stored_as_such() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await log.open_cursor("first", initial=LATEST)
+            positions = await append(log, range(7))
+            await log.open_cursor("earliest", initial=EARLIEST)
+            await log.open_cursor("latest", initial=LATEST)
+            await log.open_cursor("middle", initial=positions[2])
+            assert (await log.open_cursor("middle", initial=EARLIEST)).backlog_entries == 4
+            log.abandon()
+            log = await host.open()
+            backlog = {name: cursor.backlog_entries for name, cursor in log.cursors.items()}
+            assert backlog == {"first": 7, "earliest": 7, "latest": 0, "middle": 4}
+            await append(log, range(7, 9))
+            assert log.cursors["latest"].backlog_entries == 2
+
+    play(scenario)
+
+
+def test_reset_moves_back_and_is_durable() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(12))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            for target in (positions[4], EARLIEST, positions[9], LATEST, positions[0]):
+                cursor.ack([positions[11]])
+                cursor.ack_cumulative(positions[8])
+                await cursor.reset(target)
+                log.abandon()
+                log = await host.open()
+                cursor = log.cursors["s"]
+                assert [cursor.is_acked(p) for p in positions] == [p <= target for p in positions]
+
+    play(scenario)
+
+
+def test_acks_of_what_is_not_there_are_not_taken() -> None:
+    """Else an entry that is appended later would be skipped."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(7))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            end = log.last_confirmed
+            (old, *_), present = positions, log.current_ledger_id
+            cursor.ack(
+                [
+                    end.next_in_ledger(),
+                    Position(present, 2**62),
+                    Position(present + 1, 0),
+                    Position(present, -1),
+                    Position(old.ledger_id, 10**6),
+                    Position(2**63, 0),
+                    EARLIEST,
+                ]
+            )
+            assert (cursor.acked_above, cursor.backlog_entries) == (0, 7)
+            first = [p for p in positions if p.ledger_id == old.ledger_id]
+            cursor.ack_cumulative(Position(old.ledger_id, 10**6))
+            assert cursor.mark_delete == first[-1]
+            cursor.ack_cumulative(LATEST)
+            assert cursor.mark_delete == end
+            await append(log, range(7, 9))
+            assert cursor.backlog_entries == 2
+
+    play(scenario)
+
+
+def test_volatile_cursors_are_never_stored() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(4))
+            cursor = log.new_volatile_cursor("r", LATEST)
+            assert cursor.backlog_entries == 0
+            await cursor.reset(EARLIEST)
+            cursor.ack(positions[:2])
+            await cursor.flush()
+            assert cursor.backlog_entries == 2
+            await trio.sleep(5)
+            assert await host.store.get(cursor_path(NAME, "r")) is None
+            assert set(await world.ledgers(host)) == set(await world.ids_of(host))
+
+    play(scenario)
+
+
+def test_a_cursor_that_is_deleted_is_gone_with_its_ledger() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(4))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions[:2])
+            await cursor.flush()
+            ledger_id = cursor.ledger_id
+            assert ledger_id in await world.ledgers(host)
+            await log.delete_cursor("s")
+            await log.delete_cursor("s")
+            assert ledger_id not in await world.ledgers(host)
+            again = await log.open_cursor("s", initial=EARLIEST)
+            assert again.backlog_entries == 4
+            log.abandon()
+            assert (await host.open()).cursors["s"].backlog_entries == 4
+
+    play(scenario)
+
+
+def test_two_who_open_one_cursor_have_the_same() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(4))
+            host.link.delay_s = 0.01
+            opened: list[object] = []
+
+            async def open_one(initial: Position) -> None:
+                opened.append(await log.open_cursor("s", initial=initial))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(open_one, EARLIEST)
+                nursery.start_soon(open_one, LATEST)
+            assert opened[0] is opened[1]
+            backlog = log.cursors["s"].backlog_entries
+            log.abandon()
+            assert (await host.open()).cursors["s"].backlog_entries == backlog
+
+    play(scenario)
+
+
+def test_the_pointer_to_a_new_ledger_follows_its_first_whole_snapshot() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(9))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions[:2])
+            await cursor.flush()
+            before = await record_of(host)
+            log.abandon()
+            log = await host.open()
+            cursor = log.cursors["s"]
+            for name in ("bookie-1", "bookie-2", "bookie-3"):
+                world.network.block("a", name)
+            cursor.ack(positions[2:4])
+            await trio.sleep(2)
+            assert await record_of(host) == before
+            for name in ("bookie-1", "bookie-2", "bookie-3"):
+                world.network.unblock("a", name)
+            world.network.cut("a")
+            await cursor.flush()
+            after = await record_of(host)
+            assert after.cursorsLedgerId not in (-1, before.cursorsLedgerId)
+            reader = await host.client.open(after.cursorsLedgerId, recover=False)
+            assert not reader.closed
+            assert before.cursorsLedgerId not in await world.ledgers(host)
+
+    play(scenario)
+
+
+def test_a_cursor_goes_over_to_a_new_ledger_after_so_many_records() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, cursor_roll_records=3))
+            positions = await append(log, range(20))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            ids: list[int] = []
+            for position in positions:
+                cursor.ack([position])
+                await cursor.flush()
+                ids.append(cursor.ledger_id)
+            assert len(set(ids)) == 5
+            assert ids == sorted(ids)
+            left = set(await world.ledgers(host)) - set(await world.ids_of(host))
+            assert left == {ids[-1]}
+            log.abandon()
+            assert (await host.open()).cursors["s"].mark_delete == positions[-1]
+
+    play(scenario)
+
+
+def test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(9))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions[:1])
+            await cursor.flush()
+            before = cursor.ledger_id
+            await host.client.open(before, recover=True)
+            cursor.ack(positions[1:2])
+            await cursor.flush()
+            assert cursor.ledger_id != before
+            log.abandon()
+            assert (await host.open()).cursors["s"].mark_delete == positions[1]
+
+    play(scenario)
+
+
+def test_a_flush_that_waits_hears_of_the_end() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(3))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            host.store.suspend()
+            heard: list[str] = []
+
+            async def flush() -> None:
+                with pytest.raises(FencedError):
+                    await cursor.flush()
+                heard.append("fenced")
+
+            async with trio.open_nursery() as nursery:
+                cursor.ack(positions)
+                nursery.start_soon(flush)
+                await trio.sleep(1)
+                log.abandon()
+            assert heard == ["fenced"]
+            host.store.resume()
+            await trio.sleep(30)
+            assert (await record_of(host)).cursorsLedgerId == -1
+
+    play(scenario)
+
+
+def test_a_cursor_ledger_that_is_lost_falls_back_to_the_record() -> None:
+    """Behind what was stored: messages come again, none is skipped."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(9))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack_cumulative(positions[1])
+            await cursor.flush()
+            cursor.ack_cumulative(positions[5])
+            await cursor.flush()
+            log.abandon()
+            await host.client.delete(cursor.ledger_id)
+            assert (await host.open()).cursors["s"].mark_delete == positions[1]
+
+    play(scenario)
+
+
+def test_a_cursor_that_makes_no_sense_fails_the_open() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(3))
+            await log.open_cursor("s", initial=EARLIEST)
+            await log.close()
+            writer = await host.client.create(CONFIG.quorums)
+            writer.append([b"\0\7"])
+            await writer.wait_confirmed(0)
+            record = await host.store.get(cursor_path(NAME, "s"))
+            assert record is not None
+            info = ManagedCursorInfo(cursorsLedgerId=writer.ledger_id)
+            await host.store.set(
+                cursor_path(NAME, "s"), info.SerializeToString(), record.stat.version
+            )
+            with pytest.raises(LogCorruptError):
+                await host.open()
+
+    play(scenario)
+
+
+def test_a_cursor_as_pulsar_leaves_it_is_read() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(9))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack([positions[1], positions[3], positions[4]])
+            snapshot = encode_snapshot(positions[0], cursor._state.acked, {"x": 4})
+            await log.close()
+            writer = await host.client.create(CONFIG.quorums)
+            for data in (b"\x08\x01\x10\x01", *snapshot):  # the last one counts
+                writer.append([data])
+            await writer.wait_confirmed(1)
+            await writer.close()
+            record = await host.store.get(cursor_path(NAME, "s"))
+            assert record is not None
+            info = ManagedCursorInfo(cursorsLedgerId=writer.ledger_id)
+            await host.store.set(
+                cursor_path(NAME, "s"), info.SerializeToString(), record.stat.version
+            )
+            again = (await host.open()).cursors["s"]
+            assert [i for i, p in enumerate(positions) if again.is_acked(p)] == [0, 1, 3, 4]
+            assert again.properties == {"x": 4}
+
+    play(scenario)
+
+
+def test_many_acks_in_a_row_are_few_records() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, roll_entries=1000))
+            positions = await append(log, range(60))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            for position in positions:
+                cursor.ack([position])
+                await trio.sleep(0.01)
+            await until(lambda: cursor.stored_mark_delete == positions[-1])
+            reader = await host.client.open(cursor.ledger_id, recover=True)
+            assert reader.last_add_confirmed + 1 <= 6
+
+    play(scenario)

@@ -1,0 +1,157 @@
+"""How a log goes from one ledger to the next: left what happens, right what is asked for."""
+
+import pytest
+
+from managed_ledger.protocol.log import (
+    Append,
+    Confirmed,
+    Create,
+    CreateFailed,
+    Effect,
+    Event,
+    Fence,
+    Listed,
+    LogProtocol,
+    Lost,
+    RollDue,
+    Seal,
+    Sealed,
+    Stop,
+    Submit,
+    Switch,
+)
+
+SCENARIOS = {
+    "appends go on while a ledger is created, and wait for the last confirmation": """
+        append 2    -> submit 2
+        roll        -> create
+        append 1    -> submit 1
+        confirmed 2 ->
+        listed      ->
+        append 3    ->
+        confirmed 1 -> switch, seal, submit 3
+        append 1    -> submit 1
+        sealed      ->
+        confirmed 4 ->
+    """,
+    "nothing pending: it switches at once": """
+        roll        -> create
+        listed      -> switch, seal
+        append 1    -> submit 1
+        sealed      ->
+    """,
+    "no second roll before the close of the first is confirmed": """
+        roll        -> create
+        roll        ->
+        listed      -> switch, seal
+        append 5    -> submit 5
+        roll        ->
+        confirmed 5 ->
+        sealed      -> create
+    """,
+    "one roll is enough, however often it was due meanwhile": """
+        append 1    -> submit 1
+        roll        -> create
+        roll        ->
+        listed      ->
+        roll        ->
+        confirmed 1 -> switch, seal
+        sealed      ->
+        roll        -> create
+    """,
+    "a roll that fails leaves everything as it was": """
+        append 1    -> submit 1
+        roll        -> create
+        failed      ->
+        append 1    -> submit 1
+        confirmed 2 ->
+        roll        -> create
+    """,
+    "fenced while entries wait": """
+        append 1    -> submit 1
+        roll        -> create
+        listed      ->
+        append 2    ->
+        lost        -> fence 2
+        append 1    ->
+        confirmed 1 ->
+        roll        ->
+        lost        ->
+    """,
+    "fenced while a ledger is created": """
+        roll        -> create
+        lost        -> fence 0
+        listed      ->
+    """,
+    "closed": """
+        append 1    -> submit 1
+        stop        ->
+        append 1    ->
+        lost        ->
+        sealed      ->
+    """,
+}
+
+
+def rows(table: str) -> list[tuple[str, str]]:
+    lines = [line.strip() for line in table.strip().splitlines()]
+    return [(a.strip(), b.strip()) for a, _, b in (line.partition("->") for line in lines)]
+
+
+def event_of(text: str) -> Event:
+    match text.split():
+        case ["append", count]:
+            return Append(int(count))
+        case ["confirmed", count]:
+            return Confirmed(int(count))
+        case ["roll"]:
+            return RollDue()
+        case ["listed"]:
+            return Listed()
+        case ["failed"]:
+            return CreateFailed()
+        case ["sealed"]:
+            return Sealed()
+        case ["lost"]:
+            return Lost("why")
+        case ["stop"]:
+            return Stop()
+        case _:
+            raise AssertionError(text)
+
+
+def show(effects: list[Effect]) -> str:
+    shown: list[str] = []
+    for effect in effects:
+        match effect:
+            case Submit(count):
+                shown.append(f"submit {count}")
+            case Create():
+                shown.append("create")
+            case Switch():
+                shown.append("switch")
+            case Seal():
+                shown.append("seal")
+            case Fence(_, waiting):
+                shown.append(f"fence {waiting}")
+    return ", ".join(shown)
+
+
+@pytest.mark.parametrize("table", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_scenario(table: str) -> None:
+    protocol = LogProtocol()
+    played = [(line, show(protocol.step(event_of(line)))) for line, _ in rows(table)]
+    assert played == rows(table)
+
+
+@pytest.mark.parametrize("table", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_a_restored_machine_goes_on_alike(table: str) -> None:
+    lines = rows(table)
+    for cut in range(len(lines)):
+        one, two = LogProtocol(), LogProtocol()
+        for line, _ in lines[:cut]:
+            one.step(event_of(line))
+        two.restore(one.snapshot())
+        for line, _ in lines[cut:]:
+            assert one.step(event_of(line)) == two.step(event_of(line))
+            assert one.canonical() == two.canonical()

@@ -1,0 +1,257 @@
+"""Three bookies, a metadata store and hosts with logs, in one program and in virtual time.
+
+    async def scenario(world: World) -> None:
+        async with world.host("broker-1") as host:
+            log = await host.logs.open("t/n/persistent/a")
+
+    play(scenario)
+
+What was appended is told by number: payload number n is a message `n` published at time n.
+"""
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
+from bookie.server.config import BookieConfig
+from bookie.server.host import RunningBookie, run_bookie
+from managed_ledger.context import LogConfig
+from managed_ledger.log import ManagedLedger
+from managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from managed_ledger.position import Position
+from managed_ledger.protocol.log import State
+from managed_ledger.protocol.trim import Retention
+from managed_ledger.records import log_path
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from tests.simulation import scheduler
+from tests.simulation.disk import HostCrashedError, Platter
+from tests.simulation.network import SimulatedNetwork
+from tests.simulation.scheduler import HOST, Scheduler
+from wire.arena import ArenaPool
+from wire.batch import encode_payload_head, parse_metadata, split_broker_metadata
+from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+from wire.outbox import Flusher
+from wire.proto import pulsar_pb2 as pb
+
+NAME = "t/n/persistent/a"
+BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
+CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
+NOW = Retention(time_ms=0)  # what is acknowledged goes with the next roll
+
+
+class VirtualClock:
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(trio.current_time() * 1000)
+
+
+def message(number: int, messages: int = 1, *, size: int = 0) -> list[bytes]:
+    """An entry as a producer sends it: `messages` of them, published at `number`."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=number)
+    if messages > 1:
+        metadata.num_messages_in_batch = messages
+    return [bytes(encode_payload_head(metadata, b"x" * size)), b"x" * size]
+
+
+def number_of(data: memoryview) -> int:
+    return parse_metadata(split_broker_metadata(data)[2])[0].sequence_id
+
+
+@dataclass
+class Sent:
+    """What became of the appends of one handle, in the order in which it was told."""
+
+    acked: list[int] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    failed: list[tuple[int, Exception]] = field(default_factory=list)
+    sent: int = 0
+
+    @property
+    def settled(self) -> bool:
+        return len(self.acked) + len(self.failed) == self.sent
+
+
+def send(log: ManagedLedger, numbers: range, sent: Sent | None = None, messages: int = 1) -> Sent:
+    sent = sent or Sent()
+    for number in numbers:
+        sent.sent += 1
+
+        def done(
+            position: Position | None,
+            error: Exception | None,
+            number: int = number,
+            sent: Sent = sent,
+        ) -> None:
+            if position is None:
+                assert error is not None
+                sent.failed.append((number, error))
+            else:
+                sent.acked.append(number)
+                sent.positions.append(position)
+
+        log.append(message(number, messages), messages, done)
+    return sent
+
+
+async def settle(sent: Sent) -> Sent:
+    await until(lambda: sent.settled)
+    return sent
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Time is virtual: looking costs nothing, and a deadlock shows as too many steps."""
+    while not condition():  # noqa: ASYNC110
+        await trio.sleep(0.01)
+
+
+async def append(log: ManagedLedger, numbers: range, messages: int = 1) -> list[Position]:
+    """Append and wait; all are confirmed.  A handful at a time, so that rolls find their place."""
+    positions: list[Position] = []
+    for first in range(numbers.start, numbers.stop, 2):
+        part = range(first, min(first + 2, numbers.stop))
+        sent = await settle(send(log, part, messages=messages))
+        assert not sent.failed, sent.failed
+        positions += sent.positions
+        await until(lambda: log.state in (State.OPEN, State.FENCED))
+    return positions
+
+
+async def read_all(log: ManagedLedger, start: Position | None = None) -> list[int]:
+    """The numbers of all entries; checks that positions and offsets ascend."""
+    at = start or log.next_position(log.before_first)
+    numbers: list[int] = []
+    offset = -1
+    while found := await log.read(at, max_entries=100, max_bytes=1 << 20):
+        assert found[0].position >= at
+        for entry in found:
+            index = split_broker_metadata(entry.data)[1]
+            assert index is not None
+            assert index > offset
+            offset = index
+            numbers.append(number_of(entry.data))
+        at = log.next_position(found[-1].position)
+    return numbers
+
+
+@dataclass
+class Host:
+    name: str
+    store: MemorySession
+    link: DirectLink
+    client: LedgerClient
+    logs: ManagedLedgers
+
+    async def open(self, config: LogConfig = CONFIG, name: str = NAME) -> ManagedLedger:
+        return await self.logs.open(name, config)
+
+
+class World:
+    def __init__(self, run: Scheduler, seed: int, nursery: trio.Nursery) -> None:
+        self.rng = random.Random(seed)
+        self.run = run
+        self.network = SimulatedNetwork(self.rng)
+        self.metadata = MemoryStore(VirtualClock())
+        self.platters = {name: Platter(self.rng, latency_s=(0.0002, 0.002)) for name in BOOKIES}
+        self.nursery = nursery
+        self._lives: dict[str, list[trio.CancelScope]] = {name: [] for name in BOOKIES}
+        self._sessions: dict[str, MemorySession] = {}
+
+    async def start(self, name: str) -> None:
+        lives = self._lives[name]
+        life = f"{name}#{len(lives)}"
+        session = self._sessions[name] = self.metadata.session(life)
+        scope = trio.CancelScope()
+        lives.append(scope)
+
+        async def live(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
+            HOST.set(life)
+            with suppress(HostCrashedError, BaseExceptionGroup), scope:
+                await run_bookie(
+                    BookieConfig(directories=("d0",), host=name),
+                    network=self.network.of(name),
+                    metadata=session,
+                    disk=self.platters[name].mount(),
+                    index=self.platters[name].indexes().open,
+                    clock=VirtualClock(),
+                    rng=self.rng,
+                    task_status=task_status,
+                )
+
+        await self.nursery.start(live)
+
+    def kill(self, name: str) -> None:
+        """The power of a bookie goes, and its session with it."""
+        self.run.hold(f"{name}#{len(self._lives[name]) - 1}")
+        self.network.crash(name)
+        self.platters[name].lose_power()
+        session = self._sessions[name]
+        session.crash()
+        self.metadata.expire(session.store_session_id)
+
+    def end(self) -> None:
+        for name, lives in self._lives.items():
+            for number, scope in enumerate(lives):
+                self.run.release(f"{name}#{number}")
+                scope.cancel()
+
+    @asynccontextmanager
+    async def host(self, name: str) -> AsyncGenerator[Host]:
+        link = DirectLink()
+        session = self.metadata.session(name, link=link)
+        async with trio.open_nursery() as nursery:
+            flusher = Flusher()
+            nursery.start_soon(flusher.run)
+            async with (
+                open_ledger_client(
+                    store=session,
+                    network=self.network.of(name),
+                    rng=self.rng,
+                    clock=VirtualClock(),
+                    arenas=ArenaPool(),
+                    flusher=flusher,
+                ) as client,
+                open_managed_ledgers(
+                    client=client, store=session, clock=VirtualClock(), rng=self.rng
+                ) as logs,
+            ):
+                await self._bookies_are_seen(client)
+                yield Host(name, session, link, client, logs)
+            nursery.cancel_scope.cancel()
+
+    async def _bookies_are_seen(self, client: LedgerClient) -> None:
+        tree, sessions = self.metadata.tree, self._sessions.values()
+        alive = [s for s in sessions if tree.is_alive(s.store_session_id)]
+        await until(lambda: len(client.directory.usable()) >= len(alive))
+
+    async def list_of(self, host: Host, name: str = NAME) -> ManagedLedgerInfo:
+        """What the metadata store holds."""
+        record = await host.store.get(log_path(name))
+        assert record is not None
+        return ManagedLedgerInfo.FromString(record.value)
+
+    async def ids_of(self, host: Host, name: str = NAME) -> list[int]:
+        return [ledger.ledgerId for ledger in (await self.list_of(host, name)).ledgerInfo]
+
+    async def ledgers(self, host: Host) -> list[int]:
+        """All ledgers that there are."""
+        return [ledger_id async for ledger_id in host.client.list_ledgers()]
+
+
+def play(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
+    """Run a scenario with three bookies; raises what it raises."""
+
+    async def main(run: Scheduler) -> None:
+        async with trio.open_nursery() as nursery:
+            world = World(run, seed, nursery)
+            for name in BOOKIES:
+                await world.start(name)
+            try:
+                await scenario(world)
+            finally:
+                world.end()
+                nursery.cancel_scope.cancel()
+
+    scheduler.run(main, seed=seed)

@@ -1,0 +1,129 @@
+"""`python -m broker` as a process: what it says, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from clients.testing.standalone import StandaloneProcess
+
+pytestmark = pytest.mark.real
+TIMEOUT_S = 60
+
+
+def command(**settings: object) -> tuple[list[str], dict[str, str]]:
+    environment = {f"DAYBOOK_BROKER_{k.upper()}": str(v) for k, v in settings.items()}
+    return [sys.executable, "-m", "broker"], {**os.environ, **environment}
+
+
+def run(**settings: object) -> subprocess.CompletedProcess[str]:
+    words, environment = command(**settings)
+    return subprocess.run(
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+@contextmanager
+def broker(cluster: StandaloneProcess, **settings: object) -> Iterator[subprocess.Popen[str]]:
+    """A further broker of the cluster; killed at the end if it still runs."""
+    words, environment = command(
+        zookeeper=cluster.ready["zookeeper"], port=0, http_port=0, **settings
+    )
+    process = subprocess.Popen(
+        words,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ready(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    facts: dict[str, Any] = json.loads(line)
+    return facts
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+        return str(answer.read().decode())
+
+
+def brokers(cluster: StandaloneProcess) -> list[str]:
+    found: list[str] = json.loads(get(f"{cluster.ready['admin_url']}/admin/v2/brokers"))
+    return found
+
+
+def test_settings_that_make_no_sense() -> None:
+    done = run(prot=1)
+    assert done.returncode == 1
+    assert "prot" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_metadata_store_it_says_so_and_ends() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        done = run(zookeeper=f"127.0.0.1:{port}", http_port=0, port=0, start_timeout_s=1)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken(cluster: StandaloneProcess) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for ports in ({"port": port, "http_port": 0}, {"port": 0, "http_port": port}):
+            done = run(zookeeper=cluster.ready["zookeeper"], **ports)
+            assert done.returncode == 2
+            assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess) -> None:
+    with broker(cluster, name="extra") as process:
+        facts = ready(process)
+        assert facts["name"] == "extra"
+        assert facts["pid"] == process.pid
+        assert facts["service_url"] == f"pulsar://127.0.0.1:{facts['port']}"
+        for path in ("/healthz", "/readyz", "/admin/v2/brokers/health"):
+            assert get(facts["admin_url"] + path) == "ok"
+        assert 'daybook_broker_in_contact{cluster="standalone"} 1.0' in get(
+            facts["admin_url"] + "/metrics"
+        )
+        assert facts["broker_id"] in brokers(cluster)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert facts["broker_id"] not in brokers(cluster)
+
+
+def test_it_ends_with_its_parent_if_told_to(cluster: StandaloneProcess) -> None:
+    with broker(cluster, exit_with_parent="true") as process:
+        ready(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(TIMEOUT_S) == 0

@@ -1,0 +1,267 @@
+"""The official Pulsar client, unmodified, against our brokers."""
+
+import time
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from clients.python import blocking
+from clients.testing.standalone import StandaloneProcess
+
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
+
+TIMEOUT_MS = 20_000
+
+
+@pytest.fixture
+def client(cluster: StandaloneProcess) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(
+        cluster.service_url,
+        operation_timeout_seconds=20,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    yield made
+    made.close()
+
+
+def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
+    return [consumer.receive(TIMEOUT_MS) for _ in range(count)]
+
+
+def assert_silent(consumer: pulsar.Consumer) -> None:
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(300)
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [
+        pulsar.CompressionType.NONE,
+        pulsar.CompressionType.LZ4,
+        pulsar.CompressionType.ZLib,
+        pulsar.CompressionType.ZSTD,
+        pulsar.CompressionType.SNAPPY,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+def test_messages_arrive_as_they_were_sent(
+    client: pulsar.Client, topic: str, compression: pulsar.CompressionType, batching: bool
+) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(
+        topic,
+        compression_type=compression,
+        batching_enabled=batching,
+        batching_max_publish_delay_ms=5,
+    )
+    for i in range(100):
+        producer.send_async(
+            b"payload-%d" % i * 50,
+            lambda result, _: None,
+            partition_key=f"key-{i % 7}",
+            properties={"n": str(i)},
+            event_timestamp=1_700_000_000_000 + i,
+        )
+    producer.flush()
+    for i, message in enumerate(receive(consumer, 100)):
+        assert message.data() == b"payload-%d" % i * 50
+        assert message.partition_key() == f"key-{i % 7}"
+        assert message.properties() == {"n": str(i)}
+        assert message.event_timestamp() == 1_700_000_000_000 + i
+        consumer.acknowledge(message)
+
+
+def test_our_client_reads_what_the_official_one_wrote_and_back(
+    client: pulsar.Client, cluster: StandaloneProcess, topic: str
+) -> None:
+    with (
+        blocking.connect(cluster.service_url) as ours,
+        ours.subscribe(topic, "ours", initial_position="earliest") as here,
+    ):
+        theirs = client.subscribe(topic, "theirs", initial_position=pulsar.InitialPosition.Earliest)
+        producer = client.create_producer(
+            topic, compression_type=pulsar.CompressionType.ZSTD, batching_enabled=True
+        )
+        for i in range(20):
+            producer.send_async(b"official %d" % i, lambda result, _: None)
+        producer.flush()
+        with ours.create_producer(topic, compression="lz4") as our_producer:
+            for i in range(20):
+                our_producer.send(b"ours %d" % i, key="k", properties={"i": str(i)})
+        expected = [b"official %d" % i for i in range(20)] + [b"ours %d" % i for i in range(20)]
+        assert [m.data() for m in receive(theirs, 40)] == expected
+        got: list[bytes] = []
+        while len(got) < 40:
+            got += [bytes(m.data) for m in here.receive_batch(100, timeout_s=20)]
+        assert got == expected
+
+
+def test_an_exclusive_subscription_refuses_a_second_consumer(
+    client: pulsar.Client, topic: str
+) -> None:
+    client.subscribe(topic, "sub")
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "sub")
+
+
+def test_shared_consumers_get_each_message_once(client: pulsar.Client, topic: str) -> None:
+    consumers = [
+        client.subscribe(
+            topic, "sub", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=10
+        )
+        for _ in range(2)
+    ]
+    producer = client.create_producer(topic)
+    for i in range(100):
+        producer.send(b"%d" % i)
+    got: list[list[bytes]] = [[], []]
+    deadline = time.monotonic() + 20
+    while sum(map(len, got)) < 100 and time.monotonic() < deadline:
+        for consumer, received in zip(consumers, got, strict=True):
+            try:
+                message = consumer.receive(100)
+            except pulsar.Timeout:
+                continue
+            received.append(message.data())
+            consumer.acknowledge(message)
+    assert sorted(got[0] + got[1]) == sorted(b"%d" % i for i in range(100))
+    assert got[0]
+    assert got[1]
+
+
+def test_failover_goes_to_the_next_consumer(client: pulsar.Client, topic: str) -> None:
+    first = client.subscribe(
+        topic, "sub", consumer_type=pulsar.ConsumerType.Failover, consumer_name="a"
+    )
+    producer = client.create_producer(topic)
+    producer.send(b"one")
+    message = first.receive(TIMEOUT_MS)
+    first.acknowledge(message)
+    second = client.subscribe(
+        topic, "sub", consumer_type=pulsar.ConsumerType.Failover, consumer_name="b"
+    )
+    first.close()
+    producer.send(b"two")
+    assert second.receive(TIMEOUT_MS).data() == b"two"
+
+
+def test_a_cumulative_ack_covers_everything_before(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    for i in range(10):
+        producer.send(b"%d" % i)
+    messages = receive(consumer, 10)
+    consumer.acknowledge_cumulative(messages[6])
+    consumer.close()
+    again = client.subscribe(topic, "sub")
+    assert [m.data() for m in receive(again, 3)] == [b"7", b"8", b"9"]
+
+
+def test_a_nacked_message_comes_again(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(
+        topic,
+        "sub",
+        consumer_type=pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=200,
+    )
+    producer = client.create_producer(topic)
+    producer.send(b"again")
+    message = consumer.receive(TIMEOUT_MS)
+    consumer.negative_acknowledge(message)
+    redelivered = consumer.receive(TIMEOUT_MS)
+    assert redelivered.data() == b"again"
+    assert redelivered.redelivery_count() == 1
+    consumer.acknowledge(redelivered)
+    assert_silent(consumer)
+
+
+def test_seek_by_id_and_by_time(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for i in range(10):
+        producer.send(b"%d" % i)
+        time.sleep(0.01)
+    messages = receive(consumer, 10)
+    consumer.acknowledge_cumulative(messages[-1])
+    consumer.seek(messages[4].message_id())
+    assert consumer.receive(TIMEOUT_MS).data() in (b"4", b"5")
+    consumer.seek(messages[7].publish_timestamp())
+    assert consumer.receive(TIMEOUT_MS).data() == b"7"
+
+
+def test_a_reader_reads_from_either_end(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    for i in range(5):
+        producer.send(b"%d" % i)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    got = []
+    while reader.has_message_available():
+        got.append(reader.read_next(TIMEOUT_MS).data())
+    assert got == [b"%d" % i for i in range(5)]
+    late = client.create_reader(topic, pulsar.MessageId.latest)
+    assert not late.has_message_available()
+    producer.send(b"new")
+    assert late.read_next(TIMEOUT_MS).data() == b"new"
+
+
+def test_a_partitioned_topic_keeps_the_order_of_each_key(
+    client: pulsar.Client, cluster: StandaloneProcess, topic: str
+) -> None:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        admin.create_topic(topic, partitions=4)
+    assert len(client.get_topic_partitions(topic)) == 4
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    for i in range(200):
+        producer.send_async(b"%d" % i, lambda result, _: None, partition_key=f"k{i % 11}")
+    producer.flush()
+    by_key: dict[str, list[int]] = {}
+    partitions = set()
+    for message in receive(consumer, 200):
+        by_key.setdefault(message.partition_key(), []).append(int(message.data()))
+        partitions.add(message.message_id().partition())
+        consumer.acknowledge(message)
+    assert sorted(n for numbers in by_key.values() for n in numbers) == list(range(200))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert len(partitions) > 1
+
+
+def test_unsubscribing_forgets_the_subscription(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    producer.send(b"before")
+    consumer.receive(TIMEOUT_MS)
+    consumer.unsubscribe()
+    again = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Latest)
+    assert_silent(again)
+
+
+def test_it_goes_on_through_a_killed_broker(topic: str) -> None:
+    """Zero lost; what was sent again may come twice, in order all the same."""
+    with StandaloneProcess() as own:
+        client = pulsar.Client(
+            own.service_url,
+            operation_timeout_seconds=30,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        consumer = client.subscribe(topic, "sub")
+        producer = client.create_producer(topic, send_timeout_millis=30_000)
+        acked: list[int] = []
+        for i in range(300):
+            if i == 100:
+                with blocking.connect(own.service_url) as ours:
+                    url = ours.lookup(topic)
+                (owner,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == url]
+                own.local("kill", owner)
+            producer.send(b"%d" % i)
+            acked.append(i)
+        got: list[int] = []
+        while set(got) != set(acked):
+            message = consumer.receive(TIMEOUT_MS)
+            got.append(int(message.data()))
+            consumer.acknowledge(message)
+        first = list(dict.fromkeys(got))
+        assert first == sorted(first)
+        client.close()
