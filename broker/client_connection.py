@@ -139,6 +139,8 @@ class ClientConnection:
                     self._dispatch(decode_frame(frame))
                     if self._closing:
                         return
+                    if self._under_way >= self._limits.requests_max:
+                        await self._wait_fewer()
                 await self._wait_room()
         except OversizeError as error:
             self._feed_session(session.Violated(str(error)))
@@ -153,6 +155,10 @@ class ClientConnection:
             await log.wait_room()
         if self._frames.pending_bytes > self._limits.unread_bytes_max:
             await self._frames.wait_below(self._limits.unread_bytes_max // 2)
+        self._reading = True
+
+    async def _wait_fewer(self) -> None:
+        self._reading = False
         while self._under_way >= self._limits.requests_max:
             self._fewer = trio.Event()
             await self._fewer.wait()

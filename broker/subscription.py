@@ -246,8 +246,6 @@ class Subscription:
         """Note in memory what is acknowledged.  Raises BrokerError; then nothing is."""
         if ack.txn is not None:
             raise NotAllowedError("this broker has no transactions")
-        if self._moving is not None:
-            return  # They come from before the move, and would undo it.
         end = self.topic.log.last_confirmed
         for each in ack.ids:
             if (each.ledger_id, each.entry_id) > (end.ledger_id, end.entry_id):

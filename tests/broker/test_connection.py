@@ -397,12 +397,36 @@ async def test_a_flood_of_requests_is_bounded(autojump_clock: MockClock) -> None
         for n in range(200):
             bad.tell(pb.CommandProducer(topic=f"t{n}", producer_id=n, request_id=n))
         await bad.settle(1)
-        assert len(cluster.broker.logs.opened) <= 1 + 5 + 200
-        assert len(cluster.broker.topics._askers) < 205
+        assert len(cluster.broker.logs.opened) == 1 + 5
         good.send(0)
         await good.receipts(1)
         cluster.broker.logs.gate.set()
         await bad.wait(pb.CommandProducerSuccess, 200)
+
+
+async def test_who_asks_and_never_reads_is_not_answered_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    limits = ConnectionLimits(unread_bytes_max=100_000)
+    async with open_broker(connection_limits=limits) as cluster:
+        good, bad = await cluster.client(), await cluster.client()
+        await good.producer()
+        await bad.subscribe(name="bad")
+        bad.reading = False
+        bad.flow(1)
+        good.send(0)
+        await good.receipts(1)
+        (consumer,) = (
+            cluster.broker.topics.loaded[TOPIC].subscriptions.get("bad").consumers.values()
+        )
+        ping = encode(pb.CommandPing()) * 10_000
+        for _ in range(60):
+            bad.frames.send([ping])
+            await trio.sleep(0.01)
+        connection = consumer.connection
+        assert isinstance(connection, ClientConnection)
+        assert 0 < connection._frames.pending_bytes < 1_500_000
+        assert bad.frames.pending_bytes > 1_000_000
 
 
 async def test_too_many_producers_on_one_connection(autojump_clock: MockClock) -> None:
@@ -432,6 +456,39 @@ async def test_closing_what_is_being_opened(autojump_clock: MockClock) -> None:
         topic = cluster.broker.topics.loaded[TOPIC]
         assert not topic.producers.by_name
         assert not topic.subscriptions.by_name
+
+
+async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockClock) -> None:
+    """The topic has admitted it, the client has closed it, and the request has not heard of it."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(7, producer_name="first")
+        topic = cluster.broker.topics.loaded[TOPIC]
+        (first,) = topic.producers.by_name.values()
+        connection = first.connection
+        assert isinstance(connection, ClientConnection)
+        add, prepare = topic.producers.add, topic.subscriptions.prepare
+
+        async def add_and_close(*args: Any, **options: Any) -> Any:
+            producer = await add(*args, **options)
+            close = pb.CommandCloseProducer(producer_id=1, request_id=12)
+            connection._dispatch(Command(T.CLOSE_PRODUCER, close))
+            return producer
+
+        async def prepare_and_close(*args: Any) -> Any:
+            subscription = await prepare(*args)
+            close = pb.CommandCloseConsumer(consumer_id=1, request_id=13)
+            connection._dispatch(Command(T.CLOSE_CONSUMER, close))
+            return subscription
+
+        topic.producers.add = add_and_close  # type: ignore[method-assign]
+        topic.subscriptions.prepare = prepare_and_close  # type: ignore[method-assign]
+        assert isinstance(await client.producer(1), pb.CommandError)
+        assert isinstance(await client.subscribe(1), pb.CommandError)
+        assert list(topic.producers.by_name) == ["first"]
+        assert not topic.subscriptions.get("sub").consumers
+        assert len(connection.producing) == 1
+        assert not len(connection.consuming)
 
 
 async def test_a_client_that_leaves_while_it_opens(autojump_clock: MockClock) -> None:

@@ -12,6 +12,7 @@ from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_o
 from wire.batch import split_broker_metadata
 from wire.messages.client import SendReceipt
 from wire.messages.consumer import Delivery, encode_ack
+from wire.messages.registry import Command
 from wire.proto import pulsar_pb2 as pb
 
 
@@ -238,6 +239,8 @@ async def test_a_fenced_topic_answers_nothing_that_is_in_doubt(autojump_clock: M
         log.fence()
         await client.settle()
         assert [r.sequence_id for r in client.bodies(SendReceipt)] == [1, 2]
+        kinds = [type(c.body if isinstance(c, Command) else c) for c in client.got]
+        assert kinds.index(pb.CommandCloseProducer) > kinds.index(SendReceipt) + 1
         assert len(client.bodies(pb.CommandCloseProducer)) == 1
         assert len(client.bodies(pb.CommandCloseConsumer)) == 1
         assert not client.bodies(pb.CommandSendError)
@@ -292,7 +295,7 @@ async def test_what_waits_for_a_consumer_pins_no_arena(autojump_clock: MockClock
         client = await cluster.client()
         await client.producer()
         for n in range(5):
-            client.send(n, b"x" * 1000)
+            client.send(n, b"x" * 500_000)
         await client.receipts(5)
         arena = bytearray(b"".join(cluster.broker.log().entries))
         log, at = cluster.broker.log(), 0

@@ -8,6 +8,10 @@ from trio.testing import MockClock
 
 from broker.limits import TopicLimits
 from broker.protocol.dispatch.events import DispatchLimits
+from broker.subscription import EXCLUSIVE
+from broker.topic_subscriptions import ConsumerRequest
+from managed_ledger.log import LogEntry
+from managed_ledger.position import Position
 from tests.broker.harness import T0_MS, TOPIC, Client, Cluster, open_broker
 from wire.messages.consumer import Delivery
 from wire.messages.registry import Command, signed, unsigned
@@ -303,6 +307,49 @@ async def test_a_shared_consumer_that_does_not_ack_is_blocked(autojump_clock: Mo
         assert stats.unackedMessages == 5
         client.ack(0, 1, 2, 3)
         assert await client.entry_ids(4) == [5, 6, 7, 8]
+
+
+async def test_the_answer_to_a_subscription_comes_first(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = pb.CommandSubscribe(topic=TOPIC, subscription="s", consumer_id=1, request_id=1)
+        request.subType = FAILOVER
+        client.tell(request)
+        await client.settle()
+        kinds = [type(c.body) for c in client.got if isinstance(c, Command)]
+        assert kinds == [pb.CommandSuccess, pb.CommandActiveConsumerChange]
+
+
+async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        one, two = await with_entries(cluster, 5), await cluster.client()
+        log, gate = cluster.broker.log(), trio.Event()
+        read = log.read
+
+        async def slow(start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
+            found = await read(start, max_entries=max_entries, max_bytes=max_bytes)
+            await gate.wait()
+            return found
+
+        log.read = slow  # type: ignore[method-assign]
+        await one.subscribe(initialPosition=EARLIEST, permits=9)
+        await two.subscribe(2, name="other")
+        await one.settle()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        subscription = topic.subscriptions.get("sub")
+        (left,) = subscription.consumers.values()
+        (other,) = topic.subscriptions.get("other").consumers.values()
+        # All in one turn of the loop: the read is over, and nobody has heard of it yet.
+        gate.set()
+        subscription.remove(left)
+        request = ConsumerRequest(7, "sub", EXCLUSIVE)
+        consumer = topic.subscriptions.join(subscription, request, other.connection)
+        subscription.flow(consumer, 100)
+        await one.settle()
+        assert [d.entry_id for d in two.bodies(Delivery)] == [0, 1, 2, 3, 4]
+        assert not one.bodies(Delivery)
 
 
 # -- moving

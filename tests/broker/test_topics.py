@@ -69,6 +69,24 @@ async def test_a_producer_whose_client_lives_keeps_its_name(autojump_clock: Mock
         assert error.error == pb.ProducerBusy
 
 
+async def test_a_producer_that_nobody_listens_to_is_not_taken_for_dead(
+    autojump_clock: MockClock,
+) -> None:
+    """Its topic is slow, so it is not read from; whether it lives, nobody knows."""
+    async with open_broker() as cluster:
+        slow, other = await cluster.client(), await cluster.client()
+        await slow.producer(producer_name="me")
+        log = cluster.broker.log()
+        log.held, log.pending_bytes_max = True, 1000
+        for n in range(3):
+            slow.send(n, b"x" * 1000)
+            await slow.settle()
+        error = await other.producer(producer_name="me")
+        assert error.error == pb.ProducerBusy
+        log.release()
+        await slow.receipts(3)
+
+
 async def test_a_larger_epoch_replaces_the_producer_and_its_receipts(
     autojump_clock: MockClock,
 ) -> None:
