@@ -482,7 +482,7 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
             return subscription
 
         topic.producers.add = add_and_close  # type: ignore[method-assign]
-        topic.subscriptions.prepare = prepare_and_close  # type: ignore[method-assign]
+        topic.subscriptions.prepare = prepare_and_close  # type: ignore[assignment, method-assign]
         assert isinstance(await client.producer(1), pb.CommandError)
         assert isinstance(await client.subscribe(1), pb.CommandError)
         assert list(topic.producers.by_name) == ["first"]
