@@ -125,9 +125,10 @@ async def consume(cluster: StandaloneProcess) -> list[Figure]:
         ) as producer:
             data = random.Random(1).randbytes(1024)
             for i in range(count):
-                if i % 100 == 0:
-                    await producer.wait_room()
+                await producer.wait_room()
                 producer.send_nowait(data)
+                if i % 1000 == 0:
+                    await trio.lowlevel.checkpoint()
             await producer.flush()
     most = await trio.to_thread.run_sync(limit.reading_mb_s, BATCH_BYTES, 1 << 30)
     figures: list[Figure] = []

@@ -10,7 +10,7 @@ class TopicLimits:
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     read_bytes_max: int = 4 << 20  # at once, for one subscription
     retry_s: float = 0.2  # after a read that failed
-    partial_entries_max: int = 100_000  # of which some messages are acknowledged, by subscription
+    partial_bytes_max: int = 16 << 20  # to know of what batches which messages are acknowledged
     probe_s: float = 5.0  # for a client to show that it is alive
     drain_s: float = 5.0  # for what is outstanding, when a topic is closed
     return_s: float = 60.0  # for the consumers of a volatile subscription that was moved

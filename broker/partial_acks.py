@@ -9,14 +9,16 @@ from collections.abc import Iterable
 from broker.protocol.dispatch.events import Place
 
 _ALL = -1
+_ENTRY_BYTES = 200
 
 
 class PartialAcks:
     """Of one subscription."""
 
-    def __init__(self, entries_max: int) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._pending: dict[Place, int] = {}
-        self._entries_max = entries_max
+        self._bytes = 0
+        self._bytes_max = bytes_max
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -24,13 +26,19 @@ class PartialAcks:
     def ack(self, place: Place, pending: int) -> bool:
         """Only these are pending still, of those that were; True if none is."""
         left = self._pending.get(place, _ALL) & pending
+        self._drop(place)
         if not left:
-            self._pending.pop(place, None)
             return True
         self._pending[place] = left
-        if len(self._pending) > self._entries_max:
-            del self._pending[next(iter(self._pending))]
+        self._bytes += _cost(left)
+        while self._bytes > self._bytes_max:
+            self._drop(next(iter(self._pending)))
         return False
+
+    def _drop(self, place: Place) -> None:
+        left = self._pending.pop(place, None)
+        if left is not None:
+            self._bytes -= _cost(left)
 
     def pending(self, place: Place) -> int | None:
         """None: all of them."""
@@ -39,14 +47,18 @@ class PartialAcks:
     def done(self, places: Iterable[Place]) -> None:
         if self._pending:
             for place in places:
-                self._pending.pop(place, None)
+                self._drop(place)
 
     def done_up_to(self, last: Place) -> None:
-        self._pending = {place: left for place, left in self._pending.items() if place > last}
+        if self._pending:
+            self.done([place for place in self._pending if place <= last])
 
     def keep_only(self, place: Place, pending: int | None) -> None:
         """The cursor was moved to this entry."""
-        self._pending = {} if not pending else {place: pending}
+        self.done(list(self._pending))
+        if pending:
+            self.ack(place, pending)
 
-    def clear(self) -> None:
-        self._pending.clear()
+
+def _cost(left: int) -> int:
+    return _ENTRY_BYTES + left.bit_length() // 8

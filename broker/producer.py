@@ -224,7 +224,6 @@ class Producer:
     def close(self) -> None:
         """Answer nothing any more, but for what is stored already."""
         if not self.closed:
-            self.flush_receipts()
             self.closed = True
             self._drained()
             self._outstanding.clear()

@@ -81,6 +81,7 @@ class RunningBroker:
     peers: Peers
     leader: Leader
     clients: ClientPort
+    metrics: BrokerMetrics
     stop: Callable[[], Awaitable[None]]
 
 
@@ -261,6 +262,7 @@ class _Broker:
             peers=self.peers,
             leader=self.leader,
             clients=self.clients,
+            metrics=self.metrics,
             stop=partial(self._stop, nursery.cancel_scope),
         )
 

@@ -102,7 +102,7 @@ class Subscription:
         self._limits = limits
         self._clock = clock
         self._on_gone = on_gone
-        self._partial = PartialAcks(limits.partial_entries_max)
+        self._partial = PartialAcks(limits.partial_bytes_max)
         self.feeder = Feeder(
             topic,
             cursor,

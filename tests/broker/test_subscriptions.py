@@ -330,7 +330,10 @@ async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(
 
         async def slow(start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
             found = await read(start, max_entries=max_entries, max_bytes=max_bytes)
-            await gate.wait()
+            if not gate.is_set():
+                await gate.wait()
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.01)  # The next one is at work by now.
             return found
 
         log.read = slow  # type: ignore[method-assign]
@@ -392,6 +395,32 @@ async def test_closing_comes_before_the_answer_to_a_seek(autojump_clock: MockClo
         await client.settle()
         kinds = [type(c.body).__name__ for c in client.got if isinstance(c, Command)]
         assert kinds == ["CommandCloseConsumer", "CommandSuccess"]
+
+
+async def test_who_subscribes_while_the_cursor_is_moved_waits(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 5)
+        await client.subscribe(permits=9)
+        cursor, gate = cluster.broker.log().by_name["sub"], trio.Event()
+        reset = cursor.reset
+
+        async def slow(mark_delete: Position) -> None:
+            await gate.wait()
+            await reset(mark_delete)
+
+        cursor.reset = slow  # type: ignore[method-assign]
+        seek = pb.CommandSeek(consumer_id=1, request_id=5, message_id=message_id(5, 2))
+        client.tell(seek)
+        await client.wait(pb.CommandCloseConsumer)
+        request = pb.CommandSubscribe(topic=TOPIC, subscription="sub", consumer_id=1, request_id=6)
+        request.subType = pb.CommandSubscribe.Exclusive
+        client.tell(request)
+        await client.settle()
+        assert not client.got
+        gate.set()
+        assert [s.request_id for s in await client.wait(pb.CommandSuccess, 2)] == [5, 6]
+        client.flow(9)
+        assert await client.entry_ids(3) == [2, 3, 4]
 
 
 async def test_a_volatile_cursor_survives_its_move(autojump_clock: MockClock) -> None:

@@ -123,6 +123,8 @@ async def test_a_suspended_broker_keeps_what_it_has_and_takes_nothing(
         assert not one.ownership.may_load(TOPIC)
         assert (await one.lookups.lookup(TOPIC)).service_url == "pulsar://one:6650"
         assert await one.ownership.acquire(A) is Answer.UNAVAILABLE
+        with trio.fail_after(0.1), pytest.raises(UnavailableError):  # and says so at once
+            await one.lookups.lookup(TopicName.parse("elsewhere"), authoritative=True)
         with pytest.raises(UnavailableError):
             await one.ownership.release(one.ownership.owned[0])
         cluster.store.resume()

@@ -210,6 +210,15 @@ SCENARIOS = {
     + """
         release a           -> a is released
     """,
+    "a guard that was written too late does not count": """
+        connected           -> join
+        lost                ->
+        connected           -> join
+        old joined          ->
+        acquire a           -> a is unavailable
+        joined              ->
+        acquire a           -> create a
+    """,
     "a session that is suspended before the guard stands": """
         connected           -> join
         suspended           ->
@@ -279,6 +288,8 @@ class Played:
 
     def parse(self, line: str) -> Event:
         words = line.split()
+        if words == ["old", "joined"]:
+            return Joined(self.term - 1)
         if words[0] == "old":
             bundle = words[2]
             return RecordRead(BundleName(bundle), self.older[bundle], Owner[words[3].upper()])

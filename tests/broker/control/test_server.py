@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from prometheus_client.parser import text_string_to_metric_families
 
 from broker.config import BrokerConfig
 from broker.errors import (
@@ -215,6 +216,32 @@ def test_retention_of_the_namespace_reaches_loaded_topics() -> None:
             await ops.tenancy.set_retention("public/default", Retention(0, 0))
             await trio.sleep(5)
             assert len(await ledgers(broker)) == 1
+
+    simulated(story)
+
+
+def test_metrics_have_pulsars_names_and_parse() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        await broker.operations.create_subscription(ORDERS, "s", Start.earliest())
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 5)
+        text = broker.metrics.exposition().decode()
+        values = {
+            (
+                sample.name,
+                sample.labels.get("topic"),
+                sample.labels.get("subscription"),
+            ): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        assert len(values) == sum(not line.startswith("#") for line in text.splitlines())
+        assert values["pulsar_broker_topics_count", None, None] == 1
+        assert values["pulsar_in_messages_total", ORDERS.full, None] == 5
+        assert values["pulsar_msg_backlog", ORDERS.full, None] == 5
+        assert values["pulsar_subscription_back_log", ORDERS.full, "s"] == 5
+        assert values["daybook_broker_in_contact", None, None] == 1
 
     simulated(story)
 

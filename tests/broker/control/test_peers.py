@@ -1,0 +1,107 @@
+"""What the answer, or the silence, of a service port says about the process behind it."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import trio
+from google.protobuf.message import Message
+from trio.testing import MockClock
+
+from broker.membership import Member
+from broker.peers import Greeter, Verdict, address_of, server_version
+from broker.records import BrokerRecord
+from tests.simulation.network import SimulatedNetwork
+from wire.arena import ArenaPool
+from wire.messages.registry import NO_ID, encode
+from wire.outbox import Flusher
+from wire.proto import pulsar_pb2 as pb
+from wire.transport import Stream
+
+PORT = 6650
+
+
+def member(incarnation: str | None = "life-1", url: str = f"pulsar://peer:{PORT}") -> Member:
+    protocols = {} if incarnation is None else {"daybook": incarnation}
+    return Member("peer:8080", 7, BrokerRecord(url, protocols=protocols))
+
+
+def connected(version: str) -> Message:
+    return pb.CommandConnected(server_version=version, protocol_version=21)
+
+
+REFUSAL = pb.CommandError(request_id=NO_ID, error=pb.ServiceNotReady, message="full")
+
+
+def says(message: Message) -> Callable[[Stream], None]:
+    return lambda stream: void(stream.try_send([encode(message)]))
+
+
+def void(_: object) -> None:
+    """For lambdas."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (says(connected(server_version("life-1"))), Verdict.ALIVE),
+        (says(connected(server_version("life-2"))), Verdict.DEAD),
+        (says(connected("Pulsar Server 4.0 life-2")), Verdict.SILENT),
+        (says(connected("")), Verdict.SILENT),
+        (says(REFUSAL), Verdict.SILENT),
+        (lambda stream: stream.close(), Verdict.SILENT),
+        (lambda stream: stream.reset(), Verdict.SILENT),
+        (lambda stream: void(stream.try_send([b"HTTP/1.1 400 Bad Request"])), Verdict.SILENT),
+        (void, Verdict.SILENT),
+    ],
+)
+async def test_verdicts(
+    answer: Callable[[Stream], None], verdict: Verdict, autojump_clock: MockClock
+) -> None:
+    network = SimulatedNetwork(random.Random(1))
+    listener = await network.of("peer").listen("peer", PORT)
+    flusher = Flusher()
+    greeter = Greeter(network.of("us"), ArenaPool(), flusher)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+
+        async def accept() -> None:
+            answer(await listener.accept())
+
+        nursery.start_soon(accept)
+        assert await greeter.probe(member()) is verdict
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_port_that_nobody_listens_on_is_that_of_a_dead_process(
+    autojump_clock: MockClock,
+) -> None:
+    network = SimulatedNetwork(random.Random(1))
+    greeter = Greeter(network.of("us"), ArenaPool(), Flusher())
+    assert await greeter.probe(member()) is Verdict.DEAD
+    # A broker of another kind may listen elsewhere: nothing is concluded about it.
+    assert await greeter.probe(member(incarnation=None)) is Verdict.SILENT
+    assert await greeter.probe(member(url="nonsense")) is Verdict.SILENT
+
+
+async def test_a_host_that_cannot_be_reached_is_silent(autojump_clock: MockClock) -> None:
+    network = SimulatedNetwork(random.Random(1))
+    network.block("us", "peer")
+    greeter = Greeter(network.of("us"), ArenaPool(), Flusher())
+    assert await greeter.probe(member()) is Verdict.SILENT
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("pulsar://a:1", ("a", 1)),
+        ("pulsar://[::1]:6650", ("::1", 6650)),
+        ("http://b.example:8080", ("b.example", 8080)),
+        ("pulsar://a", None),
+        ("pulsar://a:x", None),
+        ("pulsar://[:1", None),
+        ("", None),
+    ],
+)
+def test_addresses(url: str, address: tuple[str, int] | None) -> None:
+    assert address_of(url) == address

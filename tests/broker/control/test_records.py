@@ -1,0 +1,71 @@
+"""What brokers keep in the metadata store, byte for byte; and what they make of nonsense."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import records
+from broker.protocol.bundles import Bundles, bundle_name
+from broker.records import (
+    BrokerRecord,
+    BundlesData,
+    ClusterData,
+    GuardRecord,
+    LeaderRecord,
+    LocalPolicies,
+    OwnerRecord,
+    PartitionedTopic,
+    TenantInfo,
+)
+from wire.errors import MalformedError
+from wire.topics import TopicName
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "broker_metadata_v1"
+RECORDS: dict[str, object] = {
+    "cluster": ClusterData("http://127.0.0.1:8080", None, "pulsar://127.0.0.1:6650"),
+    "tenant": TenantInfo(["admin"], ["standalone"]),
+    "local_policies": LocalPolicies(BundlesData.of(Bundles.equal(4))),
+    "partitioned_topic": PartitionedTopic(4, properties={"owner": "team"}),
+    "owner": OwnerRecord("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080"),
+    "broker": BrokerRecord(
+        "pulsar://127.0.0.1:6650",
+        "http://127.0.0.1:8080",
+        start_timestamp=1_700_000_000_000,
+        broker_version_string="0.1.0",
+        protocols={"daybook": "0123456789abcdef"},
+    ),
+    "leader": LeaderRecord("127.0.0.1:8080", "http://127.0.0.1:8080"),
+    "guard": GuardRecord("127.0.0.1:8080", "0123456789abcdef"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_are_as_they_were_released(name: str) -> None:
+    record = RECORDS[name]
+    golden = (GOLDEN / f"{name}.json").read_bytes().rstrip(b"\n")
+    assert records.encode(record) == golden
+    assert records.decode(type(record), golden) == record
+
+
+def test_what_a_newer_broker_adds_is_ignored() -> None:
+    value = b'{"nativeUrl":"pulsar://a:1","somethingNew":[1],"advertisedListeners":{"x":{}}}'
+    assert records.decode(OwnerRecord, value).native_url == "pulsar://a:1"
+
+
+@given(st.binary(max_size=60), st.sampled_from([type(record) for record in RECORDS.values()]))
+def test_nonsense_is_malformed_and_nothing_else(value: bytes, kind: type[object]) -> None:
+    try:
+        records.decode(kind, value)
+    except MalformedError:
+        return
+
+
+def test_paths_are_pulsars() -> None:
+    topic = TopicName.parse("persistent://t/n/a b")
+    assert records.partitioned_path(topic) == "/admin/partitioned-topics/t/n/persistent/a+b"
+    bundle = bundle_name("t/n", "0x00000000_0x40000000")
+    assert records.owner_path(bundle) == "/namespace/t/n/0x00000000_0x40000000"
+    assert records.policies_path("t/n") == "/admin/policies/t/n"
+    assert records.local_policies_path("t/n") == "/admin/local-policies/t/n"
