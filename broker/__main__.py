@@ -11,9 +11,7 @@ Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this
 """
 
 import argparse
-import gc
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,6 +27,7 @@ from broker.config import BrokerConfig, ConfigError, load
 from broker.errors import BrokerError
 from broker.logs import Log, log_to_stderr
 from broker.server import RunningBroker, run_broker
+from wire import process
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataError
 from wire.metadata.zookeeper import open_zookeeper
@@ -36,7 +35,6 @@ from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
-_YOUNG_OBJECTS = 50_000  # between two collections; little in a broker is ever in a cycle
 _START_ERRORS = (MetadataError, BrokerError, OSError)
 
 
@@ -49,7 +47,7 @@ def main() -> int:
     except ConfigError as error:
         print(f"broker: {error}", file=sys.stderr)  # noqa: T201  there is no log yet
         return _BAD_CONFIG
-    _raise_file_limit()
+    process.prepare()
     log = log_to_stderr()
     try:
         trio.run(_run, config, log)
@@ -87,7 +85,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
             nursery.start_soon(_stop_when_told, config, serving, nursery.cancel_scope, log)
             running: RunningBroker = await nursery.start(broker)
             serving.append(running)
-            _settle_memory()
+            process.settle()
             _say_ready(running)
 
 
@@ -131,12 +129,6 @@ async def _hear_end_of_stdin(signs: trio.MemorySendChannel[str]) -> None:
     await signs.send("standard input has ended")
 
 
-def _settle_memory() -> None:
-    gc.collect()
-    gc.freeze()  # What is here now stays; it need not be looked at again.
-    gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
-
-
 def _say_ready(running: RunningBroker) -> None:
     facts = {
         "ready": True,
@@ -149,11 +141,6 @@ def _say_ready(running: RunningBroker) -> None:
         "pid": os.getpid(),
     }
     print(msgspec.json.encode(facts).decode(), flush=True)  # noqa: T201  for whoever started us
-
-
-def _raise_file_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

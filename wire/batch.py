@@ -198,6 +198,9 @@ class SingleMetadata:
         )
 
 
+_NO_METADATA = SingleMetadata(0, None, False, None, (), 0, None, False, False)
+
+
 class BatchReader:
     """Takes batches apart.  Remembers metadata: most messages have the same as others."""
 
@@ -205,26 +208,36 @@ class BatchReader:
         self._known: dict[bytes, SingleMetadata] = {}
         self.met_compacted = False  # some message was removed by compaction
 
-    def split(self, body: bytes, count: int) -> list[tuple[SingleMetadata, bytes]]:
-        """The messages of a batch that is to hold `count`, data copied.  Raises a WireError."""
-        known = self._known
+    def split(self, body: bytes, count: int, start: int = 0) -> list[tuple[SingleMetadata, bytes]]:
+        """The messages of a batch that is to hold `count`, data copied.  Raises a WireError.
+
+        The batch is what `body` holds from `start` on.
+        """
         messages: list[tuple[SingleMetadata, bytes]] = []
-        offset, end = 0, len(body)
-        from_bytes = int.from_bytes
+        offset, end = start, len(body)
+        head, head_bytes, single = b"", 0, _NO_METADATA
         for _ in range(count):
-            first = offset + _SIZE_BYTES
-            last = first + from_bytes(body[offset:first], "big")
-            raw = body[first:last]
-            single = known.get(raw)
-            if single is None:
-                if last > end or first > end:
-                    raise TruncatedError("a batch is cut off")
-                single = self._learn(raw)
-            offset = last + single.payload_size
+            if head and body.startswith(head, offset):  # the same metadata as the one before
+                first = offset + head_bytes
+            else:
+                first, single = self._metadata(body, offset)
+                head, head_bytes = body[offset:first], first - offset
+            offset = first + single.payload_size
             if offset > end:
                 raise TruncatedError("a batch is cut off")
-            messages.append((single, body[last:offset]))
+            messages.append((single, body[first:offset]))
         return messages
+
+    def _metadata(self, body: bytes, offset: int) -> tuple[int, SingleMetadata]:
+        """Where the data of the message at `offset` begin, and what is said about it."""
+        first = offset + _SIZE_BYTES
+        if first > len(body):
+            raise TruncatedError("a batch is cut off")
+        last = first + int.from_bytes(body[offset:first], "big")
+        if last > len(body):
+            raise TruncatedError("a batch is cut off")
+        raw = body[first:last]
+        return last, self._known.get(raw) or self._learn(raw)
 
     def _learn(self, raw: bytes) -> SingleMetadata:
         try:

@@ -62,7 +62,7 @@ class LedgerMetadata:
     password: bytes | None = b""  # likewise
     created_ms: int | None = None  # by the record itself, or else by the metadata store
     keeps_created: bool = False  # the record says it itself
-    custom: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    custom: Mapping[str, bytes] = field(default_factory=dict[str, bytes], hash=False)
     creator_token: int = 0
     format_version: int = 3
 

@@ -14,7 +14,7 @@ from bookie.errors import LedgerError, NoSuchEntryError, ReadUnknownError
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Fragment, Quorums
+from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Fragment, Quorums, fragment_at
 from bookie.ledger.protocol.read import (
     Answered,
     Ask,
@@ -44,6 +44,12 @@ def verdict_of(status: Status | None) -> Verdict:
     return Verdict.ABSENT if status in _NEGATIVE else Verdict.UNKNOWN
 
 
+def _usual_bookie(ledger_id: int, fragments: Sequence[Fragment], first: int) -> BookieId:
+    """Who is asked first: always the same for a fragment, so that its reading ahead is of use."""
+    ensemble = fragment_at(fragments, first).ensemble
+    return ensemble[ledger_id % len(ensemble)]
+
+
 class EntryRun:
     """One run of entries on its way from the bookies."""
 
@@ -62,7 +68,12 @@ class EntryRun:
         self._digester = digester
         self._range = range(first, first + count)
         self._protocol = ReadProtocol(
-            quorums, fragments, first, count, avoid=context.directory.quarantined
+            quorums,
+            fragments,
+            first,
+            count,
+            prefer=(_usual_bookie(ledger_id, fragments, first),),
+            avoid=context.directory.quarantined,
         )
         self._entries: dict[int, Entry] = {}
         self._failed: dict[int, bool] = {}  # entry -> absent; else unknown

@@ -11,10 +11,8 @@ Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this
 """
 
 import argparse
-import gc
 import json
 import os
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -31,6 +29,7 @@ from bookie.server.logs import Log, log_to_stderr
 from bookie.server.metrics import registry_of
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index
+from wire import process
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataError
 from wire.metadata.zookeeper import open_zookeeper
@@ -38,7 +37,6 @@ from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
-_YOUNG_OBJECTS = 50_000  # between two collections; little in a bookie is ever in a cycle
 
 
 def main() -> int:
@@ -50,7 +48,7 @@ def main() -> int:
     except ConfigError as error:
         print(f"bookie: {error}", file=sys.stderr)  # noqa: T201  there is no log yet
         return _BAD_CONFIG
-    _raise_file_limit()
+    process.prepare()
     log = log_to_stderr()
     try:
         trio.run(_run, config, log)
@@ -87,9 +85,7 @@ async def _run(config: BookieConfig, log: Log) -> None:
         running: RunningBookie = await nursery.start(bookie)
         app = create_app(registry_of(running.sources()), running.why_unhealthy)
         http_port: int = await nursery.start(serve_http, app, config.host, config.http_port)
-        gc.collect()
-        gc.freeze()  # What is here now stays; it need not be looked at again.
-        gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
+        process.settle()
         _say_ready(running, http_port)
 
 
@@ -130,11 +126,6 @@ def _absolute(config: BookieConfig) -> BookieConfig:
     """Directories are part of the cookie: they must not depend on where we are started."""
     directories = tuple(str(Path(directory).absolute()) for directory in config.directories)
     return msgspec.structs.replace(config, directories=directories)
-
-
-def _raise_file_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -19,7 +19,7 @@ Errors are `OSError`s.  A lock that somebody else holds is a `DirectoryInUseErro
 Appenders write past the page cache (O_DIRECT) where the file system lets them: a fifth of the
 processor time, at a megabyte a write.  They gather in an aligned buffer, and write the last, partly
 filled block of a file again with the next bytes; the file ends in zeros then, up to a multiple of
-4096.  Readers use the page cache: what one consumer has read, the next ones find there.
+4096.  Long reads go past it, too; short ones use it.
 """
 
 import errno
@@ -35,11 +35,13 @@ from typing import Protocol, Self, TypeVar
 import outcome
 import trio
 
+from bookie.storage.file_reader import READ_BUFFER_BYTES, FileReader
 from bookie.storage.growing import Buffer, GrowingFile, write_fully
+from wire.arena import ArenaPool
 
 T = TypeVar("T")
 
-_AHEAD_BYTES = 512 << 10
+_BUFFERS_BYTES_MAX = 64 << 20
 
 
 class DirectoryInUseError(Exception):
@@ -118,6 +120,7 @@ class FileDisk:
 
     def __init__(self, *, threads_max: int = 16) -> None:
         self._threads = trio.CapacityLimiter(threads_max)
+        self._buffers = ArenaPool(arena_bytes=READ_BUFFER_BYTES, total_bytes_max=_BUFFERS_BYTES_MAX)
 
     async def make_directory(self, path: str) -> None:
         await self._in_thread(lambda: _make_directory(Path(path)))
@@ -152,45 +155,13 @@ class FileDisk:
         return await self._in_thread(free)
 
     async def open_reader(self, path: str) -> Reader:
-        return await self._in_thread(lambda: FileReader(path, self._threads))
+        return await self._in_thread(lambda: FileReader(path, self._threads, self._buffers))
 
     def open_appender(self) -> Appender:
         return FileAppender()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._threads)
-
-
-class FileReader:
-    """Reads in threads."""
-
-    def __init__(self, path: str, threads: trio.CapacityLimiter) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._threads = threads
-        self._reading = 0
-        self._closed = False
-
-    async def read(self, offset: int, size: int) -> Buffer:
-        if self._closed:
-            raise OSError(errno.EBADF, "the reader is closed")
-        self._reading += 1
-        try:
-            return await trio.to_thread.run_sync(
-                _read_ahead, self._descriptor, offset, size, limiter=self._threads
-            )
-        finally:
-            self._reading -= 1
-            self._close_when_idle()
-
-    def close(self) -> None:
-        self._closed = True
-        self._close_when_idle()
-
-    def _close_when_idle(self) -> None:
-        """Never close under a thread that reads: the number may belong to another file then."""
-        if self._closed and not self._reading and self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class FileAppender:
@@ -288,25 +259,6 @@ class _FileLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def _read_ahead(descriptor: int, offset: int, size: int) -> bytes:
-    data = _read_fully(descriptor, offset, size)
-    if size >= _AHEAD_BYTES:  # whoever reads so much reads on
-        os.posix_fadvise(descriptor, offset + size, size, os.POSIX_FADV_WILLNEED)
-    return data
-
-
-def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
-    data = os.pread(descriptor, size, offset)
-    if len(data) == size or not data:
-        return data
-    parts = [data]
-    got = len(data)
-    while got < size and (data := os.pread(descriptor, size - got, offset + got)):
-        parts.append(data)
-        got += len(data)
-    return b"".join(parts)
 
 
 def _replace_file(path: str, content: bytes) -> None:

@@ -104,7 +104,10 @@ class Segments:
 
     def _wanted(self, position: int, size: int) -> int:
         limits = self._limits
-        reads_on = self._windows.ends_near(position, limits.window_bytes)
+        near = limits.window_bytes
+        reads_on = self._windows.ends_near(position, near) or any(
+            0 <= position - loading.end <= near for loading in self._loading
+        )
         return max(size, limits.window_bytes if reads_on else limits.first_bytes)
 
     def _first_of(self, position: int) -> int:

@@ -189,6 +189,9 @@ class Client(_Closing):
     def offsets(self, topic: str) -> OffsetRange:
         return self._portal.call(self._client.offsets, topic)
 
+    def offset_ranges(self, topic: str) -> list[OffsetRange]:
+        return self._portal.call(self._client.offset_ranges, topic)
+
     def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
         """Options: those of `clients.python.client.Client.create_producer`."""
         made = self._portal.call(lambda: self._client.create_producer(topic, **options))

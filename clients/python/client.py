@@ -105,13 +105,17 @@ class Client:
 
     async def last_message_id(self, topic: str) -> MessageId:
         """The last message of a topic without partitions, or of one partition; (-1, -1): none."""
-        async with await self.create_reader(topic, start="latest") as reader:
+        async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
             return (await reader.last_message_ids())[0]
 
     async def offsets(self, topic: str) -> OffsetRange:
         """Which offsets a topic without partitions, or one partition, holds now."""
-        async with await self.create_reader(topic, start="latest") as reader:
-            return (await reader.offset_ranges())[0]
+        return (await self.offset_ranges(topic))[0]
+
+    async def offset_ranges(self, topic: str) -> list[OffsetRange]:
+        """The same of each partition, in order.  No message is transferred."""
+        async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
+            return await reader.offset_ranges()
 
     # -- producers, consumers, readers
 
@@ -236,7 +240,15 @@ class Client:
         receiver_queue_size: int = _CONSUMER.receiver_queue_size,
     ) -> Reader:
         """A reader that starts *at* a place: `earliest`, `latest`, an offset, an id, a time."""
-        where = parse_start(start)
+        return await self._open_reader(
+            topic, parse_start(start), name, queue_size=max(1, receiver_queue_size)
+        )
+
+    # -- its inside
+
+    async def _open_reader(
+        self, topic: str, where: Start, name: str | None, *, queue_size: int
+    ) -> Reader:
         name = name or f"reader-{self._rng.getrandbits(40):010x}"
         settings = ConsumerSettings(
             name,
@@ -244,7 +256,7 @@ class Client:
             durable=False,
             start=where,
             consumer_name=name,
-            queue_size=receiver_queue_size,
+            queue_size=queue_size,
             limits=ConsumerLimits(),
             ack_receipts=False,
         )
@@ -266,8 +278,6 @@ class Client:
             await reader.seek(where)
         return reader
 
-    # -- its inside
-
     async def _topics_of(self, name: TopicName) -> list[TopicName]:
         """The topics that make up a topic: itself, or its partitions."""
         if name.partition >= 0:
@@ -282,7 +292,8 @@ class Client:
         shares: int,
         topics: list[TopicName],
     ) -> list[TopicConsumer]:
-        share = replace(settings, queue_size=max(1, settings.queue_size // shares))
+        size = settings.queue_size
+        share = replace(settings, queue_size=max(1, size // shares) if size else 0)
         ends: list[TopicConsumer] = []
         for topic in topics:
             end = TopicConsumer(

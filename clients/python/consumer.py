@@ -20,7 +20,7 @@ from typing import Self, TypeAlias
 import trio
 
 from clients.python.errors import CorruptMessageError, EndOfTopicError
-from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from clients.python.positions import Start, parse_start
 from clients.python.topic_consumer import (
     ConsumerSettings,
@@ -282,21 +282,26 @@ class Consumer(MessageSource):
 
     def ack_nowait(self, messages: Ackable | Iterable[Ackable]) -> list[TopicConsumer]:
         """As `ack`, without waiting for a receipt."""
-        if isinstance(messages, Message | MessageId):
+        if isinstance(messages, (Message, MessageId)):
             messages = (messages,)
         told: list[TopicConsumer] = []
+        entry: Entry | None = None  # of a run of messages, from `first` to `last`
+        first = last = 0
         for each in messages:
             if isinstance(each, Message):
-                entry = each.entry
-                end = entry.source
-                assert isinstance(end, TopicConsumer)
-                if entry.generation == end.generation:
-                    end.ack((entry.ledger_id, entry.entry_id), each.batch_index)
+                index = each.index
+                if each.entry is entry and index == last + 1:
+                    last = index
+                    continue
+                if entry is not None:
+                    _ack_run(entry, first, last, told)
+                entry, first, last = each.entry, index, index
             else:
                 end = self._end_of(each.partition)
                 end.ack((each.ledger_id, each.entry_id), each.batch_index)
-            if end not in told:
-                told.append(end)
+                _note(end, told)
+        if entry is not None:
+            _ack_run(entry, first, last, told)
         return told
 
     async def ack_cumulative(self, message: Ackable) -> None:
@@ -342,3 +347,17 @@ class Consumer(MessageSource):
         for end in self._ends:
             await end.unsubscribe()
         self.abandon()
+
+
+def _ack_run(entry: Entry, first: int, last: int, told: list[TopicConsumer]) -> None:
+    """The application is done with these messages of an entry."""
+    end = entry.source
+    assert isinstance(end, TopicConsumer)
+    if entry.generation == end.generation:
+        end.ack_run((entry.ledger_id, entry.entry_id), first, last, is_batch=entry.is_batch)
+    _note(end, told)
+
+
+def _note(end: TopicConsumer, told: list[TopicConsumer]) -> None:
+    if end not in told:
+        told.append(end)

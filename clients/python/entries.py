@@ -66,18 +66,22 @@ class EntryReader:
             self._source,
             generation,
         )
-        messages = self._messages(entry, metadata, bytes(_decompressed(metadata, body)), count)
+        whole, start = payload, len(payload) - len(body)
+        if metadata.compression != pb.NONE and metadata.uncompressed_size:
+            whole, start = _decompressed(metadata, body), 0
+        messages = self._messages(entry, metadata, whole, start, count)
         return Unpacked(entry, messages, permits_of(delivery, count))
 
     def _messages(
-        self, entry: Entry, metadata: pb.MessageMetadata, body: bytes, count: int
+        self, entry: Entry, metadata: pb.MessageMetadata, whole: bytes, start: int, count: int
     ) -> list[Message]:
+        """The messages in `whole`, from `start` on."""
         if entry.is_batch:
-            found = self._batches.split(body, count)
+            found = self._batches.split(whole, count, start)
             return [
                 Message(data, entry, index, single) for index, (single, data) in enumerate(found)
             ]
-        return [Message(body, entry, 0, _single_of(metadata, len(body)))]
+        return [Message(whole[start:], entry, 0, _single_of(metadata, len(whole) - start))]
 
 
 def permits_of(delivery: Delivery, count: int) -> int:
@@ -87,11 +91,9 @@ def permits_of(delivery: Delivery, count: int) -> int:
     return (delivery.ack_set & ((1 << count) - 1)).bit_count()
 
 
-def _decompressed(metadata: pb.MessageMetadata, body: memoryview) -> memoryview:
-    if metadata.compression == pb.NONE or not metadata.uncompressed_size:
-        return body
+def _decompressed(metadata: pb.MessageMetadata, body: memoryview) -> bytes:
     kind, size = int(metadata.compression), metadata.uncompressed_size
-    return memoryview(decompress(kind, body, size, _DECOMPRESSED_MAX))
+    return bytes(decompress(kind, body, size, _DECOMPRESSED_MAX))
 
 
 def _single_of(metadata: pb.MessageMetadata, size: int) -> SingleMetadata:

@@ -73,6 +73,11 @@ class Producer:
         """Bytes of messages in entries that are not resolved."""
         return self._budget.used
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `send_nowait` may be called; if not, `await wait_room()` first."""
+        return self._budget.used < self._budget.bytes_max
+
     async def grow(self, partitions: int) -> None:
         """The topic has so many partitions now: send to the new ones, too."""
         known = len(self._lanes)

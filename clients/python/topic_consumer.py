@@ -223,6 +223,14 @@ class TopicConsumer(Link):
         self._acks.tracker.ack(key, batch_index)
         self._acks.changed()
 
+    def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
+        """The same for several messages of one entry."""
+        if is_batch:
+            self._acks.tracker.skip(key, ((1 << (last - first + 1)) - 1) << first)
+        else:
+            self._acks.tracker.ack(key, -1)
+        self._acks.changed()
+
     def ack_cumulative(self, key: tuple[int, int], batch_index: int) -> None:
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
@@ -409,7 +417,8 @@ class TopicConsumer(Link):
         if self._settings.durable:
             self._nacks.forget()  # What they asked for comes anyhow.
         self._acks.attached(connection)
-        self._flow(self._permits.restart())
+        if permits := self._permits.restart():
+            self._flow(permits)
         self._inbox.wake()
 
     def _unregister(self, connection: BrokerConnection) -> None:

@@ -128,6 +128,8 @@ InquirySnapshot: TypeAlias = tuple[
     tuple[BookieId, ...], tuple[BookieId, ...], tuple[BookieId, ...], int
 ]
 
+Snapshot: TypeAlias = tuple[tuple[int, InquirySnapshot], ...]
+
 
 def asking_order(
     quorums: Quorums,
@@ -221,3 +223,17 @@ class ReadProtocol:
         bookie = inquiry.next()
         if bookie is not None:
             self._effects.append(Ask(bookie, entry_id, 1))
+
+    # -- for searches
+
+    def snapshot(self) -> Snapshot:
+        """All of the state between two steps."""
+        return tuple((e, inquiry.snapshot()) for e, inquiry in sorted(self._open.items()))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._open = {entry_id: Inquiry.restored(inquiry) for entry_id, inquiry in snapshot}
+        self._effects.clear()
+
+    def canonical(self) -> Snapshot:
+        """The same for states that nobody can tell apart."""
+        return self.snapshot()

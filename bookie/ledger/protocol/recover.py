@@ -27,7 +27,7 @@ Bookies that have answered the fencing request are asked first: a dead one delay
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
@@ -402,8 +402,11 @@ class RecoverProtocol:
         self._effects.clear()
 
     def canonical(self) -> Snapshot:
-        """The same for states that nobody can tell apart."""
-        return self.snapshot()
+        """The same for states that nobody can tell apart; it can be restored, too."""
+        if self.phase is Phase.FENCING:
+            return self.snapshot()
+        # Who was silent, and what LAC was found, matters only until reading begins.
+        return replace(self.snapshot(), silent=(), found_lac=NO_ENTRY)
 
 
 def _names(bookies: Collection[BookieId]) -> str:

@@ -113,6 +113,9 @@ class Gone:
 Effect: TypeAlias = Write | Read | Settled | NotAllowed | NotDone | Gone
 
 
+Snapshot: TypeAlias = tuple[Write | None, bool]
+
+
 class UpdateProtocol:
     """Call `start` with what was read last, then `step` with what came of each effect."""
 
@@ -153,6 +156,19 @@ class UpdateProtocol:
             case _:
                 self._wanted = Write(ruling, version)
                 return self._wanted
+
+    # -- for searches
+
+    def snapshot(self) -> Snapshot:
+        """All of the state between two steps, but for what is wanted: that is the caller's."""
+        return self._wanted, self._doubtful
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._wanted, self._doubtful = snapshot
+
+    def canonical(self) -> Snapshot:
+        """The same for states that nobody can tell apart."""
+        return self.snapshot()
 
 
 # -- What is wanted

@@ -230,7 +230,7 @@ class WriteProtocol:
                     self._withdraw("stopped by its owner")
                 case _:
                     assert_never(event)
-        assert len(self._acks) == self.last_add_pushed - self.lac
+            assert len(self._acks) == self.last_add_pushed - self.lac
         effects, self._effects = self._effects, []
         return effects
 
@@ -381,7 +381,7 @@ class WriteProtocol:
         self._effects.clear()
 
     def canonical(self) -> Snapshot:
-        """The same for states that nobody can tell apart."""
+        """The same for states that nobody can tell apart; it can be restored, too."""
         if self.state is State.WITHDRAWN:
             return (self.state, self.ensemble, (), self.lac, self.last_add_pushed, (), False, False)
         return self.snapshot()

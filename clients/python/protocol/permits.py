@@ -4,7 +4,8 @@ A grant keeps `target` messages on their way or waiting here; it is renewed when
 been taken.  `target` is what the consumer asked for, or less if messages are large: then as many as
 fit into `bytes_max`, by the mean size of those that came last.  Until a size is known it is small.
 
-An entry is delivered whole, so more messages than permitted may come, by one batch.
+An entry is delivered whole, so more messages than permitted may come, by one batch.  A consumer of
+size 0 permits nothing: it asks questions, and gets no message.
 """
 
 _CAUTIOUS = 64  # messages, before their size is known
@@ -17,7 +18,7 @@ class Permits:
     __slots__ = ("_bytes_max", "_mean", "_outstanding", "_size")
 
     def __init__(self, size: int, bytes_max: int) -> None:
-        assert size > 0
+        assert size >= 0
         self._size = size
         self._bytes_max = bytes_max
         self._mean = 0.0
@@ -27,7 +28,7 @@ class Permits:
     def target(self) -> int:
         if not self._mean:
             return min(self._size, _CAUTIOUS)
-        return max(1, min(self._size, int(self._bytes_max / self._mean)))
+        return min(self._size, max(1, int(self._bytes_max / self._mean)))
 
     def restart(self) -> int:
         """Subscribed anew: nothing is permitted yet.  What to grant."""
