@@ -1,9 +1,16 @@
-"""Reads entries of one log: from the cache, from its own ledgers, or from those that are closed."""
+"""Reads entries of one log: from the cache, from its own ledgers, or from those that are closed.
 
+Who reads on finds what comes next in the cache: while entries are on their way to their consumer,
+the ones behind them are on their way here.
+"""
+
+from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
+from bookie.errors import LedgerError
 from bookie.ledger.reader import LedgerReader
 from bookie.ledger.writer import LedgerWriter
 from managed_ledger.context import LogContext
@@ -13,6 +20,8 @@ from managed_ledger.position import Position
 _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
+_STREAMS_MAX = 256
+_AHEAD_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,8 @@ class LogReader:
         self._writers = writers
         self._readers: dict[int, LedgerReader] = {}
         self._tailing_until_s = 0.0
+        self._ends: OrderedDict[Position, None] = OrderedDict()  # behind what was read lately
+        self._under_way: dict[Position, trio.Event] = {}  # reading ahead from there
 
     @property
     def tailing(self) -> bool:
@@ -56,23 +67,59 @@ class LogReader:
         if at > end or max_entries < 1:
             await trio.lowlevel.checkpoint()
             return []
+        if (arrival := self._under_way.get(at)) is not None:
+            await arrival.wait()
         found = self._cached(at, end, max_entries, max_bytes)
         if found:
             await trio.lowlevel.checkpoint()
-            return found
+        else:
+            found = await self._fetch(at, end, max_entries, max_bytes)
+            if shared:
+                for entry in found:
+                    self._context.cache.put(entry.position, bytes(entry.data))
+        self._go_ahead(at, self._ledgers.next_position(found[-1].position), end)
+        return found
+
+    def forget(self, ledger_id: int) -> None:
+        self._readers.pop(ledger_id, None)
+
+    async def _fetch(
+        self, at: Position, end: Position, max_entries: int, max_bytes: int
+    ) -> list[LogEntry]:
         row = self._ledgers.row(at.ledger_id)
         last = row.entries - 1 if row is not None else end.entry_id
         last = min(last, at.entry_id + max_entries - 1)
         source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id)
         entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
-        found = [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
-        if shared:
-            for entry in found:
-                self._context.cache.put(entry.position, bytes(entry.data))
-        return found
+        return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 
-    def forget(self, ledger_id: int) -> None:
-        self._readers.pop(ledger_id, None)
+    # -- ahead of demand
+
+    def _go_ahead(self, at: Position, behind: Position, end: Position) -> None:
+        """Somebody has read from `at`; if they have read what is before that, they read on."""
+        reads_on = at in self._ends
+        self._ends.pop(at, None)
+        self._ends[behind] = None
+        while len(self._ends) > _STREAMS_MAX:
+            self._ends.popitem(last=False)
+        if not reads_on or behind > end or behind in self._under_way:
+            return
+        if self._context.cache.has_room_ahead(behind, _AHEAD_BYTES, trio.current_time()):
+            self._under_way[behind] = trio.Event()
+            self._context.nursery.start_soon(self._read_ahead, behind, end)
+
+    async def _read_ahead(self, at: Position, end: Position) -> None:
+        try:
+            # Who wants to have it reads it again, and is told what is wrong.
+            with suppress(LedgerError):
+                found = await self._fetch(at, end, end.entry_id + 1, _AHEAD_BYTES)
+                now_s = trio.current_time()
+                for entry in found:
+                    self._context.cache.put_ahead(entry.position, bytes(entry.data), now_s)
+        finally:
+            self._under_way.pop(at).set()
+
+    # -- where entries come from
 
     def _cached(
         self, at: Position, end: Position, max_entries: int, max_bytes: int

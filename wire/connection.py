@@ -125,6 +125,7 @@ class FrameConnection:
             await self._wait_readable()
 
     async def _wait_readable(self) -> None:
+        self._flusher.flush()
         begun = self._written > self._read
         if not begun:
             self._arenas.lend(self, self._give_back)
@@ -132,13 +133,18 @@ class FrameConnection:
             self._owes_since = trio.current_time()
         self._waits = True
         try:
-            # Whatever trickles in, the whole frame has to come in that time.
-            deadline = self._owes_since + self._frame_timeout_s if begun else inf
-            with trio.CancelScope(deadline=deadline) as scope:
+            if begun:
+                await self._wait_for_the_rest()
+            else:
                 await self._stream.wait_readable()
         finally:
             self._waits = False
             self._arenas.keep(self)
+
+    async def _wait_for_the_rest(self) -> None:
+        """Whatever trickles in, the whole frame has to come in that time."""
+        with trio.CancelScope(deadline=self._owes_since + self._frame_timeout_s) as scope:
+            await self._stream.wait_readable()
         if scope.cancelled_caught:
             raise ConnectionLostError("a frame was begun and not finished in time")
 

@@ -17,6 +17,7 @@ proves as little.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, TypeVarTuple
 
 import trio
@@ -117,6 +118,8 @@ class Session:
         self.answered_bytes = 0  # of the adds to which they belong
         self.calls = 0
         self.polls = 0
+        self.waits_since = inf  # for the next frame
+        self.patience_s = self.limits.first_frame_timeout_s
         self._reading = trio.Semaphore(self.limits.connection_reads_max)
         self._nursery = nursery
         self._room: trio.Event | None = None

@@ -42,6 +42,7 @@ from wire.transport import Listener, Stream
 
 Protocol: TypeAlias = V2 | V3
 
+_IDLE_CHECKS = 5  # in the shortest time that may pass in silence
 _ARENA_CHECK_S = 0.25
 _ARENA_PATIENCE_S = 0.5
 
@@ -103,6 +104,7 @@ class BookieServer:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_arenas_free)
+                nursery.start_soon(self._cut_idle)
                 while True:
                     self._admit(await listener.accept(), nursery)
                     await trio.lowlevel.checkpoint()  # A flood must not keep others from running.
@@ -132,6 +134,17 @@ class BookieServer:
             for session in list(self._sessions):
                 if session.connection.owes_since < late:
                     self.cut(session, "has begun a frame, and memory is short")
+
+    async def _cut_idle(self) -> None:
+        """Who sends nothing for too long has gone, or wants nothing; checked now and then."""
+        limits = self.limits
+        interval_s = min(limits.first_frame_timeout_s, limits.idle_timeout_s) / _IDLE_CHECKS
+        while True:
+            await trio.sleep(interval_s)
+            now = trio.current_time()
+            for session in list(self._sessions):
+                if now - session.waits_since > session.patience_s:
+                    self.cut(session, f"nothing received for {session.patience_s:g} s")
 
     # -- one connection
 
@@ -175,32 +188,28 @@ class BookieServer:
         self._gate.warning("connection cut", peer=session.connection.peer, why=why)
 
     async def _converse(self, session: Session) -> None:
-        limits, connection = self.limits, session.connection
+        connection = session.connection
         protocol: Protocol | None = None
-        timeout_s = limits.first_frame_timeout_s
-        with trio.CancelScope() as idle:
-            while True:
-                idle.deadline = trio.current_time() + timeout_s
-                received = await connection.receive()
-                idle.deadline = inf
-                if not received:
-                    return
-                if protocol is None:
-                    self._newcomers.pop(session, None)
-                    protocol = V3(session) if is_v3(received[0]) else V2(session)
-                    timeout_s = limits.idle_timeout_s
-                # Looking and handling are one step, so that all connections together pass a bound
-                # by one batch at most.
-                frames = iter(received)
-                del received  # A view that is kept longer than needed keeps its arena.
-                done = False
-                while not done:
-                    if not session.has_room():
-                        await session.wait_room()
-                    done = protocol.handle(frames)
-                    self.flush()
-        if idle.cancelled_caught:
-            self.cut(session, f"nothing received for {timeout_s:g} s")
+        while True:
+            session.waits_since = trio.current_time()
+            received = await connection.receive()
+            session.waits_since = inf
+            if not received:
+                return
+            if protocol is None:
+                self._newcomers.pop(session, None)
+                protocol = V3(session) if is_v3(received[0]) else V2(session)
+                session.patience_s = self.limits.idle_timeout_s
+            # Looking and handling are one step, so that all connections together pass a bound
+            # by one batch at most.
+            frames = iter(received)
+            del received  # A view that is kept longer than needed keeps its arena.
+            done = False
+            while not done:
+                if not session.has_room():
+                    await session.wait_room()
+                done = protocol.handle(frames)
+                self.flush()
 
     # -- what sessions need
 
@@ -224,12 +233,15 @@ class BookieServer:
 
     def _committed(self) -> None:
         self.flush()
+        self._flusher.flush()
 
     async def drain(self) -> None:
         """For the flusher; there is never anything left to do."""
 
     def cut(self, session: Session, why: str) -> None:
         self._complain(session, why)
+        self._sessions.pop(session, None)
+        self._newcomers.pop(session, None)
         session.close(why)
 
     def relieve(self) -> None:

@@ -30,6 +30,7 @@ from wire.transport import Buffer
 
 _ADD = Struct(">I20sqq")
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
+_RUN_MAX = 8  # entries
 _BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
 
 CODES: list[int] = [
@@ -66,6 +67,7 @@ class V2:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._store = session.store
+        self._run: list[Read] = []  # of the next entries of one ledger, to be read by one task
 
     def handle(self, frames: Iterator[memoryview]) -> bool:
         """Handle frames until none is left, or return False when the next one has to wait."""
@@ -92,6 +94,7 @@ class V2:
                 )
         finally:
             session.accepted(accepted)
+            self._start_run()
         return True
 
     def _handle_other(self, frame: memoryview) -> None:
@@ -101,8 +104,10 @@ class V2:
             case Add():
                 self._add(request)
             case Read():
-                if not self._try_read(request):
-                    session.start(self._read, request)
+                if request.master_key is not None:
+                    session.start(self._fencing_read, request)
+                elif not self._try_read(request):
+                    self._read_soon(request)
             case BatchRead():
                 session.start(self._batch_read, request)
             case Auth():
@@ -133,7 +138,7 @@ class V2:
 
     def _try_read(self, read: Read) -> bool:
         """Answer at once what needs no waiting."""
-        if read.master_key is not None or not self._session.takes_answers():
+        if not self._session.takes_answers():
             return False
         try:
             entry = self._store.try_read(read.ledger_id, read.entry_id)
@@ -145,11 +150,39 @@ class V2:
         self._send_entry(read, Status.OK, entry)
         return True
 
+    def _read_soon(self, read: Read) -> None:
+        """Whoever reads an entry mostly asks for the next ones, too: one task reads them all."""
+        run = self._run
+        if run and (
+            read.ledger_id != run[-1].ledger_id
+            or read.entry_id != run[-1].entry_id + 1
+            or len(run) == _RUN_MAX
+        ):
+            self._start_run()
+        self._run.append(read)
+
+    def _start_run(self) -> None:
+        run, self._run = self._run, []
+        if run:
+            self._session.start(self._read_run, run)
+
+    async def _read_run(self, run: list[Read]) -> None:
+        for read in run:
+            if not self._try_read(read):
+                await self._read(read)
+
+    async def _fencing_read(self, read: Read) -> None:
+        assert read.master_key is not None
+        try:
+            # What is found is found behind the fence: a "no" stays true for ever.
+            await self._store.fence(read.ledger_id, read.master_key)
+        except StoreError as error:
+            self._send_entry(read, CODES[error.status])
+        else:
+            await self._read(read)
+
     async def _read(self, read: Read) -> None:
         try:
-            # What a fencing read finds is found behind the fence: a "no" stays true for ever.
-            if read.master_key is not None:
-                await self._store.fence(read.ledger_id, read.master_key)
             async with self._session.reading():
                 entry = await self._store.read(read.ledger_id, read.entry_id)
                 self._send_entry(read, Status.OK, entry)

@@ -8,18 +8,25 @@ time at a megabyte a write:
 
 Bytes that were on the disk are written over with themselves then; the zeros behind them are the
 end of the file until more comes.
+
+Where a file grows, a sync has to wait for the journal of the file system as well, and all files of
+it wait for each other there: 0.7 ms against 0.3 ms with three that write 4 KB.  So small appends
+go to where zeros were written before, some megabytes at a time; `close` cuts off what is left.
 """
 
 import errno
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 BLOCK_BYTES = 4096
 _STAGE_BYTES = 1 << 20
+_SMALL_BYTES = 64 << 10
+_ZEROS_BYTES = 4 << 20
 _IOV_MAX = 1024  # buffers that one system call takes (Linux)
 
 
@@ -29,6 +36,7 @@ class GrowingFile:
     def __init__(self, path: str) -> None:
         self._descriptor, direct = _create(path)
         self._offset = 0
+        self._size = 0  # of the file, with the zeros at its end
         self._stage = memoryview(mmap.mmap(-1, _STAGE_BYTES)) if direct else None
         self._staged = 0  # bytes of the last, partly filled block; they are at the front of it
 
@@ -64,15 +72,28 @@ class GrowingFile:
                     at = 0
         end = -(-at // BLOCK_BYTES) * BLOCK_BYTES
         stage[at:end] = bytes(end - at)
+        if end <= _SMALL_BYTES and self._offset + end > self._size and self._offset:
+            self._write_zeros(self._offset + end)
         write_fully(self._descriptor, (stage[:end],), self._offset, 0 if pieces else os.RWF_DSYNC)
         if pieces:
             os.fdatasync(self._descriptor)
+        self._size = max(self._size, self._offset + end)
         self._staged = at % BLOCK_BYTES
         whole = at - self._staged
         stage[: self._staged] = bytes(stage[whole:at])
         self._offset += whole
 
+    def _write_zeros(self, offset: int) -> None:
+        """Room for small appends; they do without if there is none."""
+        zeros = memoryview(mmap.mmap(-1, _ZEROS_BYTES))
+        with suppress(OSError):
+            self._size = offset + write_fully(self._descriptor, (zeros,), offset, 0)
+
     def close(self) -> None:
+        with suppress(OSError):
+            if self._stage is not None:
+                filled = BLOCK_BYTES if self._staged else 0
+                os.ftruncate(self._descriptor, self._offset + filled)
         os.close(self._descriptor)
 
 

@@ -68,10 +68,9 @@ class SendReceipt:
     def of(cls, command: pb.CommandSendReceipt) -> Self:
         if not command.IsInitialized():
             raise MalformedError("SEND_RECEIPT without its ids")
-        message_id = command.message_id
-        ledger_id, entry_id = -1, -1
+        ledger_id, entry_id = _ABSENT, _ABSENT
         if command.HasField("message_id"):
-            ledger_id, entry_id = message_id.ledgerId, message_id.entryId
+            ledger_id, entry_id = command.message_id.ledgerId, command.message_id.entryId
         return cls(
             command.producer_id,
             command.sequence_id,
