@@ -13,15 +13,17 @@ import trio
 from bookie.errors import LedgerError
 from bookie.ledger.reader import LedgerReader
 from bookie.ledger.writer import LedgerWriter
+from managed_ledger.ack_set import ENTRIES_MAX
 from managed_ledger.context import LogContext
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
+from wire.metadata.store import MetadataError
 
 _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
 _STREAMS_MAX = 256
-_AHEAD_BYTES = 2 << 20
+_AHEAD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +60,25 @@ class LogReader:
     async def read(
         self, at: Position, end: Position, *, max_entries: int, max_bytes: int, shared: bool
     ) -> list[LogEntry]:
-        """A run of entries, the first one at `at`, none behind `end`.  Raises LedgerError.
+        """A run of entries, the first one at `at`, none behind `end`.
+
+        LedgerError, or MetadataError if it is not known where they lie.
 
         `shared`: others are going to read the same.
         """
         if at.ledger_id == end.ledger_id and at.entry_id >= end.entry_id - _TAILING_ENTRIES:
             self.expect()
+        if (arrival := self._under_way.get(at)) is not None:
+            await arrival.wait()
+            at = self._ledgers.entry_at(at)  # It may have been trimmed meanwhile.
         if at > end or max_entries < 1:
             await trio.lowlevel.checkpoint()
             return []
-        if (arrival := self._under_way.get(at)) is not None:
-            await arrival.wait()
         found = self._cached(at, end, max_entries, max_bytes)
         if found:
             await trio.lowlevel.checkpoint()
         else:
-            found = await self._fetch(at, end, max_entries, max_bytes)
+            found = await self._fetch(at, end, at.entry_id + max_entries - 1, max_bytes)
             if shared:
                 for entry in found:
                     self._context.cache.put(entry.position, bytes(entry.data))
@@ -84,12 +89,12 @@ class LogReader:
         self._readers.pop(ledger_id, None)
 
     async def _fetch(
-        self, at: Position, end: Position, max_entries: int, max_bytes: int
+        self, at: Position, end: Position, last: int, max_bytes: int
     ) -> list[LogEntry]:
+        """Of one ledger, up to the entry `last` at most."""
         row = self._ledgers.row(at.ledger_id)
-        last = row.entries - 1 if row is not None else end.entry_id
-        last = min(last, at.entry_id + max_entries - 1)
-        source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id)
+        last = min(last, end.entry_id if row is None else row.entries - 1)
+        source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
         entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
         return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 
@@ -111,8 +116,8 @@ class LogReader:
     async def _read_ahead(self, at: Position, end: Position) -> None:
         try:
             # Who wants to have it reads it again, and is told what is wrong.
-            with suppress(LedgerError):
-                found = await self._fetch(at, end, end.entry_id + 1, _AHEAD_BYTES)
+            with suppress(LedgerError, MetadataError):
+                found = await self._fetch(at, end, ENTRIES_MAX, _AHEAD_BYTES)
                 now_s = trio.current_time()
                 for entry in found:
                     self._context.cache.put_ahead(entry.position, bytes(entry.data), now_s)
@@ -135,10 +140,14 @@ class LogReader:
             at = self._ledgers.next_position(at)
         return found
 
-    async def _reader(self, ledger_id: int) -> LedgerReader:
+    async def _reader(self, ledger_id: int, last: int) -> LedgerReader:
+        """A reader that knows of the entry `last`, which is confirmed."""
         reader = self._readers.get(ledger_id)
         if reader is None:
             reader = await self._context.client.open(ledger_id, recover=False)
+            if reader.last_add_confirmed < last:  # What we were told of the ledger is old.
+                await self._context.store.sync("/")
+                await reader.refresh()
             if len(self._readers) >= _READERS_MAX:
                 del self._readers[next(iter(self._readers))]
             self._readers[ledger_id] = reader

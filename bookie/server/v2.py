@@ -30,7 +30,7 @@ from wire.transport import Buffer
 
 _ADD = Struct(">I20sqq")
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
-_RUN_MAX = 8  # entries
+_RUN_MAX = 16  # entries
 _BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
 
 CODES: list[int] = [

@@ -33,6 +33,7 @@ from wire.topics import TopicName
 Ackable: TypeAlias = Message | MessageId
 OpenEnds: TypeAlias = Callable[[list[TopicName]], Awaitable[list[TopicConsumer]]]
 _TURNS = 64  # messages that are handed out between two checkpoints
+_TURN_ENTRIES = 8  # of a batch, between two turns of the loop
 
 
 class MessageQueue:
@@ -89,6 +90,7 @@ class MessageQueue:
                 return []
             ready = self._ready
         found: list[Message] = []
+        entries = 0
         while True:
             room = count_max - len(found)
             if len(ready) <= room:
@@ -103,6 +105,11 @@ class MessageQueue:
             except CorruptMessageError as error:
                 self._failure = error  # The next call raises it.
                 return found
+            entries += 1
+            if entries % _TURN_ENTRIES == 0:
+                # The permits for what was taken have to leave, or the broker waits for us.  A
+                # cancellation would lose what was found.
+                await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _fill(self, sources: list[TopicConsumer]) -> bool:
         """Wait until a message is ready; False if there will never be one again."""
@@ -147,6 +154,7 @@ class MessageSource:
         self._queue = queue
         self._on_closed = on_closed
         self._closed = False
+        self._gone = False  # its client has forgotten it
 
     @property
     def partitions(self) -> int:
@@ -219,14 +227,19 @@ class MessageSource:
         self._closed = True
         for end in self._ends:
             await end.close()
-        self._on_closed(self)
+        self._go()
 
     def abandon(self) -> None:
-        """End at once."""
+        """End at once.  Idempotent, also after `aclose`."""
         self._closed = True
         for end in self._ends:
             end.abandon()
-        self._on_closed(self)
+        self._go()
+
+    def _go(self) -> None:
+        if not self._gone:
+            self._gone = True
+            self._on_closed(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -53,6 +53,7 @@ class Producer:
         self._only = lanes[0] if len(lanes) == 1 else None
         self._on_closed = on_closed
         self._closed = False
+        self._gone = False  # its client has forgotten it
 
     @property
     def name(self) -> str:
@@ -178,7 +179,7 @@ class Producer:
         finally:
             for lane in self._lanes:
                 await lane.close()
-            self._on_closed(self)
+            self._go()
 
     async def __aenter__(self) -> Self:
         return self
@@ -195,11 +196,16 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """End at once; what has no receipt is in doubt."""
+        """End at once; what has no receipt is in doubt.  Idempotent, also after `aclose`."""
         self._closed = True
         for lane in self._lanes:
             lane.abandon()
-        self._on_closed(self)
+        self._go()
+
+    def _go(self) -> None:
+        if not self._gone:
+            self._gone = True
+            self._on_closed(self)
 
 
 class _Result:
