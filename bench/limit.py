@@ -2,6 +2,7 @@
 
     writing   producer -> relay -> three sinks, each writing a file, O_DIRECT and DSYNC per chunk
     reading   pread -> relay -> sink
+    sync      one small write that is on the disk when it returns
 
 Plain blocking sockets in one process per part, no frames, no checksums, no acknowledgements.  A
 chunk is what a broker would store as one entry.
@@ -69,6 +70,23 @@ def reading_mb_s(chunk_bytes: int, total_bytes: int) -> float:
             _join(children)
         elapsed = time.perf_counter() - started
     return chunks * chunk_bytes / elapsed / 1e6
+
+
+def sync_ms(times: int = 500) -> float:
+    """Milliseconds until 4 KB are on the disk: the median, a millisecond apart."""
+    took: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=_data_dir()) as directory:
+        path = Path(directory) / "file"
+        _zeroed(path)
+        block = memoryview(mmap.mmap(-1, BLOCK))
+        file = os.open(path, os.O_WRONLY | os.O_DIRECT)
+        for i in range(times):
+            started = time.perf_counter()
+            os.pwritev(file, [block], i * BLOCK, os.RWF_DSYNC)
+            took.append(time.perf_counter() - started)
+            time.sleep(0.001)
+        os.close(file)
+    return sorted(took)[times // 2] * 1e3
 
 
 def _data_dir() -> str:
