@@ -69,6 +69,7 @@ class Upkeep:
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
+        self._full_at = replayed.end  # the position at which no room is left; when last looked at
         # `close` needs the log, also when what is around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
 
@@ -80,6 +81,9 @@ class Upkeep:
         for done in group.dones:
             done(StoreStatus.OK)
         self._tell_committed()
+        if self._log.durable >= self._full_at and not self.volume.out_of_space:
+            self.volume.out_of_space = True
+            self._judge()
         behind = self._log.durable - self._contents.checkpoint
         recent = self._places.recent_entries
         if recent >= self._limits.checkpoint_entries or behind >= self._limits.checkpoint_bytes:
@@ -167,7 +171,9 @@ class Upkeep:
             free = await self._disk.free_bytes(self.volume.directory)
         except OSError:
             return  # whoever writes next meets the error
-        self.volume.out_of_space = free < self._limits.free_bytes_min
+        room = free - self._limits.free_bytes_min
+        self.volume.out_of_space = room < 0
+        self._full_at = self._log.durable + max(0, room)
 
     async def close(self) -> None:
         """Take nothing more; leave an end mark and an index that covers everything."""

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from clients.python.client import connect
+from clients.python.errors import BrokerError, Outcome
 from clients.testing.standalone import StandaloneProcess
 from tests.real.traffic import open_traffic
 
@@ -109,6 +110,51 @@ async def test_zookeeper_is_gone_for_a_while(broken: StandaloneProcess, topic: s
         await traffic.finish()
         async with open_traffic(broken.service_url, f"{topic}-after") as after:
             await after.finish()
+
+
+async def test_what_was_acknowledged_with_a_receipt_never_comes_again(
+    broken: StandaloneProcess, topic: str
+) -> None:
+    """Through the death of the owner; what was not acknowledged comes again, all of it."""
+    async with connect(broken.service_url) as client:
+        consumer = await client.subscribe(
+            topic, "s", type="shared", initial_position="earliest", ack_receipts=True
+        )
+        async with await client.create_producer(topic, batch_messages_max=7) as producer:
+            for number in range(500):
+                producer.send_nowait(b"%d" % number)
+            await producer.flush()
+        messages = [await consumer.receive() for _ in range(500)]
+        done = [message for message in messages if int(message.data) % 3]
+        await consumer.ack(done)
+        name = await owner_of(broken, topic)
+        await local(broken, "kill", name)
+        with trio.fail_after(60):
+            again = sorted([int((await consumer.receive()).data) for _ in range(167)])
+        assert again == list(range(0, 500, 3))
+        with trio.move_on_after(1):
+            late = await consumer.receive()
+            raise AssertionError(f"{late.data!r} came again")
+        await local(broken, "start", name)
+
+
+async def test_a_send_that_runs_out_of_time_says_that_it_may_be_stored(
+    broken: StandaloneProcess, topic: str
+) -> None:
+    async with (
+        connect(broken.service_url) as client,
+        await client.create_producer(topic, send_timeout_s=2) as producer,
+    ):
+        await producer.send(b"0")
+        for name in ("bookie-1", "bookie-2"):
+            await local(broken, "kill", name)
+        try:
+            with pytest.raises(BrokerError) as caught:
+                await producer.send(b"1")
+            assert caught.value.outcome is Outcome.UNKNOWN
+        finally:
+            for name in ("bookie-1", "bookie-2"):
+                await local(broken, "start", name)
 
 
 async def test_twenty_takeovers_in_a_row_lose_nothing(

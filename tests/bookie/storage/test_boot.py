@@ -333,11 +333,25 @@ async def test_with_little_room_left_only_what_ends_ledgers_is_taken(
         answers.add(1, 2, recovery=True)
         assert await answers.all() == [READ_ONLY, OK]
         await store.fence(1, key(1))
-        host.platter.free_bytes = 1000
+        host.platter.free_bytes = 1 << 20
         await trio.sleep(2)
         answers.add(2, 0)
         assert await answers.all() == [OK]
         assert told == [False, True]
+
+
+async def test_what_is_written_between_two_looks_at_the_disk_takes_room(host: Host) -> None:
+    host.platter.free_bytes = 3000
+    async with host.store(free_bytes_min=1000, space_check_s=1e6) as store:
+        answers = Answers(store)
+        statuses: list[StoreStatus] = []
+        for entry_id in range(100):
+            answers.add(1, entry_id)
+            statuses += await answers.all()
+        taken = statuses.index(READ_ONLY)
+        assert 0 < taken * len(entry(1, 0)) <= 2000
+        assert set(statuses[taken:]) == {READ_ONLY}
+        assert not store.writable
 
 
 async def test_an_index_that_fails_ends_plain_adds_and_nothing_is_lost(host: Host) -> None:
