@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := wire bookie managed_ledger broker clients daybook
 
-.PHONY: help setup demo test test-real lint bench sim clean java
+.PHONY: help setup demo test lint bench sim storms mutants check-model fuzz clean java
 
 help: ## what there is to make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-8s %s\n' "$$t" "$$d"; done
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done
 
 setup: $(STAMP) java ## the virtual environment, and Java
 
@@ -27,9 +27,6 @@ demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark
 
 test: setup lint ## lint, types and all tests
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real"
-	@$(BIN)/pytest -q -m real tests/wire tests/bookie tests/real/test_official_client.py
-
-test-real: setup ## also the tests that kill and starve real processes, Spark, the README
 	@$(BIN)/pytest -q -m real
 
 lint: $(STAMP) ## ruff, mypy and pyright
@@ -41,8 +38,21 @@ lint: $(STAMP) ## ruff, mypy and pyright
 bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
 
-sim: setup ## the simulated cluster; SEED=n for one run
-	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)
+sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks)
+
+storms: setup ## the protocols alone: SCHEDULES=1000000 schedules
+	@$(BIN)/python -m tests.storms --schedules $(or $(SCHEDULES),100000) --jobs 2 --marks
+
+mutants: setup ## break each rule of the protocols on purpose; something has to notice
+	@$(BIN)/python -m tests.mutants
+
+check-model: setup ## all states of the larger configurations, up to 20 minutes each
+	@$(BIN)/python -m tests.model --all --write
+
+fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,fuzz]'
+	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
 clean: ## forget the virtual environment and what tools left
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -29,6 +29,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from bookie.errors import BookieIdTakenError, LayoutError, MalformedRecordError
+from wire.errors import WireError
 from wire.metadata.store import (
     ANY,
     MetadataError,
@@ -40,6 +41,7 @@ from wire.metadata.store import (
     Watch,
 )
 from wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, CookieFormat
+from wire.protobuf import check_readable
 
 SHORT_ID_MAX = (1 << 31) - 2
 LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
@@ -49,6 +51,7 @@ RPC_PROTOCOL = "bookie-rpc"
 HTTP_PROTOCOL = "http"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:_.\-]+")
+_DIGITS_MAX = 10
 _ID_ATTEMPTS = 5
 _LONG_GENERATIONS_KEPT = 3
 
@@ -187,8 +190,9 @@ class BookieInfo:
         info = BookieServiceInfoFormat()
         try:
             info.ParseFromString(value)
-        except DecodeError as error:
-            raise MalformedRecordError(f"the registration of {bookie_id}") from error
+            check_readable(info)
+        except (DecodeError, WireError) as error:
+            raise MalformedRecordError(f"the registration of {bookie_id}: {error}") from error
         http_port = next((e.port for e in info.endpoints if e.protocol == HTTP_PROTOCOL), None)
         for endpoint in info.endpoints:
             if endpoint.protocol == RPC_PROTOCOL:
@@ -202,9 +206,15 @@ class BookieInfo:
 def parse_address(bookie_id: str) -> tuple[str, int]:
     """Host and port, if the id is made of them."""
     host, _, port = bookie_id.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not host or _number(port) > 65535:
         raise MalformedRecordError(f"{bookie_id!r} does not say where the bookie is")
     return host, int(port)
+
+
+def _number(text: str) -> int:
+    """The number that is written there; one that none can be if it is no number."""
+    plain = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if plain else 1 << 62
 
 
 async def register_bookie(
@@ -335,7 +345,8 @@ class Cookie:
                 raise MalformedRecordError(f"a cookie of version {version[:20]!r}")
             cookie = CookieFormat()
             text_format.Parse(body, cookie)
-        except (UnicodeDecodeError, text_format.ParseError, DecodeError) as error:
+            check_readable(cookie)
+        except (ValueError, text_format.ParseError, DecodeError, WireError) as error:
             raise MalformedRecordError(f"a cookie that does not parse: {error}") from error
         return cls(
             cookie.bookieHost,
@@ -352,7 +363,7 @@ def _join_directories(directories: Sequence[str]) -> str:
 
 def _split_directories(text: str) -> tuple[str, ...]:
     count, *directories = text.split("\t")
-    if not count.isdecimal() or int(count) != len(directories):
+    if _number(count) != len(directories):
         raise MalformedRecordError(f"a list of directories that is none: {text[:200]!r}")
     return tuple(directories)
 

@@ -51,6 +51,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1)] = 7 * 24 * 60
     default_retention_mb: Annotated[int, msgspec.Meta(ge=-1)] = -1
     trim_interval_s: Seconds = 60.0
+    roll_entries: Annotated[int, msgspec.Meta(ge=1, lt=1 << 26)] = 50_000  # of a topic's ledger
+    roll_age_s: Seconds = 4 * 3600.0
+    cursor_roll_records: Positive = 5_000  # then a cursor goes over to a new ledger
     balance_interval_s: Seconds = 60.0  # one bundle at most is moved in this time
 
     auto_create_topics: bool = True

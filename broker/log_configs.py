@@ -81,6 +81,9 @@ class LogConfigs:
         return LogConfig(
             quorums=await self._quorums(policies.persistence),
             retention=retained(policies.retention),
+            roll_entries=self._config.roll_entries,
+            roll_age_s=self._config.roll_age_s,
+            cursor_roll_records=self._config.cursor_roll_records,
         )
 
     async def may_create(self, namespace: str) -> bool:

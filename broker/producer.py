@@ -16,7 +16,7 @@ from broker.protocol.access import ProducerKey
 from broker.topic_log import TopicLog
 from managed_ledger.errors import TerminatedError
 from managed_ledger.position import Position
-from wire.batch import num_messages, parse_metadata, verify_checksum
+from wire.batch import has_broker_metadata, num_messages, parse_metadata, verify_checksum
 from wire.errors import ChecksumError
 from wire.messages.client import Send, encode_send_receipts
 from wire.messages.registry import encode, unsigned
@@ -133,6 +133,8 @@ class Producer:
             verify_checksum(send.payload)
         except ChecksumError as error:
             return pb.ChecksumError, str(error)
+        if has_broker_metadata(send.payload):
+            return pb.NotAllowedError, "the broker's part of an entry is not for clients to send"
         if send.txn is not None:
             return pb.NotAllowedError, "this broker has no transactions"
         if send.marker:

@@ -100,37 +100,37 @@ async def run_broker(
     arenas, flusher = ArenaPool(), Flusher()
     listener = await network.listen(config.host, config.port)
     try:
-        async with (
-            trio.open_nursery() as io,
-            open_ledger_client(
-                store=store,
-                network=network,
-                rng=rng,
-                clock=clock,
-                arenas=arenas,
-                flusher=flusher,
-                root=config.ledgers_root,
-            ) as client,
-            open_managed_ledgers(client=client, store=store, clock=clock, rng=rng) as ledgers,
-            trio.open_nursery() as nursery,
-        ):
+        async with trio.open_nursery() as io:
             io.start_soon(flusher.run)
-            broker = _Broker(
-                config,
-                store=store,
-                network=network,
-                clock=clock,
-                rng=rng,
-                http=http,
-                log=log or silent_log(),
-                arenas=arenas,
-                flusher=flusher,
-                listener=listener,
-                client=client,
-                ledgers=ledgers,
-            )
-            task_status.started(await broker.start(nursery))
-        io.cancel_scope.cancel()
+            async with (
+                open_ledger_client(
+                    store=store,
+                    network=network,
+                    rng=rng,
+                    clock=clock,
+                    arenas=arenas,
+                    flusher=flusher,
+                    root=config.ledgers_root,
+                ) as client,
+                open_managed_ledgers(client=client, store=store, clock=clock, rng=rng) as ledgers,
+                trio.open_nursery() as nursery,
+            ):
+                broker = _Broker(
+                    config,
+                    store=store,
+                    network=network,
+                    clock=clock,
+                    rng=rng,
+                    http=http,
+                    log=log or silent_log(),
+                    arenas=arenas,
+                    flusher=flusher,
+                    listener=listener,
+                    client=client,
+                    ledgers=ledgers,
+                )
+                task_status.started(await broker.start(nursery))
+            io.cancel_scope.cancel()
     finally:
         listener.close()
 

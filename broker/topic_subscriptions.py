@@ -17,7 +17,9 @@ from broker.errors import (
 from broker.limits import TopicLimits
 from broker.subscription import Subscription, SubscriptionTopic
 from broker.topic_log import TopicCursor, translated
+from managed_ledger.errors import InvalidNameError
 from managed_ledger.position import Position
+from managed_ledger.records import check_cursor_name
 from wire.clock import WallClock
 
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
@@ -228,5 +230,10 @@ def is_internal(cursor: str) -> bool:
 
 def check_name(subscription: str) -> None:
     """Raises BrokerError for a name that no subscription can have."""
+    refusal = RequestFailedError(f"no subscription can be called {subscription[:64]!r}")
     if not subscription.strip() or is_internal(subscription):
-        raise RequestFailedError(f"no subscription can be called {subscription!r}")
+        raise refusal
+    try:
+        check_cursor_name(subscription)
+    except InvalidNameError as error:
+        raise refusal from error

@@ -6,7 +6,7 @@ nothing: whole words at the front are cut off.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from managed_ledger.position import Position
 
@@ -86,6 +86,13 @@ class AckSet:
             if not any(bits.bits):
                 del self._ledgers[position.ledger_id]
 
+    def keep_within(self, lengths: Mapping[int, int]) -> None:
+        """Forget what is not an entry of one of these ledgers, which have so many."""
+        for ledger_id, bits in list(self._ledgers.items()):
+            self._count -= bits.cut_from(lengths.get(ledger_id, 0))
+            if not any(bits.bits):
+                del self._ledgers[ledger_id]
+
     def ranges(self) -> Iterator[tuple[int, int, int]]:
         """(ledger, first, last) of each run, in order."""
         for ledger_id in sorted(self._ledgers):
@@ -160,6 +167,15 @@ class _Bits:
         kept = below >> (end - self.base) << (end - self.base) if end - self.base < _WORD else 0
         self.bits[:_WORD_BYTES] = kept.to_bytes(min(_WORD_BYTES, len(self.bits)), "little")
         return gone + below.bit_count() - kept.bit_count()
+
+    def cut_from(self, end: int) -> int:
+        """Clear entry `end` and everything above it; how many were set."""
+        before = self.count()
+        whole, rest = divmod(max(0, end - self.base), 8)
+        if whole < len(self.bits):
+            self.bits[whole] &= (1 << rest) - 1
+            del self.bits[whole + 1 :]
+        return before - self.count()
 
     def run_end(self, entry_id: int) -> int:
         bits = self.bits

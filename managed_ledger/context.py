@@ -12,12 +12,14 @@ from bookie.errors import LedgerError
 from bookie.ledger.client import LedgerClient, Quorums
 from managed_ledger.ack_set import ENTRIES_MAX
 from managed_ledger.cache import EntryCache
+from managed_ledger.errors import FencedError
 from managed_ledger.protocol.trim import Retention
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError, MetadataStore, Record, StoreUnavailableError
 
 T = TypeVar("T")
 _RETRY_S = (0.05, 0.3)
+_DELETIONS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class LogConfig:
     flush_s: float = 1.0  # acknowledgements without a receipt are durable after this
     cursor_roll_records: int = 5_000
     pending_bytes_max: int = 64 << 20
+    close_s: float = 10.0  # a clean close that takes longer is given up
 
     def __post_init__(self) -> None:
         if not 1 <= self.roll_entries < ENTRIES_MAX:
@@ -41,12 +44,16 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
+    """`nursery`: of the host, or of one log (see `open_home`)."""
+
     client: LedgerClient
     store: MetadataStore
     clock: WallClock
     rng: Random
     cache: EntryCache
     nursery: trio.Nursery
+
+    # -- asking the metadata store
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read of the metadata store until it answers."""
@@ -57,21 +64,70 @@ class LogContext:
 
     async def newest(self, path: str) -> Record | None:
         """The record, at least as new as everything that was written before; with patience."""
+        return await self._synced(path, lambda: self.store.get(path))
 
-        async def ask() -> Record | None:
-            await self.store.sync(path)
-            return await self.store.get(path)
+    async def newest_children(self, path: str) -> list[str]:
+        return await self._synced(path, lambda: self.store.get_children(path)) or []
 
-        return await self.answered(ask)
+    async def _synced(self, path: str, ask: Callable[[], Awaitable[T]]) -> T:
+        async def attempt() -> T:
+            while True:
+                session_id = self.store.session_id
+                await self.store.sync(path)
+                answer = await ask()
+                if self.store.session_id == session_id:
+                    return answer  # Another session might be with a server that is behind.
+
+        return await self.answered(attempt)
+
+    async def pause(self) -> None:
+        await trio.sleep(self.rng.uniform(*_RETRY_S))
+
+    # -- what must not depend on who waits for it
+
+    async def to_the_end(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Have `act` carried out; it goes on if the caller stops waiting.
+
+        FencedError if everything that the nursery runs was stopped meanwhile.
+        """
+        done = trio.Event()
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        async def run() -> None:
+            try:
+                results.append(await act())
+            except Exception as error:
+                errors.append(error)
+            finally:
+                done.set()
+
+        self.nursery.start_soon(run)
+        await done.wait()
+        if errors:
+            raise errors[0]
+        if not results:
+            raise FencedError("the log was given up meanwhile: the outcome is not known")
+        return results[0]
 
     async def forget(self, ledger_ids: Iterable[int]) -> None:
         """Delete ledgers that nothing names any more.
 
         What cannot be deleted now is an orphan, and goes when orphans are looked for.
         """
-        for ledger_id in ledger_ids:
-            with suppress(LedgerError, MetadataError):
-                await self.client.delete(ledger_id)
+        ids = list(ledger_ids)
+        for i in range(0, len(ids), _DELETIONS_AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
+                    nursery.start_soon(self._delete, ledger_id)
 
-    async def pause(self) -> None:
-        await trio.sleep(self.rng.uniform(*_RETRY_S))
+    async def _delete(self, ledger_id: int) -> None:
+        with suppress(LedgerError, MetadataError):
+            await self.client.delete(ledger_id)
+
+
+async def open_home(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """A nursery for all that one log runs.  To be started; ends when its scope is cancelled."""
+    async with trio.open_nursery() as nursery:
+        task_status.started(nursery)
+        await trio.sleep_forever()

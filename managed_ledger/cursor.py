@@ -20,7 +20,6 @@ from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor_ledger import (
     PART_BYTES_MAX,
     Recovered,
-    add_ranges,
     encode_change,
     encode_snapshot,
 )
@@ -33,7 +32,7 @@ from managed_ledger.records import custom_metadata, log_path, parse
 from managed_ledger.records_pb2 import ManagedCursorInfo
 from wire.errors import WireError
 from wire.metadata.store import MetadataError
-from wire.topics import url_decode
+from wire.topics import url_decode, url_encode
 
 __all__ = ["IN_RECORD", "RANGES_IN_RECORD_MAX", "Cursor", "recover_cursor"]
 
@@ -55,8 +54,9 @@ class Log(Protocol):
     @property
     def last_confirmed(self) -> Position: ...
 
-    @property
-    def before_first(self) -> Position: ...
+    def clip(self, mark_delete: Position) -> Position:
+        """The nearest position where a cursor may stand."""
+        ...
 
     def lost(self, reason: str) -> None:
         """The log is somebody else's."""
@@ -168,10 +168,7 @@ class Cursor:
 
     async def reset(self, mark_delete: Position) -> None:
         """Forget all acknowledgements; begin behind `mark_delete`.  Durable when it returns."""
-        mark_delete = self._log.ledgers.floor(min(mark_delete, self._log.last_confirmed))
-        if mark_delete < self._log.before_first:
-            mark_delete = self._log.before_first
-        self._state.reset(mark_delete)
+        self._state.reset(self._log.clip(mark_delete))
         self._wanted.set()
         await self.flush()
 
@@ -360,7 +357,7 @@ async def recover_cursor(log: Log, encoded: str) -> Cursor:
     Raises ManagedLedgerError, LedgerError.
     """
     path = f"{log_path(log.name)}/{encoded}"
-    found = await log.context.answered(lambda: log.context.store.get(path))
+    found = await log.context.newest(path)
     if found is None:
         raise FencedError(f"{path} vanished while it was being recovered")
     info = parse(ManagedCursorInfo(), found.value, path)
@@ -368,29 +365,31 @@ async def recover_cursor(log: Log, encoded: str) -> Cursor:
         name = url_decode(encoded)
     except WireError as error:
         raise LogCorruptError(f"{path}: {error}") from error
-    recovered = await _recovered(log, info)
+    if url_encode(name) != encoded:
+        raise LogCorruptError(f"{path}: the name of a cursor, encoded as nobody does it")
+    lengths = {row.ledger_id: row.entries for row in log.ledgers.rows}
+    recovered = await _recovered(log.context, info, lengths)
     assert recovered.mark_delete is not None
-    mark_delete = min(recovered.mark_delete, log.last_confirmed)
-    cursor = Cursor(log, name, mark_delete, durable=True, acked=recovered.acked)
+    mark_delete, acked = log.clip(recovered.mark_delete), recovered.acked
+    acked.keep_within(lengths)  # An entry that is appended later is not acknowledged by anybody.
+    cursor = Cursor(log, name, mark_delete, durable=True, acked=acked)
     cursor.properties = recovered.properties
     cursor.restore(info, found.stat.version)
     return cursor
 
 
-async def _recovered(log: Log, info: ManagedCursorInfo) -> Recovered:
+async def _recovered(
+    context: LogContext, info: ManagedCursorInfo, lengths: Mapping[int, int]
+) -> Recovered:
     """From its ledger, or from the record itself if it has none (or its ledger is lost)."""
-    lengths = {row.ledger_id: row.entries for row in log.ledgers.rows}
-    if info.cursorsLedgerId != IN_RECORD:
+    if info.cursorsLedgerId >= 0:
         recovered = Recovered(lengths)
         with suppress(NoSuchLedgerError, NoSuchEntryError):
-            await _replay(log.context, info.cursorsLedgerId, recovered)
+            await _replay(context, info.cursorsLedgerId, recovered)
         if recovered.mark_delete is not None:
             return recovered
     recovered = Recovered(lengths)
-    recovered.mark_delete = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
-    recovered.properties = {p.name: p.value for p in info.properties}
-    add_ranges(recovered.acked, info.individualDeletedMessages, lengths)
-    recovered.acked.discard_through(recovered.mark_delete)
+    recovered.start(info)
     return recovered
 
 

@@ -14,6 +14,7 @@ The first record of a ledger is a snapshot, or the first part of one.  Recovery 
 complete snapshot and applies the changes behind it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
@@ -23,9 +24,15 @@ from managed_ledger.errors import LogCorruptError
 from managed_ledger.position import Position
 from managed_ledger.protocol.cursor import Change, apply_change
 from managed_ledger.records import message_ranges, position_of
-from managed_ledger.records_pb2 import LongListMap, MessageRange, PositionInfo
+from managed_ledger.records_pb2 import (
+    LongListMap,
+    ManagedCursorInfo,
+    MessageRange,
+    PositionInfo,
+)
 from wire.errors import WireError
 from wire.fields import decode_varint, encode_varint
+from wire.protobuf import check_readable
 
 VERSION = 1
 _CHANGE, _PART = 1, 2
@@ -101,6 +108,15 @@ class Recovered:
         self.properties: dict[str, int] = {}
         self._parts: list[bytes] = []
 
+    def start(self, info: ManagedCursorInfo) -> None:
+        """What the record in the metadata store says itself.  Raises LogCorruptError."""
+        if not (info.HasField("markDeleteLedgerId") and info.HasField("markDeleteEntryId")):
+            raise LogCorruptError("the record of a cursor does not say where it stands")
+        self.mark_delete = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
+        self.properties = {p.name: p.value for p in info.properties}
+        add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
+        self.acked.discard_through(self.mark_delete)
+
     def apply(self, data: bytes) -> None:
         """The next record.  Raises LogCorruptError."""
         if not data.startswith(b"\0"):
@@ -141,10 +157,9 @@ class Recovered:
         info = PositionInfo()
         try:
             info.ParseFromString(data)
-        except DecodeError as error:
-            raise LogCorruptError("a snapshot of a cursor does not parse") from error
-        if not info.IsInitialized():
-            raise LogCorruptError("a snapshot of a cursor lacks required fields")
+            check_readable(info)
+        except (DecodeError, WireError) as error:
+            raise LogCorruptError(f"a snapshot of a cursor does not parse: {error}") from error
         self._parts = []
         self.mark_delete = Position(info.ledgerId, info.entryId)
         self.properties = {p.name: p.value for p in info.properties}
@@ -161,17 +176,19 @@ class Recovered:
 
 def add_ranges(acked: AckSet, ranges: Iterable[MessageRange], lengths: Mapping[int, int]) -> None:
     """Add Pulsar's ranges, which may span ledgers.  LogCorruptError."""
+    ids = sorted(lengths)
     try:
         for found in ranges:
             lower, upper = position_of(found.lowerEndpoint), position_of(found.upperEndpoint)
-            if lower.ledger_id == upper.ledger_id:
-                acked.add_range(upper.ledger_id, lower.entry_id + 1, upper.entry_id)
-                continue
-            for ledger_id, entries in lengths.items():
-                if lower.ledger_id <= ledger_id < upper.ledger_id:
-                    first = lower.entry_id + 1 if ledger_id == lower.ledger_id else 0
-                    acked.add_range(ledger_id, first, entries - 1)
-            acked.add_range(upper.ledger_id, 0, upper.entry_id)
+            first = lower.entry_id + 1
+            if lower.ledger_id != upper.ledger_id:
+                behind = bisect_right(ids, lower.ledger_id)
+                if lower.ledger_id in lengths:
+                    acked.add_range(lower.ledger_id, first, lengths[lower.ledger_id] - 1)
+                for ledger_id in ids[behind : bisect_left(ids, upper.ledger_id)]:
+                    acked.add_range(ledger_id, 0, lengths[ledger_id] - 1)
+                first = 0
+            acked.add_range(upper.ledger_id, first, upper.entry_id)
     except ValueError as error:
         raise LogCorruptError(f"a range of a cursor: {error}") from error
 

@@ -65,6 +65,7 @@ class CursorRecord:
             except OutcomeUnknownError:
                 if await self._holds(value, version):
                     return
+                await self._context.pause()
             except (NoRecordError, RecordExistsError, VersionConflictError) as error:
                 if await self._holds(value, version):
                     return

@@ -8,8 +8,11 @@ import trio
 from managed_ledger.cursor import Cursor, Log, recover_cursor
 from managed_ledger.errors import FencedError, ManagedLedgerError
 from managed_ledger.position import Position
+from managed_ledger.records import check_cursor_name
 from wire.metadata.store import MetadataError, RecordExistsError
 from wire.topics import url_encode
+
+_CLOSED_AT_ONCE = 32
 
 
 class Owner(Log, Protocol):
@@ -19,33 +22,47 @@ class Owner(Log, Protocol):
 
 
 class Cursors:
-    """`by_name`: those that are open; they are run in the log's nursery."""
+    """`by_name`: those that are open; they are run in the log's nursery.
+
+    What was begun goes on if whoever asked for it stops waiting.
+    """
 
     def __init__(self, log: Owner) -> None:
         self.by_name: dict[str, Cursor] = {}
+        self._new: Cursor | None = None  # being created
         self._log = log
         self._lock = trio.Lock()  # one is created, or deleted, at a time
 
+    def held_from(self) -> list[Position]:
+        """What lies behind any of these must be kept."""
+        new = () if self._new is None else (self._new,)
+        return [cursor.held_from for cursor in (*self.by_name.values(), *new)]
+
     async def open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
         """The cursor of that name; a new one begins behind `initial`."""
+        self._log.check()
+        check_cursor_name(name)
+        return await self._log.context.to_the_end(lambda: self._open(name, initial, properties))
+
+    async def _open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
         async with self._lock:
-            self._log.check()
             cursor = self.by_name.get(name)
             if cursor is None:
-                cursor = await self._new(name, initial, properties)
-                self._log.check()
+                cursor = await self._create(name, initial, properties)
                 self.adopt(cursor)
             return cursor
 
-    async def _new(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
-        cursor = Cursor(self._log, name, self.clip(initial), durable=True)
+    async def _create(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+        cursor = self._new = Cursor(self._log, name, self._log.clip(initial), durable=True)
         try:
             await cursor.create(properties)
         except FencedError as error:
             self._log.lost(str(error))
             raise
-        except RecordExistsError:  # Of a creation that was given up halfway.
+        except RecordExistsError:  # Of a creation whose outcome was not known.
             return await recover_cursor(self._log, url_encode(name))
+        finally:
+            self._new = None
         return cursor
 
     def adopt(self, cursor: Cursor) -> None:
@@ -53,14 +70,12 @@ class Cursors:
         self.by_name[cursor.name] = cursor
         self._log.context.nursery.start_soon(cursor.run)
 
-    def clip(self, mark_delete: Position) -> Position:
-        """The nearest position where a cursor may begin."""
-        log = self._log
-        return max(log.ledgers.floor(min(mark_delete, log.last_confirmed)), log.before_first)
-
     async def delete(self, name: str) -> None:
+        self._log.check()
+        await self._log.context.to_the_end(lambda: self._delete(name))
+
+    async def _delete(self, name: str) -> None:
         async with self._lock:
-            self._log.check()
             cursor = self.by_name.get(name)
             if cursor is None:
                 return
@@ -71,17 +86,29 @@ class Cursors:
                 raise
             del self.by_name[name]
 
-    async def close(self) -> Exception | None:
-        """Store what all of them know; the first error, if there was one."""
-        first: Exception | None = None
-        for cursor in list(self.by_name.values()):
-            try:
-                await cursor.close()
-            except (ManagedLedgerError, MetadataError) as error:
-                first = first or error
-        if isinstance(first, FencedError):
-            self._log.lost(str(first))
-        return first
+    async def close(self) -> None:
+        """Store what all of them know.  The first error, if there is one, when all have tried."""
+        errors: list[Exception] = []
+        limiter = trio.CapacityLimiter(_CLOSED_AT_ONCE)
+
+        async def close(cursor: Cursor) -> None:
+            async with limiter:
+                try:
+                    await cursor.close()
+                except (ManagedLedgerError, MetadataError) as error:
+                    errors.append(error)
+
+        async def close_all() -> None:
+            async with trio.open_nursery() as nursery:
+                for cursor in list(self.by_name.values()):
+                    nursery.start_soon(close, cursor)
+
+        await self._log.context.to_the_end(close_all)
+        for error in errors:
+            if isinstance(error, FencedError):
+                self._log.lost(str(error))
+        if errors:
+            raise errors[0]
 
     def abandon(self, error: ManagedLedgerError) -> None:
         for cursor in self.by_name.values():

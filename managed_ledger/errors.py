@@ -7,6 +7,7 @@ ManagedLedgerError
   TerminatedError        the log was terminated: nothing can be appended
   NoSuchLogError         there is no such log
   LogCorruptError        a ledger that the list names is gone, or does not parse
+  InvalidNameError       no log, or no cursor, can be called that
 """
 
 
@@ -32,3 +33,7 @@ class NoSuchLogError(ManagedLedgerError):
 
 class LogCorruptError(ManagedLedgerError):
     """What the metadata store says of the log cannot be true."""
+
+
+class InvalidNameError(ManagedLedgerError):
+    """What is called that could not be stored."""

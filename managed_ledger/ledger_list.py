@@ -1,7 +1,8 @@
 """The list of a log's ledgers: in memory, and in the metadata store by compare-and-swap.
 
 Whoever writes the list owns the log.  A conflict means that somebody else has written it: that is
-final for this handle.  A write whose answer was lost is looked up before anything else happens.
+final for this handle.  A write whose answer was lost is looked up before anything else happens; and
+one that was begun goes on when whoever asked for it stops waiting.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,6 +25,7 @@ from managed_ledger.records import (
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from wire.metadata.store import (
     Check,
+    MetadataError,
     NoRecordError,
     Operation,
     OutcomeUnknownError,
@@ -58,15 +60,24 @@ class LedgerList:
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # ascending; all that are listed
         self.rows: list[Row] = []  # those of them that are sealed, in order
+        self.doubtful = False  # a write of ours may have been, or may yet be, carried out
+        self._first = self.ids[0] if self.ids else -1
         self._sums = [0]  # entries in the first so many rows
         self._context = context
         self._lock = trio.Lock()
         self._stopped: ManagedLedgerError | None = None
-        self.doubtful = False  # some write of ours went without an answer
         if any(a >= b for a, b in zip(self.ids, self.ids[1:], strict=False)):
             raise LogCorruptError(f"{path}: the ids of ledgers do not ascend")
 
     # -- positions
+
+    @property
+    def before_first(self) -> Position:
+        """The position before the first retained entry: nothing begins before it any more.
+
+        What a write under way drops from the list is behind us already.
+        """
+        return Position(self._first, -1)
 
     def lists(self, ledger_id: int) -> bool:
         i = bisect_left(self.ids, ledger_id)
@@ -102,9 +113,9 @@ class LedgerList:
             return Position(row.ledger_id, min(position.entry_id, row.entries) - 1)
         if row is None and position.entry_id > 0 and self.lists(position.ledger_id):
             return Position(position.ledger_id, position.entry_id - 1)
-        for row in reversed(self.rows[: self._first_row(position.ledger_id)]):
-            if row.entries:
-                return row.last
+        for i in range(self._first_row(position.ledger_id) - 1, -1, -1):
+            if self.rows[i].entries:
+                return self.rows[i].last
         return Position(self.ids[0], -1)
 
     def entry_at(self, position: Position) -> Position:
@@ -119,7 +130,7 @@ class LedgerList:
     def floor(self, position: Position) -> Position:
         """The last position of an entry, or before a ledger, that is not behind `position`."""
         if position.entry_id < 0:
-            return position
+            return Position(position.ledger_id, -1)
         return self.previous_position(position.next_in_ledger())
 
     def entries_between(self, after: Position, through: Position) -> int:
@@ -137,60 +148,101 @@ class LedgerList:
     # -- changes in memory
 
     def seal(self, row: Row) -> None:
-        """The ledger is written no more."""
-        self._set_rows([*self.rows, row])
+        """The ledger is written no more.  Those before it in the list were sealed before."""
+        assert not self.rows or self.rows[-1].ledger_id < row.ledger_id
+        self.rows.append(row)
+        self._sums.append(self._sums[-1] + row.entries)
 
     def learn(self, row: Row) -> None:
-        """More is known of a sealed ledger."""
-        self._set_rows([row if r.ledger_id == row.ledger_id else r for r in self.rows])
+        """More is known of a sealed ledger; nothing if it has gone meanwhile."""
+        i = self._first_row(row.ledger_id)
+        if i < len(self.rows) and self.rows[i].ledger_id == row.ledger_id:
+            self.rows[i] = row
 
     def stop(self, error: ManagedLedgerError) -> None:
         """Write nothing any more."""
         self._stopped = self._stopped or error
 
-    def _set_rows(self, rows: list[Row]) -> None:
-        self.rows = sorted(rows, key=lambda row: row.ledger_id)
-        self._sums = list(accumulate((row.entries for row in self.rows), initial=0))
-
     # -- changes in the store
 
-    async def update(self, change: Callable[[ManagedLedgerInfo], None], next_offset: int) -> None:
-        """Change the list in the store.
+    async def update(
+        self,
+        change: Callable[[ManagedLedgerInfo], None],
+        next_offset: int,
+        *,
+        last: ManagedLedgerError | None = None,
+    ) -> None:
+        """Change the list in the store; with `last`, and then stop.
 
         FencedError if it is somebody else's by now; what `stop` was given; MetadataError if the
         store does not take it: then it is as it was.
         """
+        self._check()
+        await self._context.to_the_end(lambda: self._update(change, next_offset, last))
+
+    async def stop_behind_writes(self, error: ManagedLedgerError) -> None:
+        """Stop when nothing is under way."""
+        async with self._lock:
+            self.stop(error)
+
+    def _check(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+
+    async def _update(
+        self,
+        change: Callable[[ManagedLedgerInfo], None],
+        next_offset: int,
+        last: ManagedLedgerError | None,
+    ) -> None:
         async with self._lock:
             info = ManagedLedgerInfo()
             info.CopyFrom(self.info)
             change(info)
             if next_offset > stored_offset(info, self.path):
                 set_property(info, INDEX, str(next_offset - 1))
+            ids = [ledger.ledgerId for ledger in info.ledgerInfo] or self.ids[-1:]
+            self._first = max(self._first, ids[0])
             await self._swap(info.SerializeToString())
-            self.info = info
-            self.ids = [ledger.ledgerId for ledger in info.ledgerInfo] or self.ids[-1:]
-            self._set_rows([row for row in self.rows if self.lists(row.ledger_id)])
+            self.info, self.ids = info, ids
+            self._drop_rows(frozenset(ids))
+            if last is not None:
+                self.stop(last)
+
+    def _drop_rows(self, listed: frozenset[int]) -> None:
+        """Keep those that are listed."""
+        kept = [row for row in self.rows if row.ledger_id in listed]
+        if len(kept) < len(self.rows):
+            self.rows = kept
+            self._sums = list(accumulate((row.entries for row in kept), initial=0))
 
     async def _swap(self, value: bytes) -> None:
-        in_doubt = False
+        """`doubtful` from before a request until its outcome is known, whoever stops us."""
+        lost = self.doubtful  # a request of ours that nobody answered
         while True:
-            if self._stopped is not None:
-                raise self._stopped
+            self._check()
+            self.doubtful = True
             try:
                 self.version = await self._context.store.set(self.path, value, self.version)
             except StoreUnavailableError:
+                self.doubtful = lost
                 await self._context.pause()
+                continue
             except OutcomeUnknownError:
-                in_doubt = self.doubtful = True
-                if await self._was_applied(value):
-                    return
+                lost = True
+                if not await self._was_applied(value):
+                    await self._context.pause()
+                    continue
             except (VersionConflictError, NoRecordError):
                 # What was in doubt may have been carried out after we looked.
-                if in_doubt and await self._was_applied(value):
-                    return
-                raise FencedError(f"{self.path} was changed by another owner") from None
-            else:
-                return
+                if not (lost and await self._was_applied(value)):
+                    self.doubtful = lost
+                    raise self._fenced() from None
+            except MetadataError:
+                self.doubtful = lost
+                raise
+            self.doubtful = False  # Others of ours name a version that has passed.
+            return
 
     async def _was_applied(self, value: bytes) -> bool:
         """Whether our write is what the record holds.  No two owners write the same value."""
@@ -201,7 +253,10 @@ class LedgerList:
         if record is not None and record.value == value and record.stat.version == following:
             self.version = following
             return True
-        raise FencedError(f"{self.path} was changed by another owner")
+        raise self._fenced()
+
+    def _fenced(self) -> FencedError:
+        return FencedError(f"{self.path} was changed by another owner")
 
     async def guarded(self, operations: Sequence[Operation]) -> list[int]:
         """Carry out operations only while the list is as we wrote it; the versions of them.
@@ -210,15 +265,14 @@ class LedgerList:
         VersionConflictError and the like speak of the operations themselves.
         """
         async with self._lock:
-            if self._stopped is not None:
-                raise self._stopped
+            self._check()
             check = Check(self.path, self.version)
             try:
                 return (await self._context.store.multi([check, *operations]))[1:]
             except (VersionConflictError, NoRecordError):
                 record = await self._context.newest(self.path)
                 if record is None or record.stat.version != self.version:
-                    raise FencedError(f"{self.path} was changed by another owner") from None
+                    raise self._fenced() from None
                 raise
 
 
@@ -243,6 +297,18 @@ def set_sealed(info: ManagedLedgerInfo, row: Row) -> None:
             if row.last_offset is not None:
                 set_property(ledger, LAST_OFFSET, str(row.last_offset))
             return
+
+
+def news(ledgers: LedgerList) -> list[Row]:
+    """The rows of which the list in the store does not say everything; all ledgers are sealed."""
+    listed = zip(ledgers.info.ledgerInfo, ledgers.rows, strict=True)
+    return [
+        row
+        for ledger, row in listed
+        if not row.entries
+        or not ledger.HasField("entries")
+        or sealed_row(ledger, row.closed_ms) != row
+    ]
 
 
 def sealed_row(ledger: LedgerInfo, now_ms: int) -> Row:

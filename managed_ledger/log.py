@@ -22,48 +22,42 @@ from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor import Cursor
 from managed_ledger.cursors import Cursors
 from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError, TerminatedError
-from managed_ledger.ledger_list import LedgerList, Row, set_sealed
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from managed_ledger.protocol import trim
 from managed_ledger.protocol.log import (
     Append,
     Confirmed,
     Create,
-    CreateFailed,
     Effect,
     Event,
     Fence,
-    Listed,
     LogProtocol,
     Lost,
     RollDue,
     Seal,
-    Sealed,
     State,
     Stop,
     Submit,
     Switch,
 )
 from managed_ledger.reading import LogEntry, LogReader
-from managed_ledger.records import (
-    custom_metadata,
-    get_property,
-    nested,
-    position_of,
-    set_property,
-)
+from managed_ledger.records import get_property, nested, position_of, set_property
 from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.rolling import Rolling
 from wire.batch import broker_entry_metadata
 from wire.metadata.store import MetadataError
 from wire.transport import Buffer
 
-__all__ = ["Done", "LogEntry", "ManagedLedger", "create_ledger"]
-
-_CREATE_RETRY_S = 1.0
+__all__ = ["Done", "LogEntry", "ManagedLedger"]
 
 
 class ManagedLedger:
-    """See `managed_ledger.open`.  `cursors` are the durable ones, by name."""
+    """See `managed_ledger.open`.  `cursors` are the durable ones, by name.
+
+    All that it runs, and all that it writes to the metadata store, runs in the nursery of its
+    context, which ends with it: nothing is sent after that.
+    """
 
     def __init__(
         self,
@@ -89,20 +83,17 @@ class ManagedLedger:
         self._appends = Appends()
         self._protocol = LogProtocol()
         self._refused: ManagedLedgerError | None = None  # why no appends are taken
-        self._writer = writer
-        self._opened_s = trio.current_time()
-        self._healed_s = -config.heal_interval_s
-        self._next: LedgerWriter | None = None
-        self._previous: tuple[LedgerWriter, Row] | None = None
-        self._writers = {writer.ledger_id: writer}  # of ledgers that are not closed
-        self._reader = LogReader(context, ledgers, self._writers)
+        self._rolling = Rolling(self, writer)
+        self._writer = writer  # of the present ledger
+        self._reader = LogReader(context, ledgers, self._rolling.by_id)
+        self._trimming = trio.Lock()
         self._confirmed_offset = next_offset - 1
         self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
         self._room = trio.Event()
         if ledgers.info.HasField("terminatedPosition"):
             self._refused = TerminatedError(f"{name} was terminated")
-        self._listen(writer)
+        self.listen(writer)
 
     # -- what there is
 
@@ -146,7 +137,7 @@ class ManagedLedger:
     @property
     def before_first(self) -> Position:
         """The position before the first retained entry: what `earliest` starts behind."""
-        return Position(self.ledgers.ids[0], -1)
+        return self.ledgers.before_first
 
     @property
     def pending_bytes(self) -> int:
@@ -220,7 +211,7 @@ class ManagedLedger:
             entry.done(position, None)
         self._feed(Confirmed(last - first + 1))
         self._wake()
-        self._check_roll()
+        self.check_roll()
 
     def _wake(self) -> None:
         if self._grown.statistics().tasks_waiting:
@@ -232,6 +223,11 @@ class ManagedLedger:
 
     # -- the machine
 
+    def feed(self, event: Event) -> None:
+        """For those that carry out what the machine asks for."""
+        self._feed(event)
+        self._wake()
+
     def _feed(self, event: Event) -> None:
         for effect in self._protocol.step(event):
             self._perform(effect)
@@ -241,17 +237,20 @@ class ManagedLedger:
             case Submit(count):
                 self._submit(count)
             case Create():
-                self._context.nursery.start_soon(self._create_next)
+                self._context.nursery.start_soon(self._rolling.create_next)
             case Switch():
-                self._switch()
+                self._rolling.switch()
+                self._writer = self._rolling.present
             case Seal():
-                self._context.nursery.start_soon(self._seal_previous)
+                self._context.nursery.start_soon(self._rolling.seal_previous)
             case Fence(reason):
                 self._fail(FencedError(f"{self.name}: {reason}"))
             case _:
                 assert_never(effect)
 
-    def _listen(self, writer: LedgerWriter) -> None:
+    def listen(self, writer: LedgerWriter) -> None:
+        """Hear of what the writer confirms."""
+
         def confirmed(first: int, last: int) -> None:
             self._confirmed(writer, first, last)
 
@@ -264,16 +263,14 @@ class ManagedLedger:
     def _fail(self, error: FencedError) -> None:
         """The end: nothing that waits will be confirmed by this handle."""
         self.fenced = error
-        self.ledgers.stop(error)
         self._drop(error)
         self.on_fenced()
 
     def _drop(self, error: ManagedLedgerError) -> None:
-        previous = None if self._previous is None else self._previous[0]
-        for writer in (self._writer, self._next, previous):
-            if writer is not None:
-                writer.abandon()
+        self.ledgers.stop(error)
+        self._rolling.abandon()
         self._cursors.abandon(error)
+        self._context.nursery.cancel_scope.cancel()
         self._appends.fail(error)
         self._wake()
 
@@ -281,116 +278,35 @@ class ManagedLedger:
 
     def check_roll(self) -> None:
         """For a timer: is the present ledger old, or could it be healthier?"""
-        self._check_roll()
-
-    def _check_roll(self) -> None:
-        if self._protocol.state is not State.OPEN or self._refused is not None:
-            return
-        now, config, writer = trio.current_time(), self.config, self._writer
-        entries = writer.last_add_confirmed + 1
-        full = entries >= config.roll_entries or writer.length >= config.roll_bytes
-        old = entries > 0 and now - self._opened_s >= config.roll_age_s
-        if not full and not old:
-            rested = now - self._healed_s >= config.heal_interval_s
-            if not (writer.under_replicated and rested and writer.replaceable):
-                return
-            self._healed_s = now
-        self._feed(RollDue())
+        if self._protocol.state is State.OPEN and self._refused is None:
+            self._rolling.check()
 
     def roll(self) -> None:
         """Go over to a new ledger as soon as that is possible."""
         self._feed(RollDue())
 
-    async def _create_next(self) -> None:
-        try:
-            writer = await create_ledger(self._context, self.name, self.config)
-        except (LedgerError, MetadataError):
-            await self._create_failed()
-            return
-
-        def add(info: ManagedLedgerInfo) -> None:
-            info.ledgerInfo.add(ledgerId=writer.ledger_id, timestamp=0)
-
-        try:
-            await self._update(add)
-        except ManagedLedgerError:
-            writer.abandon()
-            if not self.ledgers.doubtful:
-                await self._context.forget([writer.ledger_id])
-            return
-        except MetadataError:
-            writer.abandon()
-            await self._context.forget([writer.ledger_id])
-            await self._create_failed()
-            return
-        if not self._protocol.usable:
-            writer.abandon()
-            return
-        self._next = writer
-        self._listen(writer)
-        self._feed(Listed())
-
-    async def _create_failed(self) -> None:
-        await trio.sleep(_CREATE_RETRY_S)
-        self._feed(CreateFailed())
-        self._wake()
-
-    async def _update(self, change: Callable[[ManagedLedgerInfo], None]) -> None:
+    async def update_list(self, change: Callable[[ManagedLedgerInfo], None]) -> None:
         """Change the list.  ManagedLedgerError, MetadataError."""
+        await self._update(change)
+
+    async def _update(
+        self,
+        change: Callable[[ManagedLedgerInfo], None],
+        *,
+        last: ManagedLedgerError | None = None,
+    ) -> None:
         try:
-            await self.ledgers.update(change, self._confirmed_offset + 1)
+            await self.ledgers.update(change, self._confirmed_offset + 1, last=last)
         except FencedError as error:
             self.lost(str(error))
             raise
-
-    def _switch(self) -> None:
-        assert self._next is not None
-        old = self._writer
-        row = Row(
-            old.ledger_id,
-            old.last_add_confirmed + 1,
-            old.length,
-            self._context.clock.now_ms(),
-            self._confirmed_offset if old.last_add_confirmed >= 0 else None,
-        )
-        self.ledgers.seal(row)
-        self._previous = (old, row)
-        self._writer, self._next = self._next, None
-        self._writers[self._writer.ledger_id] = self._writer
-        self._opened_s = trio.current_time()
-
-    async def _seal_previous(self) -> None:
-        assert self._previous is not None
-        writer, row = self._previous
-        while True:
-            try:
-                await writer.close()
-                await self._update(lambda info: set_sealed(info, row))
-                break
-            except MetadataError:
-                await self._context.pause()
-            except ManagedLedgerError:
-                return
-            except LedgerError as error:
-                self.lost(str(error))
-                return
-            if not self._protocol.usable:
-                return
-        self._previous = None
-        del self._writers[row.ledger_id]
-        self._feed(Sealed())
-        self._wake()
-        if not row.entries:
-            await self._context.forget([row.ledger_id])
-        with suppress(ManagedLedgerError, MetadataError):  # It is tried again, after the next roll.
-            await self.trim()
 
     # -- reading
 
     async def read(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
         """Entries from `start` on: at least one if there is one, and at most what one ledger has.
 
-        Raises LedgerError if a bookie could not be read from; never skips an entry that exists.
+        LedgerError if it could not be read; never skips an entry that exists.
         """
         return await self._reader.read(
             self.ledgers.entry_at(start),
@@ -424,7 +340,10 @@ class ManagedLedger:
     async def open_cursor(
         self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
     ) -> Cursor:
-        """The durable cursor of that name; a new one begins behind `initial`."""
+        """The durable cursor of that name; a new one begins behind `initial`.
+
+        InvalidNameError for a name that no cursor can have.
+        """
         return await self._cursors.open(name, initial, properties or {})
 
     def adopt(self, cursor: Cursor) -> None:
@@ -433,7 +352,12 @@ class ManagedLedger:
 
     def new_volatile_cursor(self, name: str, initial: Position) -> Cursor:
         """A cursor that is never stored and does not hold back trimming."""
-        return Cursor(self, name, self._cursors.clip(initial), durable=False)
+        return Cursor(self, name, self.clip(initial), durable=False)
+
+    def clip(self, mark_delete: Position) -> Position:
+        """The nearest position where a cursor may stand."""
+        floor = self.ledgers.floor(min(mark_delete, self._last_confirmed))
+        return max(floor, self.ledgers.before_first)
 
     async def delete_cursor(self, name: str) -> None:
         await self._cursors.delete(name)
@@ -448,24 +372,31 @@ class ManagedLedger:
     async def trim(self) -> list[int]:
         """Drop the ledgers that nobody needs; return their ids.  The list first, the data after."""
         self.check()
-        rows = [r for r in self.ledgers.rows if r.ledger_id < self._writer.ledger_id]
-        if self._previous is not None:
-            rows = [r for r in rows if r.ledger_id != self._previous[1].ledger_id]
-        sealed = [trim.Sealed(r.ledger_id, r.entries, r.bytes, r.closed_ms) for r in rows]
-        held = [cursor.held_from for cursor in self.cursors.values()]
-        gone = trim.trimmable(sealed, held, self.config.retention, self._context.clock.now_ms())
-        if gone:
+        gone: list[int] = []
 
-            def cut(info: ManagedLedgerInfo) -> None:
-                kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in gone]
-                del info.ledgerInfo[:]
-                info.ledgerInfo.extend(kept)
+        def cut(info: ManagedLedgerInfo) -> None:
+            gone[:] = self._trimmable()  # Cursors may have been set back while we waited.
+            dropped = frozenset(gone)
+            kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in dropped]
+            del info.ledgerInfo[:]
+            info.ledgerInfo.extend(kept)
 
-            await self._update(cut)
-            for ledger_id in gone:
-                self._reader.forget(ledger_id)
-            await self._context.forget(gone)
+        async with self._trimming:
+            if self._trimmable():
+                await self._update(cut)
+        for ledger_id in gone:
+            self._reader.forget(ledger_id)
+        await self._context.forget(gone)
         return gone
+
+    def _trimmable(self) -> list[int]:
+        sealed = [
+            trim.Sealed(row.ledger_id, row.entries, row.bytes, row.closed_ms)
+            for row in self._rolling.sealed
+        ]
+        now_ms = self._context.clock.now_ms()
+        held = self._cursors.held_from()
+        return trim.trimmable(sealed, held, self.config.retention, now_ms)
 
     async def set_property(self, key: str, value: str) -> None:
         """Durable when it returns.  ManagedLedgerError, MetadataError."""
@@ -490,30 +421,48 @@ class ManagedLedger:
     async def close(self) -> None:
         """A clean hand-over: what is pending is confirmed, cursors stored, the ledger closed.
 
-        It waits for bookies and metadata store as long as it takes.  Whoever stops waiting, or gets
-        an error, abandons the log: that is not clean, and loses nothing.
+        ManagedLedgerError if bookies and metadata store do not allow that in `close_s`: the log is
+        abandoned then, which is not clean, and loses nothing.
         """
         self._refused = self._refused or ClosedError(f"{self.name} is being closed")
-        await self._drained()
-        error = await self._cursors.close()
-        self.check()
-        self._feed(Stop())
-        self.ledgers.stop(ClosedError(f"{self.name} was closed"))
-        self._wake()
-        with suppress(LedgerError, MetadataError):  # Whoever opens the log next closes it then.
-            await self._writer.close()
-        self._drop(ClosedError(f"{self.name} was closed"))
-        if error is not None:
-            raise error
+        closed = ClosedError(f"{self.name} was closed")
+        deadline_s = trio.current_time() + self.config.close_s
+        try:
+            with trio.move_on_at(deadline_s) as scope:
+                await self._drained()
+                await self._cursors.close()
+                await self.ledgers.stop_behind_writes(closed)
+            self.check()
+            if scope.cancelled_caught:
+                why = self.waiting_for or "bookies or metadata store do not answer"
+                raise ManagedLedgerError(
+                    f"{self.name} could not be closed in {self.config.close_s} s: {why}"
+                )
+            self._feed(Stop())
+            self._wake()
+            # Whoever opens the log next closes the ledger if we do not.
+            with trio.move_on_at(deadline_s), suppress(LedgerError, MetadataError):
+                await self._writer.close()
+            self._drop(closed)
+        finally:
+            self.abandon()
 
     async def clear(self) -> list[int]:
         """Drop cursors and list, as the first part of deletion; the ids of the ledgers."""
         self.check()
-        self._refused = self._refused or ClosedError(f"{self.name} is being deleted")
+        error = ClosedError(f"{self.name} is being deleted")
+        self._refused = self._refused or error
         for name in list(self.cursors):
             await self.delete_cursor(name)
-        doomed = list(self.ledgers.ids)
-        await self._update(lambda info: info.ClearField("ledgerInfo"))
+        while self._protocol.state is State.ROLLING:  # Its ledger is about to be listed.
+            await self._grown.wait()
+        doomed: list[int] = []
+
+        def empty(info: ManagedLedgerInfo) -> None:
+            doomed.extend(ledger.ledgerId for ledger in info.ledgerInfo)
+            info.ClearField("ledgerInfo")
+
+        await self._update(empty, last=error)
         self.abandon()
         return doomed
 
@@ -528,15 +477,8 @@ class ManagedLedger:
     def abandon(self) -> None:
         """Stop at once and touch nothing: the session is lost, or the host goes down."""
         if self._protocol.usable:
-            error = FencedError(f"{self.name} was given up by its owner")
             self._feed(Stop())
-            self.ledgers.stop(error)
-            self._drop(error)
-
-
-async def create_ledger(context: LogContext, name: str, config: LogConfig) -> LedgerWriter:
-    """A ledger for the data of a log."""
-    return await context.client.create(config.quorums, custom=custom_metadata(name))
+            self._drop(FencedError(f"{self.name} was given up by its owner"))
 
 
 def _nothing() -> None:

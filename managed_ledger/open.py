@@ -13,31 +13,33 @@ means that somebody else does the same: FencedError, and the caller finds out wh
 still meant to be its own before it tries again.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from dataclasses import replace
 from random import Random
 
 import trio
 
 from bookie.ledger.client import LedgerClient
-from bookie.ledger.writer import LedgerWriter
 from managed_ledger.cache import EntryCache
-from managed_ledger.context import LogConfig, LogContext
+from managed_ledger.context import LogConfig, LogContext, open_home
 from managed_ledger.cursor import Cursor, recover_cursor
-from managed_ledger.errors import FencedError, NoSuchLogError
-from managed_ledger.ledger_list import LedgerList, set_sealed
-from managed_ledger.log import ManagedLedger, create_ledger
+from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
+from managed_ledger.ledger_list import LedgerList, news, set_sealed
+from managed_ledger.log import ManagedLedger
 from managed_ledger.orphans import remove_orphans
 from managed_ledger.records import log_path, parse, set_property
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from managed_ledger.recovery import recover_tail
+from managed_ledger.rolling import create_ledger, put_on_list
 from wire.clock import WallClock
 from wire.metadata.store import (
-    ANY,
+    Check,
+    Delete,
     MetadataStore,
     NoRecordError,
     NotEmptyError,
+    Operation,
     OutcomeUnknownError,
     Record,
     RecordExistsError,
@@ -46,7 +48,8 @@ from wire.metadata.store import (
 )
 
 _CURSORS_AT_ONCE = 32
-_TIDY_S = 2.0
+_OPENED_MIN = 64
+_NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
 
 
 class ManagedLedgers:
@@ -54,33 +57,35 @@ class ManagedLedgers:
 
     def __init__(self, context: LogContext) -> None:
         self._context = context
-        self._opened: list[ManagedLedger] = []
+        self._opened: list[ManagedLedger] = []  # and some that were closed since
+        self._opened_max = _OPENED_MIN
 
     @property
     def cache(self) -> EntryCache:
         return self._context.cache
 
     async def exists(self, name: str) -> bool:
-        return await self._record(log_path(name)) is not None
-
-    async def _record(self, path: str) -> Record | None:
-        """None only if the store, asked for its newest state, has none."""
-        record = await self._context.answered(lambda: self._context.store.get(path))
-        return await self._context.newest(path) if record is None else record
+        """No is the newest answer; yes may be an old one: opening it will tell."""
+        context, path = self._context, log_path(name)
+        if await context.answered(lambda: context.store.get(path)) is not None:
+            return True
+        return await context.newest(path) is not None
 
     async def create(self, name: str, properties: Mapping[str, str] | None = None) -> bool:
         """Make an empty log; False if there is one already."""
         info = ManagedLedgerInfo()
         for key, value in sorted((properties or {}).items()):
             set_property(info, key, value)
-        path, in_doubt = log_path(name), False
+        path, content, in_doubt = log_path(name), info.SerializeToString(), False
         while True:
             try:
-                await self._context.store.create(path, info.SerializeToString(), make_parents=True)
+                await self._context.store.create(path, content, make_parents=True)
             except RecordExistsError:
-                return in_doubt
+                found = await self._context.newest(path) if in_doubt else None
+                return found is not None and found.value == content
             except OutcomeUnknownError:
                 in_doubt = True
+                await self._context.pause()
             except StoreUnavailableError:
                 await self._context.pause()
             else:
@@ -100,38 +105,37 @@ class ManagedLedgers:
         NoSuchLogError, FencedError, LogCorruptError; LedgerError and MetadataError if it does not
         work now.
         """
-        config = config or LogConfig()
-        context, path = self._context, log_path(name)
-        record = await self._record(path)
+        home = await self._context.nursery.start(open_home)
+        try:
+            record = await self._found(name, create=create)
+            log = await _take_over(
+                name, replace(self._context, nursery=home), config or LogConfig(), record
+            )
+            await _recover_cursors(log)
+        except BaseException:
+            home.cancel_scope.cancel()
+            raise
+        self._remember(log)
+        return log
+
+    async def _found(self, name: str, *, create: bool) -> Record:
+        """The newest list: what an older one names may have been deleted since."""
+        path = log_path(name)
+        record = await self._context.newest(path)
         if record is None:
             if not create:
                 raise NoSuchLogError(name)
             await self.create(name)
-            record = await self._record(path)
+            record = await self._context.newest(path)
             if record is None:
                 raise FencedError(f"{name} was deleted while it was being created")
-        info = parse(ManagedLedgerInfo(), record.value, path)
-        ledgers = LedgerList(context, path, info, record.stat.version)
-        next_offset = await recover_tail(context, ledgers)
-        writer = await create_ledger(context, name, config)
-        empty = [row.ledger_id for row in ledgers.rows if not row.entries]
-        try:
-            await _take_over(ledgers, writer, next_offset)
-        except BaseException:
-            writer.abandon()
-            if not ledgers.doubtful:
-                with trio.move_on_after(_TIDY_S, shield=True):
-                    await context.forget([writer.ledger_id])
-            raise
-        await context.forget(empty)
-        log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
-        try:
-            await _recover_cursors(log)
-        except BaseException:
-            log.abandon()
-            raise
-        self._opened = [*(other for other in self._opened if other.usable), log]
-        return log
+        return record
+
+    def _remember(self, log: ManagedLedger) -> None:
+        self._opened.append(log)
+        if len(self._opened) > self._opened_max:
+            self._opened = [each for each in self._opened if each.usable]
+            self._opened_max = max(_OPENED_MIN, 2 * len(self._opened))
 
     async def remove_orphans(self) -> Sequence[int]:
         """Remove ledgers of the logs that are open here which nothing names.  MetadataError."""
@@ -155,42 +159,60 @@ class ManagedLedgers:
             except VersionConflictError:
                 raise FencedError(f"{log.name} was taken over while it was being deleted") from None
             except NotEmptyError:
-                await self._delete_stray_cursors(path)
-            except (OutcomeUnknownError, StoreUnavailableError):
+                await self._delete_stray_cursors(path, version)
+            except _NOT_ANSWERED:
                 await self._context.pause()
         await self._context.forget(doomed)
 
-    async def _delete_stray_cursors(self, path: str) -> None:
-        """Of creations that were given up halfway: no log has them."""
+    async def _delete_stray_cursors(self, path: str, version: int) -> None:
+        """Of creations that were given up halfway: no log has them.
+
+        Only while the list is as we have written it: else they are somebody else's.
+        """
         context = self._context
-        for name in await context.answered(lambda: context.store.get_children(path)) or []:
+        for name in await context.newest_children(path):
             child = f"{path}/{name}"
-            record = await context.answered(partial(context.store.get, child))
-            with suppress(NoRecordError, StoreUnavailableError, OutcomeUnknownError):
-                await context.store.delete(child, ANY)
-            if record is not None:
-                info = parse(ManagedCursorInfo(), record.value, name)
-                if info.cursorsLedgerId >= 0:
-                    await context.forget([info.cursorsLedgerId])
+            record = await context.newest(child)
+            if record is None:
+                continue
+            operations: list[Operation] = [Check(path, version), Delete(child, record.stat.version)]
+            with suppress(NoRecordError, VersionConflictError, *_NOT_ANSWERED):
+                await context.store.multi(operations)
+                with suppress(LogCorruptError):
+                    info = parse(ManagedCursorInfo(), record.value, name)
+                    if info.cursorsLedgerId >= 0:
+                        await context.forget([info.cursorsLedgerId])
 
 
-async def _take_over(ledgers: LedgerList, writer: LedgerWriter, next_offset: int) -> None:
-    """The one write that makes the log ours."""
-    rows = {row.ledger_id: row for row in ledgers.rows}
+async def _take_over(
+    name: str, context: LogContext, config: LogConfig, record: Record
+) -> ManagedLedger:
+    """Steps 2 to 4: after the one write that makes the log ours."""
+    path = log_path(name)
+    info = parse(ManagedLedgerInfo(), record.value, path)
+    ledgers = LedgerList(context, path, info, record.stat.version)
+    next_offset = await recover_tail(context, ledgers)
+    writer = await create_ledger(context, name, config)
+    learned = news(ledgers)
+    empty = [row.ledger_id for row in learned if not row.entries]
 
-    def change(info: ManagedLedgerInfo) -> None:
-        for row in rows.values():
-            set_sealed(info, row)
-        info.ledgerInfo.add(ledgerId=writer.ledger_id, timestamp=0)
+    async def update(add: Callable[[ManagedLedgerInfo], None]) -> None:
+        def change(info: ManagedLedgerInfo) -> None:
+            for row in learned:
+                set_sealed(info, row)
+            add(info)
 
-    await ledgers.update(change, next_offset)
+        await ledgers.update(change, next_offset)
+
+    await put_on_list(context, ledgers, writer, update)
+    await context.forget(empty)
+    return ManagedLedger(name, context, config, ledgers, writer, next_offset)
 
 
 async def _recover_cursors(log: ManagedLedger) -> None:
     """Several at once; one that cannot be recovered fails the open."""
     context = log.context
-    path = log_path(log.name)
-    names = await context.answered(lambda: context.store.get_children(path)) or []
+    names = await context.newest_children(log_path(log.name))
     found: dict[str, Cursor] = {}
     errors: list[Exception] = []
     limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)

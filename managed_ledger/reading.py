@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.errors import LedgerError
+from bookie.errors import LedgerError, ReadUnknownError
 from bookie.ledger.reader import LedgerReader
 from bookie.ledger.writer import LedgerWriter
 from managed_ledger.ack_set import ENTRIES_MAX
@@ -60,9 +60,7 @@ class LogReader:
     async def read(
         self, at: Position, end: Position, *, max_entries: int, max_bytes: int, shared: bool
     ) -> list[LogEntry]:
-        """A run of entries, the first one at `at`, none behind `end`.
-
-        LedgerError, or MetadataError if it is not known where they lie.
+        """A run of entries, the first one at `at`, none behind `end`.  Raises LedgerError.
 
         `shared`: others are going to read the same.
         """
@@ -94,8 +92,11 @@ class LogReader:
         """Of one ledger, up to the entry `last` at most."""
         row = self._ledgers.row(at.ledger_id)
         last = min(last, end.entry_id if row is None else row.entries - 1)
-        source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
-        entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
+        try:
+            source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
+            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
+        except MetadataError as error:
+            raise ReadUnknownError(at.ledger_id, at.entry_id, f"metadata: {error}") from error
         return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 
     # -- ahead of demand
@@ -116,7 +117,7 @@ class LogReader:
     async def _read_ahead(self, at: Position, end: Position) -> None:
         try:
             # Who wants to have it reads it again, and is told what is wrong.
-            with suppress(LedgerError, MetadataError):
+            with suppress(LedgerError):
                 found = await self._fetch(at, end, ENTRIES_MAX, _AHEAD_BYTES)
                 now_s = trio.current_time()
                 for entry in found:
@@ -145,10 +146,10 @@ class LogReader:
         reader = self._readers.get(ledger_id)
         if reader is None:
             reader = await self._context.client.open(ledger_id, recover=False)
-            if reader.last_add_confirmed < last:  # What we were told of the ledger is old.
-                await self._context.store.sync("/")
-                await reader.refresh()
             if len(self._readers) >= _READERS_MAX:
                 del self._readers[next(iter(self._readers))]
             self._readers[ledger_id] = reader
+        if reader.last_add_confirmed < last:  # What we were told of the ledger is old.
+            await self._context.store.sync(self._ledgers.path)
+            await reader.refresh()
         return reader

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from managed_ledger.errors import LogCorruptError
+from managed_ledger.errors import InvalidNameError, LogCorruptError
 from managed_ledger.position import Position
 from managed_ledger.records_pb2 import (
     CompressedInfo,
@@ -28,6 +28,7 @@ from managed_ledger.records_pb2 import (
 )
 from wire.compression import decompress
 from wire.errors import WireError
+from wire.protobuf import check_readable
 from wire.topics import url_encode
 
 ROOT = "/managed-ledgers"
@@ -38,18 +39,45 @@ CURSOR_NAME = "pulsar/cursor"
 _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
 _COMPRESSED = b"\x47\x78"
 _INFLATED_BYTES_MAX = 64 << 20
+_NAME_BYTES_MAX = 4096  # as it is, and encoded
 
 LedgerInfo = ManagedLedgerInfo.LedgerInfo
 _M = TypeVar("_M", ManagedLedgerInfo, ManagedCursorInfo)
 
 
 def log_path(name: str) -> str:
-    """The record of a log; `name` is `tenant/namespace/persistent/topic`, encoded."""
+    """The record of a log; `name` is `tenant/namespace/persistent/topic`, encoded.
+
+    InvalidNameError.
+    """
+    for part in name.split("/"):
+        _check_part(part, name)
+    if "\0" in name:
+        raise InvalidNameError(f"no log can be called {name!r}")
     return f"{ROOT}/{name}"
 
 
 def cursor_path(log_name: str, cursor: str) -> str:
+    """InvalidNameError."""
+    check_cursor_name(cursor)
     return f"{log_path(log_name)}/{url_encode(cursor)}"
+
+
+def check_cursor_name(cursor: str) -> None:
+    """InvalidNameError for a name under which nothing can be stored."""
+    _check_part(cursor, cursor)
+    _check_part(url_encode(cursor), cursor)
+
+
+def _check_part(part: str, name: str) -> None:
+    """The metadata store takes all but these; URL-encoding leaves dots alone."""
+    try:
+        size = len(part.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        size = -1
+    if part in ("", ".", "..") or not 0 < size <= _NAME_BYTES_MAX:
+        shown = name if len(name) <= 64 else f"{name[:64]}..."
+        raise InvalidNameError(f"no log or cursor can be called {shown!r}")
 
 
 def custom_metadata(log_name: str, cursor: str | None = None) -> dict[str, bytes]:
@@ -75,10 +103,9 @@ def parse(message: _M, value: bytes, what: str) -> _M:
     """Parse into an empty message.  An empty value is an empty message.  LogCorruptError."""
     try:
         message.ParseFromString(_inflate(value))
+        check_readable(message)
     except (DecodeError, WireError) as error:
         raise LogCorruptError(f"{what} does not parse: {error}") from error
-    if not message.IsInitialized():  # The parser does not mind fields that are missing.
-        raise LogCorruptError(f"{what} does not parse: required fields are missing")
     return message
 
 

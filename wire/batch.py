@@ -46,9 +46,13 @@ def broker_entry_metadata(timestamp_ms: int, index: int) -> bytes:
     return b"%b\x00\x00\x00%c%b" % (_BROKER_MAGIC, len(fields), fields)
 
 
+def has_broker_metadata(entry: memoryview) -> bool:
+    return entry[:_MAGIC_BYTES].tobytes() == _BROKER_MAGIC
+
+
 def split_broker_metadata(entry: memoryview) -> tuple[int | None, int | None, memoryview]:
     """Timestamp and index, where there are such, and the entry as its producer sent it."""
-    if entry[:_MAGIC_BYTES].tobytes() != _BROKER_MAGIC:
+    if not has_broker_metadata(entry):
         return None, None, entry
     if len(entry) < _BROKER_HEAD_BYTES:
         raise TruncatedError("broker entry metadata is cut off")
@@ -71,9 +75,7 @@ def split_broker_metadata(entry: memoryview) -> tuple[int | None, int | None, me
 
 def _producer_part(payload: memoryview) -> memoryview:
     """The entry without the broker's block."""
-    if payload[:_MAGIC_BYTES].tobytes() == _BROKER_MAGIC:
-        return split_broker_metadata(payload)[2]
-    return payload
+    return split_broker_metadata(payload)[2] if has_broker_metadata(payload) else payload
 
 
 def verify_checksum(payload: memoryview) -> None:

@@ -6,7 +6,8 @@
     ...-partition-7                           one partition of a topic: a topic of its own
 
 The bundle of a topic is found by the CRC-32 of its full name.  Names are encoded as Java's
-URLEncoder does it where they become part of a path: `*` stays, `~` does not, a space is `+`.
+URLEncoder does it where they become part of a path: `*` stays, `~` does not, a space is `+`.  What
+no part of a path in ZooKeeper can be called, `.` and `..`, nothing is called here.
 """
 
 import re
@@ -20,7 +21,7 @@ from wire.errors import MalformedError
 
 DOMAINS = ("persistent", "non-persistent")
 _NAME_CHARS_MAX = 1024
-_NAMED = re.compile(r"[-=:.\w]+", re.ASCII)  # tenants, namespaces
+_NAMED = re.compile(r"(?!\.\.?\Z)[-=:.\w]+", re.ASCII)  # tenants, namespaces
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
@@ -70,7 +71,7 @@ class TopicName:
         tenant, namespace, local = parts
         if _NAMED.fullmatch(tenant) is None or _NAMED.fullmatch(namespace) is None:
             raise MalformedError(f"not a topic name: {name!r}")
-        if not local.strip() or not local.isprintable():
+        if not local.strip() or not local.isprintable() or local in (".", ".."):
             raise MalformedError(f"not a topic name: {name!r}")
         return cls(domain, tenant, namespace, local)
 

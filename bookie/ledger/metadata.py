@@ -38,6 +38,7 @@ from wire.digest import DigestType
 from wire.errors import WireError
 from wire.fields import decode_varint, encode_varint
 from wire.proto.bookkeeper_metadata_pb2 import LedgerMetadataFormat
+from wire.protobuf import check_readable
 
 _MAGIC = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 10
@@ -197,6 +198,7 @@ def _to_message(metadata: LedgerMetadata, *, token: bool) -> LedgerMetadataForma
 
 
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
+    check_readable(message)
     closed = message.state == LedgerMetadataFormat.CLOSED
     if closed and not message.HasField("lastEntryId"):
         raise MalformedMetadataError("a closed ledger without an end")

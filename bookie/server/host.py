@@ -9,7 +9,8 @@ the cookies, read the log back, serve, announce.  At the end the other way round
 without an end loses nothing that it has acknowledged.
 
 Raises one of `START_ERRORS`, with a sentence for whoever started it, if directories, port and
-metadata do not fit together; nothing has been changed then.  It may be inside an exception group.
+metadata do not fit together, or the disk fails or has no room for what a start has to write; what
+is stored is as it was then.  It may be inside an exception group.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ from bookie.server.serve import BookieServer
 from bookie.storage.disk import DirectoryInUseError, Disk
 from bookie.storage.index import OpenIndex
 from bookie.storage.records import UnsupportedVersionError
+from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore, StorageLayoutError, StoreLimits, open_store
 from wire.clock import WallClock
 from wire.metadata.store import MetadataStore, OutcomeUnknownError, StoreUnavailableError
@@ -43,6 +45,7 @@ START_ERRORS = (
     DirectoryInUseError,
     StorageLayoutError,
     UnsupportedVersionError,
+    StoreError,
     OSError,
 )
 

@@ -1,7 +1,8 @@
 """SEAM index store: an ordered key-value store with atomic, durable batches.
 
 RocksDB in production, which does its own I/O; memory in tests and simulation.  A batch is there as
-a whole or not at all, and `write` returns when it would survive a crash.  Errors are `OSError`s.
+a whole or not at all, and `write` returns when it would survive a crash.  Errors are `OSError`s;
+so is what does not parse (`IndexDamagedError`), which never says that something is absent.
 
 What the keys of a bookie are:
 
@@ -31,11 +32,17 @@ _CHECKPOINT_VERSION = 1
 LEDGER_KEYS = (b"l", b"m")  # all rows of ledgers are between these two
 
 
+class IndexDamagedError(OSError):
+    """What is in the index is not what was put there."""
+
+
 def ledger_key(ledger_id: int) -> bytes:
     return _LEDGER.pack(b"l", ledger_id)
 
 
 def ledger_of_key(key: bytes) -> int:
+    if len(key) != _LEDGER.size:
+        raise IndexDamagedError(f"the index has a ledger under {key.hex()}")
     ledger_id: int = _LEDGER.unpack(key)[1]
     return ledger_id
 
@@ -50,6 +57,8 @@ def block_keys(ledger_id: int) -> tuple[bytes, bytes]:
 
 
 def block_number_of_key(key: bytes) -> int:
+    if len(key) != _BLOCK.size:
+        raise IndexDamagedError(f"the index has a block under {key.hex()}")
     number: int = _BLOCK.unpack(key)[2]
     return number
 
@@ -70,6 +79,8 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
+        if len(data) != _CHECKPOINT.size:
+            raise IndexDamagedError(f"a checkpoint of {len(data)} bytes")
         version, limbo, position = _CHECKPOINT.unpack(data)
         if version != _CHECKPOINT_VERSION:
             raise UnsupportedVersionError(f"index of version {version}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TypeAlias
 
+from bookie.storage.index import IndexDamagedError
 from bookie.storage.recent import RecentEntries
 from bookie.storage.records import UnsupportedVersionError
 
@@ -133,9 +134,14 @@ def encode_row(state: LedgerState) -> bytes:
 
 
 def decode_row(ledger_id: int, row: bytes) -> LedgerState:
+    """Raises IndexDamagedError, UnsupportedVersionError."""
+    if len(row) < _ROW.size:
+        raise IndexDamagedError(f"ledger {ledger_id} has a row of {len(row)} bytes")
     version, flags, last_entry, lac, explicit_lac, key_size, body_size = _ROW.unpack_from(row)
     if version != _ROW_VERSION:
         raise UnsupportedVersionError(f"ledger row of version {version}, known: {_ROW_VERSION}")
+    if len(row) != _ROW.size + key_size + body_size:
+        raise IndexDamagedError(f"ledger {ledger_id} has a row of {len(row)} bytes")
     body_at = _ROW.size + key_size
     key, body = row[_ROW.size : body_at], row[body_at : body_at + body_size]
     return LedgerState(

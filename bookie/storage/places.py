@@ -104,9 +104,9 @@ class Places:
     async def _read_block(self, key: bytes) -> Block | None:
         try:
             data = await self._index.get(key)
+            return Block.decode(data) if data is not None else None
         except OSError as error:
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
-        return Block.decode(data) if data is not None else None
 
     async def checkpoint(
         self,

@@ -15,8 +15,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from bookie.storage.index import IndexDamagedError
+
 BLOCK_ENTRIES = 256
 _COUNT = struct.Struct(">H")
+_PLACE_BYTES = 1 + 8 + 4  # low byte of the id, position, size
 
 
 class RecentEntries:
@@ -105,7 +108,10 @@ class Block:
 
     @classmethod
     def decode(cls, data: bytes) -> "Block":
-        (count,) = _COUNT.unpack_from(data)
+        """Raises IndexDamagedError."""
+        count = int.from_bytes(data[: _COUNT.size], "big")
+        if len(data) != _COUNT.size + _PLACE_BYTES * count:
+            raise IndexDamagedError(f"a block of {count} entries in {len(data)} bytes")
         positions_at = _COUNT.size + count
         sizes_at = positions_at + 8 * count
         positions, sizes = array("Q"), array("I")

@@ -26,7 +26,7 @@ from broker.errors import (
 )
 from broker.logs import Log
 from wire.errors import MalformedError
-from wire.topics import TopicName, url_decode
+from wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0
 _BODY_TIMEOUT_S = 10.0
@@ -67,7 +67,10 @@ class Call(Generic[PartsT]):
 
     @property
     def namespace(self) -> str:
-        return f"{self.path('tenant')}/{self.path('namespace')}"
+        try:
+            return check_namespace(f"{self.path('tenant')}/{self.path('namespace')}")
+        except MalformedError as error:
+            raise InvalidNameError(str(error)) from None
 
     @property
     def topic(self) -> TopicName:

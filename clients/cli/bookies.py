@@ -22,7 +22,7 @@ def bookies() -> None:
     """Look at the bookies of a cluster."""
 
 
-@bookies.command(name="list")
+@bookies.command(name="list", short_help="List the bookies and how they are.")
 @zookeeper_options
 @output_option
 def list_(zookeeper: str, root: str, output: OutputFormat) -> None:

@@ -99,7 +99,12 @@ def consume(
     output: str,
     service_url: str,
 ) -> None:
-    """Write the messages of TOPIC to standard output, one a line."""
+    """Write the messages of TOPIC to standard output, one a line.
+
+    \b
+    daybook consume numbers --from earliest -n 1000
+    daybook consume orders --subscription billing --print-key
+    """
     if subscription is not None and isinstance(start, int):
         raise UserError(
             "A subscription starts at --from earliest or latest: to read from an offset, leave out "

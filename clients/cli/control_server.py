@@ -28,15 +28,20 @@ async def serve_control(
     sock.listen(8)
 
     async def serve(stream: trio.SocketStream) -> None:
-        try:
-            await stream.send_all(json.dumps(await _answer(supervisor, stream)).encode() + b"\n")
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # They did not wait for the answer.
+        await serve_stream(supervisor, stream)
 
     await trio.serve_listeners(serve, [trio.SocketListener(sock)], task_status=task_status)
 
 
-async def _answer(supervisor: Supervisor, stream: trio.SocketStream) -> dict[str, Any]:
+async def serve_stream(supervisor: Supervisor, stream: trio.abc.Stream) -> None:
+    """One request of one connection.  Whatever comes, only that connection is concerned."""
+    try:
+        await stream.send_all(json.dumps(await _answer(supervisor, stream)).encode() + b"\n")
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return  # They did not wait for the answer.
+
+
+async def _answer(supervisor: Supervisor, stream: trio.abc.Stream) -> dict[str, Any]:
     line = b""
     with trio.move_on_after(_REQUEST_TIMEOUT_S):
         while not line.endswith(b"\n") and len(line) < _REQUEST_BYTES_MAX:
@@ -47,8 +52,10 @@ async def _answer(supervisor: Supervisor, stream: trio.SocketStream) -> dict[str
     try:
         request: Any = json.loads(line)
         command, name = str(request["command"]), request.get("name")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"error": "That is not a request."}
+    if not isinstance(name, str | None):
+        return {"error": "The name of a part is a text."}
     if command not in COMMANDS:
         return {"error": f"There is no command {command}."}
     keepers = supervisor.keepers

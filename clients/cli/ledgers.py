@@ -88,8 +88,22 @@ def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
 
 @ledgers.command()
 @click.argument("ledger", type=_ledger_id)
-@click.option("--from", "first", metavar="E", type=_entry_id, default=0, show_default=True)
-@click.option("--to", "last", metavar="E", type=_entry_id, help="[default: the last confirmed one]")
+@click.option(
+    "--from",
+    "first",
+    metavar="ENTRY",
+    type=_entry_id,
+    default=0,
+    show_default=True,
+    help="The first one to read.",
+)
+@click.option(
+    "--to",
+    "last",
+    metavar="ENTRY",
+    type=_entry_id,
+    help="The last one to read.  [default: the last confirmed one]",
+)
 @zookeeper_options
 @output_option
 def read(

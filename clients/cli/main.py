@@ -44,12 +44,38 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, _COMMANDS, n=1)
+            ctx.fail(f"No such command {name!r}." + "".join(f" Did you mean {c!r}?" for c in close))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in _COMMANDS.items()])
 
 
+def _say_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    del parameter
+    if asked:
+        context.invoke(importlib.import_module("clients.cli.version").version)
+        context.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_say_version,
+    help="The same as `daybook version`.",
+)
 def main() -> None:
     """Daybook: a publish/subscribe message broker whose topics are chains of replicated ledgers."""
 

@@ -1,19 +1,61 @@
-"""Options that several commands have."""
+"""Options that several commands have.
 
+Where the cluster is: what the option says, else the environment, else the cluster of the data
+directory that is used here (daybook-data, or DAYBOOK_DIR), else the usual ports of this machine.
+So what runs where `daybook standalone` runs finds all of its brokers, also when one is away.
+"""
+
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from clients.cli.directory import Saved
 
 DEFAULT_DIRECTORY = "daybook-data"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
 ADMIN_URL = "http://127.0.0.1:8080"
 ZOOKEEPER = "127.0.0.1:2181"
+_HOST = "127.0.0.1"
 LEDGERS_ROOT = "/ledgers"
 
 OutputFormat: TypeAlias = Literal["table", "json"]
 Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _saved() -> "Saved | None":
+    """What the cluster of the directory that is used here listens on; None if there is none."""
+    from clients.cli.directory import Directory
+
+    return Directory(Path(os.environ.get("DAYBOOK_DIR", DEFAULT_DIRECTORY))).load()
+
+
+def _service_url() -> str:
+    saved = _saved()
+    if saved is None:
+        return SERVICE_URL
+    return "pulsar://" + ",".join(f"{_HOST}:{broker.port}" for broker in saved.brokers)
+
+
+def _admin_url() -> str:
+    saved = _saved()
+    if saved is None:
+        return ADMIN_URL
+    return "http://" + ",".join(f"{_HOST}:{broker.http_port}" for broker in saved.brokers)
+
+
+def _zookeeper() -> str:
+    saved = _saved()
+    if saved is None:
+        return ZOOKEEPER
+    return saved.zookeeper or f"{_HOST}:{saved.zookeeper_port}"
+
+
+def _or_that_of(usual: str) -> str:
+    return f"the cluster in {DEFAULT_DIRECTORY}, else {usual}"
 
 
 def output_option(function: Function) -> Function:
@@ -36,6 +78,7 @@ def dir_option(function: Function) -> Function:
         type=click.Path(path_type=Path, file_okay=False),
         default=DEFAULT_DIRECTORY,
         show_default=True,
+        show_envvar=True,
         envvar="DAYBOOK_DIR",
         help="Where the cluster keeps its data.",
     )
@@ -46,8 +89,8 @@ def service_url_option(function: Function) -> Function:
     """Adds `--service-url`."""
     option = click.option(
         "--service-url",
-        default=SERVICE_URL,
-        show_default=True,
+        default=_service_url,
+        show_default=_or_that_of(SERVICE_URL),
         show_envvar=True,
         envvar="DAYBOOK_SERVICE_URL",
         metavar="URL",
@@ -60,8 +103,8 @@ def admin_url_option(function: Function) -> Function:
     """Adds `--admin-url`."""
     option = click.option(
         "--admin-url",
-        default=ADMIN_URL,
-        show_default=True,
+        default=_admin_url,
+        show_default=_or_that_of(ADMIN_URL),
         show_envvar=True,
         envvar="DAYBOOK_ADMIN_URL",
         metavar="URL",
@@ -74,8 +117,8 @@ def zookeeper_options(function: Function) -> Function:
     """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(
         "--zookeeper",
-        default=ZOOKEEPER,
-        show_default=True,
+        default=_zookeeper,
+        show_default=_or_that_of(ZOOKEEPER),
         show_envvar=True,
         envvar="DAYBOOK_ZOOKEEPER",
         metavar="HOST:PORT,...",

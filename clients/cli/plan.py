@@ -154,6 +154,7 @@ def _zookeeper_part(server: Server, directory: Directory, environ: Mapping[str, 
         facts={"address": f"{HOST}:{server.port}"},
         probe=server.wait_ready,
         exited=server.exited,
+        lone_stop=server.lone_stop,
     )
 
 

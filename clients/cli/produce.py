@@ -54,6 +54,7 @@ _DEFAULT_DELAY_MS = 1.0
     type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]),
     default="none",
     show_default=True,
+    help="Of batches, from here to the reader.",
 )
 @click.option(
     "--batch-delay",
@@ -79,7 +80,12 @@ def produce(
     rate: float | None,
     service_url: str,
 ) -> None:
-    """Send each line of standard input, or of FILE, to TOPIC as a message."""
+    """Send each line of standard input, or of FILE, to TOPIC as a message.
+
+    \b
+    seq 1000 | daybook produce numbers
+    daybook produce orders --key-separator , orders.csv
+    """
     if key_separator == "":
         raise click.BadParameter("it is empty", param_hint="--key-separator")
     wishes = _Wishes(

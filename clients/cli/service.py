@@ -66,6 +66,8 @@ def say(error: Exception, url: str, option: str) -> str | None:
                 f"No broker answers at {url}: start a cluster with `daybook standalone`, or say "
                 f"where yours is with {option}."
             )
+        case NotFoundError() if "the namespace" in str(error):
+            return f"{error}: `daybook topics list --namespace` takes TENANT/NAME."
         case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
             return f"{error}: `daybook topics list` shows what there is."
         case BusyError():

@@ -56,6 +56,7 @@ class Part:
     facts: Mapping[str, Any]  # addresses and URLs, for people and programs
     probe: Callable[[], Awaitable[None]] | None = None  # returns when it is ready; None: it says so
     exited: Callable[[int], None] = field(default=lambda code: None)
+    lone_stop: signal.Signals = signal.SIGTERM  # how to stop it while the other parts go on
 
 
 class Keeper:
@@ -106,9 +107,17 @@ class Keeper:
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
+        """End it while the other parts go on."""
+        await self._stop(self.part.lone_stop)
+
+    async def stop_with_all(self) -> None:
+        """End it, when nobody needs it any more."""
+        await self._stop(signal.SIGTERM)
+
+    async def _stop(self, number: signal.Signals) -> None:
         """Ask it to end; after `STOP_TIMEOUT_S`, do not ask."""
         with trio.move_on_after(STOP_TIMEOUT_S):
-            await self._end(signal.SIGTERM)
+            await self._end(number)
             return
         self._report(f"{self.part.name} does not stop, and is killed")
         await self._end(signal.SIGKILL)
@@ -259,7 +268,7 @@ class Supervisor:
             async with trio.open_nursery() as nursery:
                 for keeper in self.keepers.values():
                     if keeper.part.kind == kind:
-                        nursery.start_soon(keeper.stop)
+                        nursery.start_soon(keeper.stop_with_all)
 
     def kill_now(self) -> None:
         for keeper in self.keepers.values():

@@ -44,7 +44,13 @@ def create(name: str, partitions: int | None, admin_url: str, output: OutputForm
 
 
 @topics.command(name="list")
-@click.option("--namespace", default="public/default", show_default=True)
+@click.option(
+    "--namespace",
+    default="public/default",
+    show_default=True,
+    metavar="TENANT/NAME",
+    help="Whose topics.",
+)
 @admin_url_option
 @output_option
 def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:

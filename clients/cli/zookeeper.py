@@ -61,6 +61,13 @@ class Server:
     port: int
 
     @property
+    def lone_stop(self) -> signal.Signals:
+        """Asked to end, Java first stands still to archive its classes.  That can take longer than
+        a session of a broker, which the server would end, once it goes on for the last time.  It is
+        built to be killed: what it has answered is on disk."""
+        return signal.SIGKILL
+
+    @property
     def archive(self) -> Path:
         """Another Java or other jars need another archive."""
         key = crc32("\0".join([self.java.version, *self.class_path]).encode())

@@ -52,7 +52,7 @@ class Acknowledger:
         while self.tracker.waiting:
             cumulative, single = self.tracker.take(self._limits.ack_group_max)
             self._tell(connection, cumulative, single)
-            self.tracker.confirmed(single)  # It will have to do.
+            self.tracker.confirmed(cumulative, single)  # It will have to do.
 
     def attached(self, connection: BrokerConnection) -> None:
         """Before anything is delivered anew: tell what is done, or it would be delivered."""
@@ -104,11 +104,11 @@ class Acknowledger:
             if cumulative is not None:
                 number = next_id()
                 frame = encode_ack(self._id, [cumulative], cumulative=True, request_id=number)
-                await connection.answer(number, frame)
+                await connection.ack_answer(number, frame)
             if single:
                 number = next_id()
-                await connection.answer(number, encode_ack(self._id, single, request_id=number))
+                await connection.ack_answer(number, encode_ack(self._id, single, request_id=number))
         except BaseException:
             self.tracker.give_back(cumulative, single)
             raise
-        self.tracker.confirmed(single)
+        self.tracker.confirmed(cumulative, single)

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 from clients.python.client import topic_name
 from clients.python.errors import (
     AdminError,
+    AdminInDoubtError,
     BrokerError,
     ConnectionLostError,
     RequestTimedOutError,
@@ -34,6 +35,7 @@ from wire.transport import Network
 Json: TypeAlias = Any
 _PORT = 8080
 _REDIRECTS_MAX = 8
+_SHOWN_CHARS = 100
 _REDIRECTS = (301, 302, 307, 308)
 
 
@@ -57,7 +59,7 @@ class Admin:
     # -- tenants and namespaces
 
     async def tenants(self) -> list[str]:
-        return list(await self._get("/admin/v2/tenants"))
+        return _texts(await self._get("/admin/v2/tenants"))
 
     async def create_tenant(self, tenant: str, clusters: list[str]) -> None:
         body = {"adminRoles": [], "allowedClusters": clusters}
@@ -67,10 +69,10 @@ class Admin:
         await self._do("DELETE", f"/admin/v2/tenants/{url_encode(tenant)}")
 
     async def clusters(self) -> list[str]:
-        return list(await self._get("/admin/v2/clusters"))
+        return _texts(await self._get("/admin/v2/clusters"))
 
     async def namespaces(self, tenant: str = "public") -> list[str]:
-        return list(await self._get(f"/admin/v2/namespaces/{url_encode(tenant)}"))
+        return _texts(await self._get(f"/admin/v2/namespaces/{url_encode(tenant)}"))
 
     async def create_namespace(self, namespace: str) -> None:
         await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}")
@@ -96,10 +98,10 @@ class Admin:
 
     async def topics(self, namespace: str = "public/default") -> list[str]:
         """The full names of the persistent topics, partitions one by one."""
-        return list(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}"))
+        return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}"))
 
     async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
-        return list(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
+        return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
 
     async def create_topic(self, topic: str, *, partitions: int = 0) -> None:
         """Create a topic; with `partitions`, a partitioned one."""
@@ -110,7 +112,7 @@ class Admin:
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 if it is not partitioned."""
-        return int((await self._get(f"{_path(topic)}/partitions"))["partitions"])
+        return _integer(await self._get(f"{_path(topic)}/partitions"), "partitions")
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Let a partitioned topic have `partitions`, which is more than it has."""
@@ -155,7 +157,7 @@ class Admin:
     # -- subscriptions
 
     async def subscriptions(self, topic: str) -> list[str]:
-        return list(await self._get(f"{_path(topic)}/subscriptions"))
+        return _texts(await self._get(f"{_path(topic)}/subscriptions"))
 
     async def create_subscription(
         self, topic: str, subscription: str, *, start: MessageId | str = LATEST
@@ -187,7 +189,7 @@ class Admin:
     # -- brokers
 
     async def brokers(self) -> list[str]:
-        return list(await self._get("/admin/v2/brokers"))
+        return _texts(await self._get("/admin/v2/brokers"))
 
     async def leader_broker(self) -> Json:
         return await self._get("/admin/v2/brokers/leaderBroker")
@@ -236,8 +238,13 @@ class Admin:
             location = response.headers.get("location")
             if response.status not in _REDIRECTS or location is None:
                 return response
-            parts = urlsplit(location)
-            host, port = parts.hostname or host, parts.port or port
+            try:
+                parts = urlsplit(location)
+                host, port = parts.hostname or host, parts.port or port
+            except ValueError:
+                raise AdminInDoubtError(
+                    response.status, f"a redirect to {location!r} leads nowhere"
+                ) from None
             target = parts.path + (f"?{parts.query}" if parts.query else "")
         raise AdminError(508, "brokers send the request round in circles")
 
@@ -246,7 +253,7 @@ def _answer(response: HttpResponse) -> Json:
     body = response.body
     try:
         answer: Json = json.loads(body) if body else None
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = body.decode(errors="replace")  # Some answers are plain text.
     if response.status >= 400:
         reason: object = answer
@@ -297,6 +304,28 @@ def _place(start: MessageId | str) -> Json:
 
 
 def _message_id(data: Json) -> MessageId:
-    partition = int(data.get("partitionIndex", -1))
-    ledger_id, entry_id = signed(int(data["ledgerId"])), signed(int(data["entryId"]))
-    return MessageId(ledger_id, entry_id, -1, partition)
+    partition = _integer(data, "partitionIndex", -1)
+    ledger_id, entry_id = _integer(data, "ledgerId"), _integer(data, "entryId")
+    return MessageId(signed(ledger_id), signed(entry_id), -1, partition)
+
+
+def _texts(answer: Json) -> list[str]:
+    if not isinstance(answer, list):
+        raise _senseless(answer)
+    texts = cast("list[object]", answer)
+    if not all(isinstance(text, str) for text in texts):
+        raise _senseless(answer)
+    return cast("list[str]", texts)
+
+
+def _integer(answer: Json, name: str, default: int | None = None) -> int:
+    fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
+    found = fields.get(name, default)
+    if not isinstance(found, int):
+        raise _senseless(answer)
+    return found
+
+
+def _senseless(answer: Json) -> AdminInDoubtError:
+    """A broker, or something else that speaks HTTP, answered something else than was asked."""
+    return AdminInDoubtError(200, f"the answer makes no sense: {str(answer)[:_SHOWN_CHARS]!r}")

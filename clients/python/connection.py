@@ -4,8 +4,9 @@ Producers and consumers attach themselves under their ids and are called, in the
 without waiting, with what the broker has for them; when the connection ends, each is told once.  A
 request waits for its answer; if the connection ends first, it is in doubt.
 
-A broker that is silent is asked for a sign of life every `keep_alive_s`; silence for as long again
-ends the connection.
+A broker that is silent is asked for a sign of life after `keep_alive_s`; silence for as long again
+ends the connection.  While somebody waits for the broker, for an answer or a receipt, it has
+`keep_alive_waiting_s`, twice: a host that fell silent is left about as soon as its session ends.
 """
 
 from typing import Any, Protocol
@@ -36,11 +37,25 @@ CLIENT_VERSION = f"{CLIENT_NAME}-python-0.1.0"
 _MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
+_LOOKS = 4  # at a silent broker, before it is asked
 _T = pb.BaseCommand
+_SUCCESS: dict[type[Message], type[Message]] = {
+    pb.CommandLookupTopic: pb.CommandLookupTopicResponse,
+    pb.CommandPartitionedTopicMetadata: pb.CommandPartitionedTopicMetadataResponse,
+    pb.CommandGetTopicsOfNamespace: pb.CommandGetTopicsOfNamespaceResponse,
+    pb.CommandGetLastMessageId: pb.CommandGetLastMessageIdResponse,
+    pb.CommandProducer: pb.CommandProducerSuccess,
+}
+"""How requests are answered that are not answered with SUCCESS; any may be with ERROR."""
 
 
 class ProducerEnd(Protocol):
     """What a connection calls for a producer."""
+
+    @property
+    def waiting(self) -> bool:
+        """Does it wait for a receipt?"""
+        ...
 
     def on_receipt(self, receipt: SendReceipt) -> None: ...
 
@@ -66,9 +81,10 @@ class ConsumerEnd(Protocol):
 class _Answer:
     """A place for the answer to one request."""
 
-    __slots__ = ("_arrived", "value")
+    __slots__ = ("_arrived", "kind", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Message]) -> None:
+        self.kind = kind
         self._arrived = trio.Event()
         self.value: Any = None
 
@@ -91,9 +107,8 @@ class BrokerConnection:
         self._frames = frames
         self._limits = limits
         self._answers: dict[int, _Answer] = {}
-        self._greeting = _Answer()
+        self._greeting = _Answer(pb.CommandConnected)
         self._next_request = 1
-        self._pinged_at = -1  # bytes received when a ping went out that nothing answered yet
         self._ended = False
 
     @property
@@ -126,14 +141,18 @@ class BrokerConnection:
         there was no answer.
         """
         message.request_id = self.next_request_id()
-        return await self.answer(message.request_id, encode(message))
+        kind: type[Message] = _SUCCESS.get(type(message), pb.CommandSuccess)  # pyright: ignore[reportUnknownArgumentType]
+        return await self._answer(message.request_id, encode(message), kind)
 
-    async def answer(self, request_id: int, frame: bytes) -> Any:  # noqa: ANN401
-        """As `request`, for a frame that has its request id already."""
+    async def ack_answer(self, request_id: int, frame: bytes) -> None:
+        """As `request`, for an acknowledgement, whose frame has its request id already."""
+        await self._answer(request_id, frame, pb.CommandAckResponse)
+
+    async def _answer(self, request_id: int, frame: bytes, kind: type[Message]) -> Any:  # noqa: ANN401
         if self.closed:
             self._end()  # Sending may notice first: whoever would try again must know.
             raise ConnectionLostError(f"{self.peer}: {self._frames.close_reason}")
-        answer = self._answers[request_id] = _Answer()
+        answer = self._answers[request_id] = _Answer(kind)
         self._frames.send((frame,))
         try:
             with trio.move_on_after(self._limits.request_timeout_s):
@@ -191,16 +210,26 @@ class BrokerConnection:
             self._frames.close(f"the broker sent nonsense: {error}")
 
     async def _keep_alive(self) -> None:
+        """Counts looks, not seconds: time in which this process stood still is not silence."""
+        idle_s, waiting_s = self._limits.keep_alive_s, self._limits.keep_alive_waiting_s
+        look_s = min(idle_s, waiting_s) / _LOOKS
+        heard, silent_s, asked_s = -1, 0.0, -1.0
         while True:
-            before = self._frames.received_bytes
-            await trio.sleep(self._limits.keep_alive_s)
-            if self._frames.received_bytes != before:
-                continue
-            if self._pinged_at == before:
-                self.close(f"silent for {2 * self._limits.keep_alive_s:g} s")
+            await trio.sleep(look_s)
+            silent_s += look_s
+            if self._frames.received_bytes != heard:
+                heard, silent_s, asked_s = self._frames.received_bytes, 0.0, -1.0
+            patience_s = min(idle_s, waiting_s) if self._waiting() else idle_s
+            if asked_s < 0:
+                if silent_s >= patience_s:
+                    asked_s = silent_s
+                    self._frames.send((_PING,))
+            elif silent_s - asked_s >= patience_s:
+                self.close(f"silent for {silent_s:g} s")
                 return
-            self._pinged_at = before
-            self._frames.send((_PING,))
+
+    def _waiting(self) -> bool:
+        return bool(self._answers) or any(each.waiting for each in self.producers.values())
 
     def _end(self) -> None:
         """The connection is over: tell everybody, once."""
@@ -279,12 +308,15 @@ class BrokerConnection:
         answer = self._answers.get(request_id)
         if answer is None:
             return  # It was given up.
-        if command.type == _T.PRODUCER_SUCCESS and not command.body.producer_ready:
+        if not isinstance(command.body, answer.kind):
+            raise wire_errors.MalformedError(f"{type_name(command.type)} is no answer to that")
+        body = command.body
+        if isinstance(body, pb.CommandProducerSuccess) and not body.producer_ready:
             return  # It waits for its turn; the real answer comes later, under the same id.
-        if command.type == _T.ACK_RESPONSE and command.body.HasField("error"):
-            answer.give(refusal(command.body.error, command.body.message))
+        if isinstance(body, pb.CommandAckResponse) and body.HasField("error"):
+            answer.give(refusal(body.error, body.message))
         else:
-            answer.give(command.body)
+            answer.give(body)
 
     def _refused(self, error: pb.CommandError) -> None:
         answer = self._answers.get(error.request_id)

@@ -48,6 +48,9 @@ async def http_request(
             return await _exchange(stream, where, method, target, body)
         except (StreamLostError, h11.RemoteProtocolError) as error:
             raise ConnectionLostError(f"{where}: {error}") from error
+        except (h11.LocalProtocolError, UnicodeEncodeError) as error:
+            # A redirect can lead to what HTTP has no way to ask for.
+            raise UnavailableError(f"{where}: {error}") from error
         finally:
             stream.close()
     raise RequestTimedOutError(f"{where} did not answer in {timeout_s:g} s")

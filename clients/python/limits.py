@@ -11,6 +11,7 @@ class ClientLimits:
     request_timeout_s: float = 10.0  # for one answer; then another broker is asked
     operation_timeout_s: float = 30.0  # for what may take several attempts
     keep_alive_s: float = 5.0  # silence for as long again after a ping ends a connection
+    keep_alive_waiting_s: float = 1.5  # the same, while somebody waits for the broker
     backoff_initial_s: float = 0.05
     backoff_max_s: float = 1.0
     redirects_max: int = 20

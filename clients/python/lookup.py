@@ -37,13 +37,15 @@ class Lookups:
 
     async def find(self, topic: TopicName) -> tuple[str, bool]:
         """The URL of the broker that serves `topic`, and whether to go there through a proxy."""
-        connection, authoritative = await self._pool.service(), False
+        service = connection = await self._pool.service()
+        authoritative = False
         for _ in range(self._limits.redirects_max):
             answer = await self._ask(
                 connection,
                 pb.CommandLookupTopic(
                     topic=topic.full, authoritative=authoritative, advertised_listener_name=""
                 ),
+                service,
             )
             if answer.response == _Lookup.Failed or not answer.brokerServiceUrl:
                 raise refusal(answer.error, answer.message)
@@ -62,11 +64,13 @@ class Lookups:
 
     async def partitions(self, topic: TopicName, *, create: bool = True) -> int:
         """How many partitions `topic` has; 0 if it is not partitioned."""
+        service = await self._pool.service()
         answer = await self._ask(
-            await self._pool.service(),
+            service,
             pb.CommandPartitionedTopicMetadata(
                 topic=topic.full, metadata_auto_creation_enabled=create
             ),
+            service,
         )
         if answer.response == _Partitions.Failed or answer.HasField("error"):
             raise refusal(answer.error, answer.message)
@@ -74,16 +78,23 @@ class Lookups:
 
     async def topics(self, namespace: str) -> list[str]:
         """The full names of the persistent topics in a namespace, partitions one by one."""
+        service = await self._pool.service()
         answer = await self._ask(
-            await self._pool.service(), pb.CommandGetTopicsOfNamespace(namespace=namespace)
+            service, pb.CommandGetTopicsOfNamespace(namespace=namespace), service
         )
         return sorted(answer.topics)
 
-    async def _ask(self, connection: BrokerConnection, question: Any) -> Any:  # noqa: ANN401
+    async def _ask(
+        self,
+        connection: BrokerConnection,
+        question: Any,  # noqa: ANN401
+        service: BrokerConnection,
+    ) -> Any:  # noqa: ANN401
+        """`service` led to `connection`."""
         try:
             return await connection.request(question)
         except BrokerError as error:
             if error.remedy is not Remedy.GIVE_UP:
                 # Its connection stays: who produces or consumes there is not concerned.
-                self._pool.next_service()
+                self._pool.next_service(service)
             raise

@@ -1,7 +1,8 @@
 """Connections to brokers, one for each address, and the way to some broker at all.
 
 A service URL names one broker or several: `pulsar://host1:6650,host2:6650`.  Any of them can tell
-where a topic is served.  The one that answered last is asked again; when it fails, the next one.
+where a topic is served.  The one that answered last is asked again; when it fails, the next one,
+and for all users of the client: they neither send each other back to it nor wait for it in turn.
 """
 
 import trio
@@ -56,6 +57,7 @@ class ConnectionPool:
         self._flusher = Flusher()
         self._connections: dict[tuple[str, int, str], BrokerConnection] = {}
         self._opening: dict[tuple[str, int, str], trio.Lock] = {}
+        self._failed: dict[tuple[str, int, str], BrokerError] = {}  # how the last attempt ended
         self._closed = False
 
     async def run(self) -> None:
@@ -65,18 +67,26 @@ class ConnectionPool:
     async def service(self) -> BrokerConnection:
         """A connection to any of the brokers in the service URL."""
         failure: BrokerError | None = None
-        for _ in self._addresses:
-            host, port = self._addresses[self._current]
+        connection = self._last_service()
+        first = self._current + (connection is not None and connection.closed)
+        for index in range(first, first + len(self._addresses)):
+            index %= len(self._addresses)
             try:
-                return await self._get(host, port, "")
+                connection = await self._get(*self._addresses[index], "")
             except BrokerError as error:
                 failure = error
-                self.next_service()
+                continue
+            self._current = index
+            return connection
         raise UnavailableError(f"no broker can be reached: {failure}") from failure
 
-    def next_service(self) -> None:
+    def next_service(self, asked: BrokerConnection) -> None:
         """The broker that was asked is of no use: ask another one from now on."""
-        self._current = (self._current + 1) % len(self._addresses)
+        if self._last_service() is asked:
+            self._current = (self._current + 1) % len(self._addresses)
+
+    def _last_service(self) -> BrokerConnection | None:
+        return self._connections.get((*self._addresses[self._current], ""))
 
     async def broker(self, url: str, *, through_service: bool) -> BrokerConnection:
         """A connection to the broker at `url`, or to one of the proxies in front of it."""
@@ -94,11 +104,20 @@ class ConnectionPool:
         if connection is not None and not connection.closed:
             return connection
         lock = self._opening.setdefault(key, trio.Lock())
+        failed_before = self._failed.get(key)
         async with lock:  # Whoever comes meanwhile wants the same connection.
             connection = self._connections.get(key)
-            if connection is None or connection.closed:
+            if connection is not None and not connection.closed:
+                return connection
+            failure = self._failed.get(key)
+            if failure is not None and failure is not failed_before:
+                raise failure
+            try:
                 connection = await self._open(host, port, proxy_to)
-                self._connections[key] = connection
+            except BrokerError as error:
+                self._failed[key] = error
+                raise
+            self._connections[key] = connection
             return connection
 
     async def _open(self, host: str, port: int, proxy_to: str) -> BrokerConnection:

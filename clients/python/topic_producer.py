@@ -125,6 +125,10 @@ class TopicProducer(Link):
         """Of the last message that was sent; -1 before the first."""
         return self._next_sequence_id - 1
 
+    @property
+    def waiting(self) -> bool:
+        return not self._idle.is_set()
+
     def is_resolved(self, sequence_id: int) -> bool:
         """Whether everything up to this sequence id, if it was shipped, is stored or has failed."""
         oldest = self._pending.oldest

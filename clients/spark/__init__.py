@@ -1,0 +1,22 @@
+"""Topics as Spark tables and streams, by offset: `daybook.spark`.
+
+options      what a user may say
+offsets      which offsets a query reads: bounds, limits, splits; pure
+task         what travels from the driver to a worker
+read         what a task does: messages as Arrow batches
+source       Spark's side: the batch reader and the stream reader
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clients.spark.source import DaybookDataSource as DaybookDataSource
+
+
+def __getattr__(name: str) -> object:
+    """PySpark is needed, and loaded, only by those who ask for the source itself."""
+    if name != "DaybookDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from clients.spark.source import DaybookDataSource
+
+    return DaybookDataSource

@@ -122,6 +122,29 @@ def ranges(
     return found
 
 
+def carry_over(
+    start: Mapping[int, int], retained: Mapping[int, Retained], *, fail_on_data_loss: bool
+) -> dict[int, int]:
+    """Where a stream that has read up to `start` goes on in each partition that is there now.
+
+    A new partition is read from its first offset.  Offsets never go back, so a topic that ends in
+    front of `start`, or has fewer partitions, was deleted and made anew: data loss, or, if the
+    query may go on, a new beginning.
+    """
+    anew = [p for p, at in sorted(start.items()) if p not in retained or at > retained[p].next]
+    if anew and fail_on_data_loss:
+        held = {p: retained[p].next for p in anew if p in retained}
+        raise DataLossError(
+            f"partitions {anew}: the stream had read up to {[start[p] for p in anew]}, the topic "
+            f"ends at {held}: it was deleted and made anew; "
+            "set failOnDataLoss=false to read it from its beginning"
+        )
+    return {
+        p: held.first if p in anew else start.get(p, held.first)
+        for p, held in sorted(retained.items())
+    }
+
+
 def limit(start: Mapping[int, int], end: Mapping[int, int], offsets_max: int) -> dict[int, int]:
     """An end with at most `offsets_max` offsets in all, shared in proportion to what is there.
 

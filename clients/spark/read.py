@@ -1,30 +1,28 @@
 """What a Spark task does: read its own range of offsets and hand it on as Arrow batches.
 
 Each task opens a client of its own and reads from the broker that owns the partition; the driver
-sees offsets only, never a message.
+asks for offsets only and never receives a message.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from clients.python import blocking
-from clients.python.messages import Message, Offset
-from clients.spark.offsets import DataLossError, OffsetRange, Retained
+from clients.python.messages import Entry, Message, Offset
+from clients.spark.offsets import DataLossError, Retained
+from clients.spark.task import ReadTask
+from wire.fields import encode_varint
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20
 RECEIVE_TIMEOUT_S = 60.0
 
-SCHEMA_DDL = (
-    "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "eventTime timestamp, properties map<string,string>, messageId binary"
-)
 ARROW_SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -38,82 +36,159 @@ ARROW_SCHEMA = pa.schema(
         ("messageId", pa.binary()),
     ]
 )
+_BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """All that a task needs to know; it travels from the driver to a worker."""
-
-    service_url: str
-    topic: str
-    part: OffsetRange
-    fail_on_data_loss: bool
+def retained_offsets(client: blocking.Client, topic: str) -> dict[int, Retained]:
+    """What each partition holds now.  No message is transferred, no topic is created."""
+    client.partitions(topic, create=False)
+    held = client.offset_ranges(topic)
+    return {i: Retained(each.first, each.next) for i, each in enumerate(held)}
 
 
-def partition_topics(client: blocking.Client, topic: str) -> list[str]:
-    """The topics of all partitions, in order; the topic itself if it has none."""
-    count = client.partitions(topic)
-    return [f"{topic}-partition-{i}" for i in range(count)] if count else [topic]
+def partition_topic(client: blocking.Client, topic: str, partition: int) -> str:
+    """The topic of one partition: the topic itself if it has none."""
+    if client.partitions(topic, create=False):
+        return f"{topic}-partition-{partition}"
+    return topic
 
 
-def retained_offsets(service_url: str, topic: str) -> dict[int, Retained]:
-    """What each partition holds now.  No message is transferred."""
-    with blocking.connect(service_url) as client:
-        bounds = [client.offsets(name) for name in partition_topics(client, topic)]
-    return {i: Retained(held.first, held.next) for i, held in enumerate(bounds)}
-
-
-def read_task(task: ReadTask) -> Iterator[Any]:
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The messages of the range, in order, as Arrow batches.
 
     Raises DataLossError if an offset of the range is not there any more.
     """
     part = task.part
     with blocking.connect(task.service_url) as client:
-        topic = partition_topics(client, task.topic)[part.partition]
-        expected = part.start
-        rows: list[Message] = []
-        row_bytes = 0
-        with client.create_reader(topic, start=Offset(part.start)) as reader:
+        topic = partition_topic(client, task.topic, part.partition)
+        held = client.offsets(topic)
+        expected = max(part.start, held.first)
+        if expected > part.start and task.fail_on_data_loss:
+            raise DataLossError(f"{topic}: offsets {part.start} to {held.first} are gone")
+        if expected >= part.end:
+            return
+        waiting = _Waiting(task.topic, part.partition)
+        queue_size = min(BATCH_ROWS_MAX, part.end - expected)
+        with client.create_reader(
+            topic, start=Offset(expected), receiver_queue_size=queue_size
+        ) as reader:
             while expected < part.end:
                 got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=RECEIVE_TIMEOUT_S)
                 if not got:
                     raise TimeoutError(f"{topic}: nothing arrived from offset {expected} on")
-                for message in got:
-                    offset = message.offset
-                    assert offset is not None, "the broker numbers every message"
-                    if offset < expected:
-                        continue  # an earlier message of the batch in which the range starts
-                    if offset >= part.end:
-                        expected = part.end
-                        break
-                    if offset > expected and task.fail_on_data_loss:
-                        raise DataLossError(f"{topic}: offsets {expected} to {offset} are gone")
-                    expected = offset + 1
-                    rows.append(message)
-                    row_bytes += len(message.data)
-                    if len(rows) >= BATCH_ROWS_MAX or row_bytes >= BATCH_BYTES_MAX:
-                        yield record_batch(rows, task.topic, part.partition)
-                        rows, row_bytes = [], 0
-        if rows:
-            yield record_batch(rows, task.topic, part.partition)
+                offsets = [_offset(message) for message in got]
+                if offsets != list(range(expected, expected + len(got))):
+                    got, offsets = _from(expected, got, offsets)
+                    if task.fail_on_data_loss:
+                        _check_whole(topic, expected, offsets)
+                if not offsets:
+                    continue
+                expected = offsets[-1] + 1
+                if expected > part.end:
+                    count = sum(offset < part.end for offset in offsets)
+                    got, offsets = got[:count], offsets[:count]
+                waiting.add(got, offsets)
+                if waiting.full:
+                    yield waiting.take()
+        if waiting.messages:
+            yield waiting.take()
 
 
-def record_batch(messages: Sequence[Message], topic: str, partition: int) -> pa.RecordBatch:
+def _offset(message: Message) -> int:
+    offset = message.offset
+    assert offset is not None, "the broker numbers every message"
+    return offset
+
+
+def _from(
+    expected: int, messages: list[Message], offsets: list[int]
+) -> tuple[list[Message], list[int]]:
+    """Without what is in front: an entry is delivered whole, also if the range starts in it."""
+    skip = sum(offset < expected for offset in offsets)
+    return messages[skip:], offsets[skip:]
+
+
+def _check_whole(topic: str, expected: int, offsets: list[int]) -> None:
+    for at, offset in enumerate(offsets, expected):
+        if offset != at:
+            raise DataLossError(f"{topic}: offsets {at} to {offset} are gone")
+
+
+class _Waiting:
+    """Messages until there are enough for an Arrow batch."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.messages: list[Message] = []
+        self._offsets: list[int] = []
+        self._topic = topic
+        self._partition = partition
+        self._bytes = 0
+
+    def add(self, messages: list[Message], offsets: list[int]) -> None:
+        self.messages += messages
+        self._offsets += offsets
+        self._bytes += sum(len(message.data) for message in messages)
+
+    @property
+    def full(self) -> bool:
+        return len(self.messages) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
+
+    def take(self) -> pa.RecordBatch:
+        batch = record_batch(self.messages, self._offsets, self._topic, self._partition)
+        self.messages, self._offsets, self._bytes = [], [], 0
+        return batch
+
+
+def record_batch(
+    messages: Sequence[Message], offsets: Sequence[int], topic: str, partition: int
+) -> pa.RecordBatch:
     """One Arrow batch, column by column."""
     count = len(messages)
-    columns: list[list[Any]] = [
+    columns: list[Any] = [
         [m.key for m in messages],
-        [m.data for m in messages],
-        [topic] * count,
-        [partition] * count,
-        [m.offset for m in messages],
+        [None if m.is_null else m.data for m in messages],
+        pa.repeat(topic, count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        offsets,
         [m.publish_time_ms * 1000 for m in messages],
-        [m.event_time_ms * 1000 if m.event_time_ms else None for m in messages],
-        [list(m.properties.items()) for m in messages],
-        [m.message_id.encode() for m in messages],
+        [None if (at := m.event_time_ms) is None else at * 1000 for m in messages],
+        _properties(messages),
+        _message_ids(messages),
     ]
     return pa.RecordBatch.from_arrays(
-        [pa.array(c, type=f.type) for c, f in zip(columns, ARROW_SCHEMA, strict=True)],
+        [
+            column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
+            for column, field in zip(columns, ARROW_SCHEMA, strict=True)
+        ],
         schema=ARROW_SCHEMA,
     )
+
+
+def _properties(messages: Sequence[Message]) -> Any:  # noqa: ANN401  a column
+    found = [m.properties for m in messages]
+    if any(found):
+        return [list(each.items()) for each in found]
+    empty = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(
+        pa.repeat(pa.scalar(0, pa.int32()), len(found) + 1), empty, empty
+    )
+
+
+def _message_ids(messages: Sequence[Message]) -> list[bytes]:
+    """`message.message_id.encode()` of each.
+
+    The place in the batch is the last field, so the messages of an entry share what is before it.
+    """
+    found: list[bytes] = []
+    entry: Entry | None = None
+    shared = b""
+    indexes: list[bytes] = []
+    for message in messages:
+        if message.entry is not entry:
+            entry = message.entry
+            shared = replace(message.message_id, batch_index=-1).encode()
+        index = message.batch_index
+        while len(indexes) <= index:
+            indexes.append(_BATCH_INDEX_TAG + encode_varint(len(indexes)))
+        found.append(shared if index < 0 else shared + indexes[index])
+    return found

@@ -7,13 +7,16 @@
 Offsets are exact integers and ranges half-open, so a stream that is restarted from its checkpoint
 reads every message once.  Streams know admission control (`maxOffsetsPerTrigger`) and
 Trigger.AvailableNow: the end is taken once, when the query starts.
+
+Spark imports this module in several short-lived processes that only ask for names and options, so
+the client and pyarrow are imported where offsets are asked for and messages are read.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -29,9 +32,27 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clients.spark.offsets import OffsetRange, Retained, limit, ranges, resolve, split
+from clients.spark.offsets import (
+    OffsetRange,
+    Retained,
+    carry_over,
+    limit,
+    ranges,
+    resolve,
+    split,
+)
 from clients.spark.options import SourceOptions, parse_options
-from clients.spark.read import SCHEMA_DDL, ReadTask, read_task, retained_offsets
+from clients.spark.task import ReadTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clients.python import blocking
+
+SCHEMA_DDL = (
+    "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "eventTime timestamp, properties map<string,string>, messageId binary"
+)
 
 
 class TaskPartition(InputPartition):
@@ -65,14 +86,18 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
+        from clients.python import blocking
+        from clients.spark.read import retained_offsets
+
         options = self._options
-        retained = retained_offsets(options.service_url, options.topic)
+        with blocking.connect(options.service_url) as client:
+            retained = retained_offsets(client, options.topic)
         start = resolve(options.starting or "earliest", retained, "startingOffsets")
         end = resolve(options.ending, retained, "endingOffsets")
         return plan(options, start, end, retained)
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_task(partition.value)
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return _read(partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -84,6 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._target: dict[int, int] | None = None
+        self._client: blocking.Client | None = None  # lives from the first question to `stop`
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
         spec = self._options.starting or "latest"
@@ -97,12 +123,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._latest()
 
     def latestOffset(self, start: dict[str, int], limit_: ReadLimit) -> dict[str, int]:  # noqa: N802
-        begin = _decode(start)
-        end = self._latest() if self._target is None else self._target
-        end = {p: max(offset, begin.get(p, 0)) for p, offset in end.items()}
+        retained = self._retained()
+        begin = carry_over(
+            _decode(start), retained, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+        until = {p: held.next for p, held in retained.items()}
+        if self._target is not None:
+            # Partitions that are younger than the target are for the next run.
+            until = {p: min(next_, self._target.get(p, begin[p])) for p, next_ in until.items()}
+        end = {p: max(begin[p], next_) for p, next_ in until.items()}
         if isinstance(limit_, ReadMaxRows):
-            retained = self._retained()
-            begin = {p: begin.get(p, retained[p].first) for p in end}
             end = limit(begin, end, limit_.max_rows)
         return _encode(end)
 
@@ -111,15 +141,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         begin, until = _decode(start), _decode(end)
-        if all(begin.get(p) == offset for p, offset in until.items()):
+        if begin == until:
             return []
-        return plan(self._options, begin, until, self._retained())
+        options, retained = self._options, self._retained()
+        if any(begin[p] > until.get(p, -1) for p in begin):
+            begin = carry_over(begin, retained, fail_on_data_loss=options.fail_on_data_loss)
+        return plan(options, begin, until, retained)
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_task(partition.value)
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return _read(partition)
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def _retained(self) -> dict[int, Retained]:
-        return retained_offsets(self._options.service_url, self._options.topic)
+        from clients.python import blocking
+        from clients.spark.read import retained_offsets
+
+        if self._client is None:
+            self._client = blocking.connect(self._options.service_url)
+        return retained_offsets(self._client, self._options.topic)
 
     def _latest(self) -> dict[int, int]:
         return {partition: held.next for partition, held in self._retained().items()}
@@ -138,6 +181,14 @@ def plan(
         TaskPartition(ReadTask(options.service_url, options.topic, part, options.fail_on_data_loss))
         for part in parts
     ]
+
+
+def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    """Spark asks for one partition without a task where there is nothing to read."""
+    from clients.spark.read import read_task
+
+    task = partition.value
+    return iter(()) if task is None else read_task(task)
 
 
 def _encode(offsets: dict[int, int]) -> dict[str, int]:

@@ -1,0 +1,4 @@
+"""Clusters for tests, demonstrations and measurements.
+
+standalone    `daybook standalone` as a child process
+"""

@@ -6,10 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from broker.errors import RequestFailedError
 from broker.limits import TopicLimits
 from broker.protocol.dispatch.events import DispatchLimits
 from broker.subscription import EXCLUSIVE
-from broker.topic_subscriptions import ConsumerRequest
+from broker.topic_subscriptions import ConsumerRequest, check_name
 from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
 from tests.broker.harness import T0_MS, TOPIC, Client, Cluster, open_broker
@@ -33,6 +34,12 @@ async def with_entries(cluster: Cluster, count: int) -> Client:
 
 def message_id(ledger_id: int, entry_id: int) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=unsigned(ledger_id), entryId=unsigned(entry_id))
+
+
+@pytest.mark.parametrize("name", ["", " ", ".", "..", "x" * 5000, "\ud800", "pulsar.dedup"])
+def test_a_name_that_could_not_be_stored_is_refused(name: str) -> None:
+    with pytest.raises(RequestFailedError, match="no subscription can be called"):
+        check_name(name)
 
 
 # -- where it begins

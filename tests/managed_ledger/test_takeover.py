@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from managed_ledger.errors import FencedError, LogCorruptError
+from managed_ledger.log import ManagedLedger
 from managed_ledger.position import EARLIEST
 from tests.managed_ledger.world import (
     NAME,
@@ -16,6 +17,8 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
+
+LIST = f"/managed-ledgers/{NAME}"
 
 
 def is_kept(acked: list[int], kept: list[int]) -> None:
@@ -199,6 +202,69 @@ def test_both_open_ledgers_of_a_roll_are_recovered() -> None:
             await settle(sent)
             is_kept(sent.acked, served)
             assert await read_all(new) == [*served, 100, 101]
+
+    play(scenario)
+
+
+def test_a_ledger_takes_nothing_before_the_list_names_it() -> None:
+    """K61: what is acknowledged meanwhile lies in the old ledger, where the next owner looks."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            old = await one.open()
+            await append(old, range(2))
+            held = one.link.hold_next("set", LIST)
+            old.roll()
+            await held.caught.wait()
+            sent = await settle(send(old, range(2, 4)))
+            assert sent.acked == [2, 3]
+            new = await two.open()
+            assert await read_all(new) == [0, 1, 2, 3]
+            held.let_go()
+            await until(lambda: not old.usable)
+            assert await read_all(new) == [0, 1, 2, 3]
+
+    play(scenario)
+
+
+def test_nothing_is_served_before_the_list_is_ours() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            old = await one.open()
+            await append(old, range(3))
+            held = two.link.hold_next("set", LIST)
+            opened: list[ManagedLedger] = []
+
+            async def take_over() -> None:
+                opened.append(await two.open())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take_over)
+                await held.caught.wait()
+                await trio.sleep(5)
+                assert not opened
+                held.let_go()
+            assert await read_all(opened[0]) == [0, 1, 2]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("entries", [0, 2])
+def test_a_ledger_is_fenced_before_its_successor_is_served(entries: int) -> None:
+    """K63, K66: its owner may be asleep, and wake when the ledger has been closed, or deleted."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            old = await one.open()
+            if entries:
+                await append(old, range(entries))
+            new = await two.open()
+            served = await append(new, range(10, 12))
+            late = await settle(send(old, range(entries, entries + 3)))
+            assert not late.acked
+            assert [type(error) for _, error in late.failed] == [FencedError] * 3
+            assert await read_all(new) == [*range(entries), 10, 11]
+            assert served[0].ledger_id == new.owned_from
 
     play(scenario)
 

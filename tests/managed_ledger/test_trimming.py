@@ -9,7 +9,7 @@ from managed_ledger.errors import FencedError
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.protocol.trim import Retention
 from managed_ledger.records import custom_metadata
-from tests.managed_ledger.world import CONFIG, NOW, World, append, play, read_all
+from tests.managed_ledger.world import BOOKIES, CONFIG, NOW, World, append, play, read_all
 
 CONFIG_NOW = replace(CONFIG, retention=NOW)
 
@@ -76,11 +76,16 @@ def test_a_cursor_that_is_set_back_holds_what_lies_there_at_once() -> None:
             cursor.ack_cumulative(positions[-1])
             await cursor.flush()
             await trio.sleep(60)
-            host.link.delay_s = 0.5
+            for name in BOOKIES:
+                world.network.block("a", name)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cursor.reset, EARLIEST)
                 await trio.sleep(0.01)
                 assert await log.trim() == []
+                assert cursor.stored_mark_delete == positions[-1]
+                for name in BOOKIES:
+                    world.network.unblock("a", name)
+                world.network.cut("a")
             assert cursor.backlog_entries == 12
 
     play(scenario)
@@ -128,6 +133,7 @@ def test_what_cannot_be_deleted_now_is_an_orphan_later() -> None:
             log.abandon()
             log = await host.open(CONFIG_NOW)
             younger = await host.client.create(CONFIG.quorums, custom=custom_metadata(log.name))
+            await host.open(name="t/n/persistent/b")  # younger still
             removed = await host.logs.remove_orphans()
             assert list(removed) == [ours.ledger_id, cursors.ledger_id]
             left = await world.ledgers(host)
@@ -170,5 +176,105 @@ def test_trimming_when_the_log_is_somebody_elses() -> None:
             assert old.fenced is not None
             assert await read_all(new) == list(range(12))
             assert new.before_first == Position(new.ledgers.ids[0], -1)
+
+    play(scenario)
+
+
+def test_deletions_that_fail_after_the_list_was_written_leave_orphans_and_no_harm() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, retention=Retention(time_ms=5_000)))
+            positions = await append(log, range(14))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions[:12])
+            await cursor.flush()
+            await trio.sleep(60)
+            before = await world.ids_of(host)
+            held = [host.link.hold_next("delete", "/ledgers") for _ in range(2)]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(log.trim)
+                for each in held:
+                    await each.caught.wait()
+                host.store.suspend()
+                await trio.sleep(60)
+            host.store.resume()
+            after = await world.ids_of(host)
+            assert list(log.ledgers.ids) == after == before[2:]
+            assert set(before[:2]) <= set(await world.ledgers(host))
+            assert await log.trim() == []
+            assert await read_all(log) == [12, 13]
+            await append(log, range(14, 17))
+            log.abandon()
+            log = await host.open(replace(CONFIG, retention=Retention(time_ms=None)))
+            assert await read_all(log) == [12, 13, 14, 15, 16]
+            removed = await host.logs.remove_orphans()
+            assert set(removed) >= set(before[:2])
+            assert not set(before[:2]) & set(await world.ledgers(host))
+            assert await read_all(log) == [12, 13, 14, 15, 16]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("who", ["reset", "new"])
+@pytest.mark.parametrize("first", ["trim", "cursor"])
+def test_a_cursor_that_comes_to_what_is_being_trimmed(who: str, first: str) -> None:
+    """Either it holds the ledger, or it begins behind it: never is it stored where nothing is."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, retention=Retention(time_ms=5_000)))
+            positions = await append(log, range(14))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack_cumulative(positions[12])
+            await cursor.flush()
+            await trio.sleep(60)
+
+            async def come() -> None:
+                if who == "reset":
+                    await cursor.reset(EARLIEST)
+                else:
+                    await log.open_cursor("new", initial=EARLIEST)
+
+            operation = "multi" if first == "cursor" and who == "new" else "set"
+            held = host.link.hold_next(operation, "/managed-ledgers")
+            async with trio.open_nursery() as nursery:
+                for task in (log.trim, come) if first == "trim" else (come, log.trim):
+                    nursery.start_soon(task)
+                    await trio.sleep(1)
+                if held.caught.is_set():
+                    held.let_go()
+                else:
+                    host.link.hold_no_more()
+            kept = await read_all(log)
+            name = "s" if who == "reset" else "new"
+            assert log.cursors[name].backlog_entries == len(kept)
+            assert kept == (list(range(14)) if first == "cursor" else [12, 13])
+            log.abandon()
+            log = await host.open()
+            found = log.cursors[name]
+            assert found.mark_delete >= log.before_first
+            assert await read_all(log, found.read_start) == kept
+
+    play(scenario)
+
+
+def test_two_who_trim_at_once_write_the_list_once() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, retention=Retention(time_ms=5_000)))
+            await append(log, range(14))
+            await trio.sleep(60)
+            before = log.ledgers.version
+            gone: list[int] = []
+
+            async def trim() -> None:
+                gone.extend(await log.trim())
+
+            host.link.delay_s = 0.1
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(trim)
+            assert len(gone) == len(set(gone)) == 2
+            assert log.ledgers.version == before + 1
 
     play(scenario)

@@ -9,6 +9,7 @@
 What was appended is told by number: payload number n is a message `n` published at time n.
 """
 
+import copy
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -33,13 +34,16 @@ from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
 from wire.arena import ArenaPool
 from wire.batch import encode_payload_head, parse_metadata, split_broker_metadata
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+from wire.metadata.memory import DirectLink, MemorySession, MemoryStore, Request
+from wire.metadata.store import Record, Watch
+from wire.metadata.tree import Tree
 from wire.outbox import Flusher
 from wire.proto import pulsar_pb2 as pb
 
 NAME = "t/n/persistent/a"
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
+LIMIT_S = 1000.0  # virtual: a scenario that waits for what never comes fails
 NOW = Retention(time_ms=0)  # what is acknowledged goes with the next roll
 
 
@@ -136,16 +140,92 @@ async def read_all(log: ManagedLedger, start: Position | None = None) -> list[in
     return numbers
 
 
+class Held:
+    """A request that is under way, until it is let go: it arrives then, whoever still waits."""
+
+    def __init__(self, operation: str, path: str) -> None:
+        self.operation = operation
+        self.path = path
+        self.caught = trio.Event()
+        self._arrived = trio.Event()
+        self._execute: Callable[[], None] = _nothing
+
+    async def travel(self, execute: Callable[[], None]) -> None:
+        self._execute = execute
+        self.caught.set()
+        await self._arrived.wait()
+
+    def let_go(self) -> None:
+        assert self.caught.is_set()
+        self._execute()
+        self._arrived.set()
+
+
+def _nothing() -> None:
+    """Nothing was asked for yet."""
+
+
+class HostLink(DirectLink):
+    """A host's way to the metadata store.
+
+    Requests can be held up, and the server that answers reads can fall behind the others: until it
+    is asked to catch up (`sync`), or the host has written something, which it must have seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stale: Tree | None = None
+        self._held: list[Held] = []
+
+    def hold_next(self, operation: str, path: str = "") -> Held:
+        held = Held(operation, path)
+        self._held.append(held)
+        return held
+
+    def hold_no_more(self) -> None:
+        self._held.clear()
+
+    async def request(self, request: Request, execute: Callable[[], None]) -> None:
+        for held in self._held:
+            if held.operation == request.operation and request.path.startswith(held.path):
+                self._held.remove(held)
+                await held.travel(execute)
+                break
+        else:
+            await super().request(request, execute)
+        if request.write or request.operation == "sync":
+            self.stale = None
+
+
+class FollowedTree:
+    """What a host sees of the tree: all of it, or an older state."""
+
+    def __init__(self, tree: Tree, link: HostLink) -> None:
+        self._tree = tree
+        self._link = link
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tree, name)
+
+    def get(self, session_id: int, path: str, watch: Watch | None) -> Record | None:
+        return (self._link.stale or self._tree).get(session_id, path, watch)
+
+    def get_children(self, session_id: int, path: str, watch: Watch | None) -> list[str] | None:
+        return (self._link.stale or self._tree).get_children(session_id, path, watch)
+
+
 @dataclass
 class Host:
     name: str
     store: MemorySession
-    link: DirectLink
+    link: HostLink
     client: LedgerClient
     logs: ManagedLedgers
 
-    async def open(self, config: LogConfig = CONFIG, name: str = NAME) -> ManagedLedger:
-        return await self.logs.open(name, config)
+    async def open(
+        self, config: LogConfig = CONFIG, name: str = NAME, *, create: bool = True
+    ) -> ManagedLedger:
+        return await self.logs.open(name, config, create=create)
 
 
 class World:
@@ -199,8 +279,9 @@ class World:
 
     @asynccontextmanager
     async def host(self, name: str) -> AsyncGenerator[Host]:
-        link = DirectLink()
+        link = HostLink()
         session = self.metadata.session(name, link=link)
+        session._tree = FollowedTree(self.metadata.tree, link)  # type: ignore[assignment]
         async with trio.open_nursery() as nursery:
             flusher = Flusher()
             nursery.start_soon(flusher.run)
@@ -226,6 +307,13 @@ class World:
         alive = [s for s in sessions if tree.is_alive(s.store_session_id)]
         await until(lambda: len(client.directory.usable()) >= len(alive))
 
+    def fall_behind(self, host: Host) -> None:
+        """What the host reads from here on is as it is now."""
+        tree = self.metadata.tree
+        host.link.stale = behind = copy.copy(tree)
+        behind._nodes = copy.deepcopy(tree._nodes)
+        behind._record_watches, behind._children_watches = {}, {}
+
     async def list_of(self, host: Host, name: str = NAME) -> ManagedLedgerInfo:
         """What the metadata store holds."""
         record = await host.store.get(log_path(name))
@@ -240,7 +328,9 @@ class World:
         return [ledger_id async for ledger_id in host.client.list_ledgers()]
 
 
-def play(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
+def play(
+    scenario: Callable[[World], Awaitable[None]], seed: int = 1, *, limit_s: float = LIMIT_S
+) -> None:
     """Run a scenario with three bookies; raises what it raises."""
 
     async def main(run: Scheduler) -> None:
@@ -249,7 +339,8 @@ def play(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
             for name in BOOKIES:
                 await world.start(name)
             try:
-                await scenario(world)
+                with trio.fail_after(limit_s):
+                    await scenario(world)
             finally:
                 world.end()
                 nursery.cancel_scope.cancel()

@@ -1,9 +1,12 @@
 """Every snippet of the README runs as it stands, on the addresses of a test cluster."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,65 +15,109 @@ from clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README.read_text(), re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 PYTHON = [code for language, code in BLOCKS if language == "python"]
 SHELL = [code for language, code in BLOCKS if language == "sh"]
+SERVICE = "pulsar://localhost:6650,localhost:6651"
+PATIENCE_S = 300
+FREE_PORTS = "--port 0 --admin-port 0 --zookeeper-port 0 --output json"
+ENVIRON = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Spark starts faster
+}
 
 
-def test_there_are_snippets() -> None:
-    assert len(PYTHON) == 3
-    assert len(SHELL) == 5
+def test_there_are_no_other_snippets() -> None:
+    assert {language for language, _ in BLOCKS} == {"python", "sh"}
+    assert [len(PYTHON), len(SHELL)] == [4, 5]
 
 
-@pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python_snippet(cluster: StandaloneProcess, tmp_path: Path, number: int) -> None:
-    service = cluster.service_url
-    code = PYTHON[number].replace("pulsar://localhost:6650", service)
-    script = tmp_path / "snippet.py"
-    if "greetings" in code and number == 2:  # the table that Spark shows has to exist
-        code = (
-            "import daybook\n"
-            f"with daybook.blocking.connect({service!r}) as client:\n"
-            "    with client.create_producer('greetings') as producer:\n"
-            "        producer.send(b'hello', key='en')\n" + code
-        )
-    script.write_text(code)
+def run(command: list[str], directory: Path, **environ: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        command,
+        cwd=directory,
+        env={**ENVIRON, **environ},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "hello" in done.stdout or "68 65 6C 6C 6F" in done.stdout or ":" in done.stdout
+    return done.stdout
+
+
+def python(cluster: StandaloneProcess, directory: Path, code: str) -> str:
+    assert SERVICE in code
+    script = directory / "snippet.py"
+    script.write_text(code.replace(SERVICE, cluster.service_url))
+    return run([sys.executable, str(script)], directory)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_produce_and_consume(cluster: StandaloneProcess, tmp_path: Path, number: int) -> None:
+    assert "b'hello" in python(cluster, tmp_path, PYTHON[number])
+
+
+def test_spark_reads_the_table_and_the_stream(cluster: StandaloneProcess, tmp_path: Path) -> None:
+    python(cluster, tmp_path, PYTHON[0])
+    shown = python(cluster, tmp_path, PYTHON[2] + PYTHON[3])
+    assert "|0|0|en|hello|" in shown.replace(" ", "")
+    assert list((tmp_path / "archive" / "greetings").glob("*.parquet"))
+    assert (tmp_path / "archive" / "checkpoint" / "offsets").is_dir()
 
 
 def test_the_pipes(cluster: StandaloneProcess, tmp_path: Path) -> None:
     (code,) = [code for code in SHELL if "daybook produce" in code]
-    bin_dir = Path(sys.executable).parent
-    done = subprocess.run(
+    shown = run(
         ["bash", "-euo", "pipefail", "-c", code],
-        env={
-            **os.environ,
-            "PATH": f"{bin_dir}:{os.environ['PATH']}",
-            "DAYBOOK_SERVICE_URL": cluster.service_url,
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        tmp_path,
+        DAYBOOK_SERVICE_URL=cluster.service_url,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "1000"
+    assert shown.strip() == "1000"
 
 
-def test_the_commands_that_break_a_cluster(tmp_path: Path) -> None:
-    """As the README says, on a directory of its own."""
-    with StandaloneProcess(directory=tmp_path / "d", options=["--port", "0"]) as own:
-        own.local("kill", "broker-1")
-        parts = {part["name"]: part["state"] for part in own.local("status")["parts"]}
-        assert parts["broker-1"] != "running"
-        assert parts["bookie-1"] == "running"
+def test_a_cluster_is_started_broken_and_mended(tmp_path: Path) -> None:
+    """The ports are free ones, the directory is the usual one."""
+    (code,) = [code for code in SHELL if "daybook standalone" in code]
+    install, start = code.strip().splitlines()
+    assert install == "pip install '.[standalone]'"
+    (breaking,) = [code for code in SHELL if "daybook local" in code]
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {start} {FREE_PORTS}"],
+        cwd=tmp_path,
+        env=ENVIRON,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as cluster:
+        assert cluster.stdout is not None
+        try:
+            ready = json.loads(cluster.stdout.readline())
+            assert ready["dir"].endswith("daybook-data")
+            shown = run(["bash", "-euo", "pipefail", "-c", breaking], tmp_path)
+        finally:
+            cluster.send_signal(signal.SIGINT)
+        assert cluster.wait(PATIENCE_S) == 0
+    assert re.search(r"^bookie-1 +running", shown, re.MULTILINE)
+    states = re.findall(r"^broker-1 +(\w+)", shown, re.MULTILINE)
+    assert states[-1] == "running"
+    assert any(state != "running" for state in states[:-1])
+
+
+def test_what_it_says_of_installing_is_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert set(re.findall(r"pip install '\.\[(\w+)\]'", README)) <= set(extras)
+    for code, words in ((SHELL[0], "clients.cli.demo"), (SHELL[1], "pytest")):
+        assert words in run(["make", "-n", *code.split()[1:]], ROOT)
+
+
+def test_the_files_that_it_names_are_there() -> None:
+    named = re.findall(r"`((?:docs|tools)/[\w./]*)`", README)
+    assert named
+    assert all((ROOT / name).exists() for name in named)

@@ -1,20 +1,32 @@
-"""The Spark source on a real cluster: exact offsets, restarts, no payload in the driver."""
+"""The Spark source on a real cluster: exact offsets, restarts, lost data, an idle driver."""
 
+import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from clients.python import blocking
-from clients.spark.source import DaybookDataSource
+from clients.python.messages import MessageId
+from clients.spark import DaybookDataSource
+from clients.spark.offsets import OffsetRange
+from clients.spark.read import read_task
+from clients.spark.task import ReadTask
 from clients.testing.standalone import StandaloneProcess
+from tests.real import spark_accounting
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 COUNT = 2000
+TRIGGER_MAX = 700
+PATIENCE_S = 60
+CODES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the queries are short
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +36,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", CODES)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.log.level", "ERROR")
+        .config("spark.log.level", "OFF")
         .getOrCreate()
     )
     session.dataSource.register(DaybookDataSource)
@@ -35,12 +48,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def filled(cluster: StandaloneProcess, topic: str) -> str:
-    """A topic with 3 partitions and COUNT messages."""
-    with blocking.connect_admin(cluster.admin_url) as admin:
-        admin.create_topic(topic, partitions=3)
+def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
     with blocking.connect(cluster.service_url) as client:
-        fill(client, topic, range(COUNT))
+        yield client
+
+
+@pytest.fixture
+def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        yield admin
+
+
+@pytest.fixture
+def filled(client: blocking.Client, admin: blocking.Admin, topic: str) -> str:
+    """A topic with 3 partitions and COUNT messages."""
+    admin.create_topic(topic, partitions=3)
+    fill(client, topic, range(COUNT))
     return topic
 
 
@@ -54,16 +77,62 @@ def fill(client: blocking.Client, topic: str, numbers: range) -> None:
 
 
 def read(spark: SparkSession, cluster: StandaloneProcess, topic: str, **options: str) -> DataFrame:
-    reader = spark.read.format("daybook").option("service.url", cluster.service_url)
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.option("topic", topic).load()
+    return (
+        spark.read.format("daybook")
+        .options(**{"service.url": cluster.service_url, "topic": topic, **options})
+        .load()
+    )
+
+
+class Stream:
+    """An AvailableNow query from a topic to files, which is started again and again."""
+
+    def __init__(
+        self, spark: SparkSession, cluster: StandaloneProcess, topic: str, directory: Path
+    ) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._options = {
+            "service.url": cluster.service_url,
+            "topic": topic,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(TRIGGER_MAX),
+        }
+
+    def start(self, **options: str) -> StreamingQuery:
+        return (
+            self._spark.readStream.format("daybook")
+            .options(**{**self._options, **options})
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(self._directory / "out"))
+            .option("checkpointLocation", str(self._directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(self, **options: str) -> StreamingQuery:
+        query = self.start(**options)
+        assert query.awaitTermination(PATIENCE_S)
+        assert query.exception() is None
+        return query
+
+    def stored(self) -> list[int]:
+        rows = self._spark.read.parquet(str(self._directory / "out")).select("value").collect()
+        return sorted(int(row["value"]) for row in rows)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, cluster: StandaloneProcess, filled: str, tmp_path: Path) -> Stream:
+    return Stream(spark, cluster, filled, tmp_path)
 
 
 def test_a_batch_reads_every_message_once_with_exact_offsets(
     spark: SparkSession, cluster: StandaloneProcess, filled: str
 ) -> None:
-    rows = read(spark, cluster, filled, minPartitions="8").collect()
+    frame = read(spark, cluster, filled, minPartitions="13")
+    assert frame.rdd.getNumPartitions() >= 13
+    rows = frame.collect()
     assert sorted(int(r["value"]) for r in rows) == list(range(COUNT))
     offsets: dict[int, list[int]] = {}
     for row in rows:
@@ -72,6 +141,7 @@ def test_a_batch_reads_every_message_once_with_exact_offsets(
         assert row["key"] == f"k{number % 10}"
         assert row["properties"] == {"n": str(number)}
         assert row["eventTime"].timestamp() == pytest.approx((1000 + number) / 1000)
+        assert MessageId.decode(bytes(row["messageId"])).partition == row["partition"]
         offsets.setdefault(row["partition"], []).append(row["offset"])
     assert set(offsets) == {0, 1, 2}
     for found in offsets.values():
@@ -84,53 +154,225 @@ def test_ranges_are_half_open(spark: SparkSession, cluster: StandaloneProcess, f
         cluster,
         filled,
         startingOffsets='{"0": 5, "1": -2, "2": -1}',
-        endingOffsets='{"0": 25, "1": 3, "2": -1}',
+        endingOffsets=json.dumps({filled: {"0": 25, "1": 3, "2": -1}}),
     ).collect()
     found = sorted((r["partition"], r["offset"]) for r in rows)
     assert found == [(0, o) for o in range(5, 25)] + [(1, o) for o in range(3)]
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_reads_all_once(
-    spark: SparkSession, cluster: StandaloneProcess, filled: str, tmp_path: Path
+def test_a_topic_without_partitions_is_partition_0(
+    spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, topic: str
 ) -> None:
-    def run() -> None:
-        query = (
-            spark.readStream.format("daybook")
-            .option("service.url", cluster.service_url)
-            .option("topic", filled)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "700")
-            .load()
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        assert query.exception() is None
-        assert all(p["numInputRows"] <= 700 for p in query.recentProgress)
+    fill(client, topic, range(20))
+    rows = read(spark, cluster, topic, minPartitions="3").collect()
+    assert sorted((r["partition"], r["offset"], int(r["value"])) for r in rows) == [
+        (0, n, n) for n in range(20)
+    ]
 
-    run()
-    with blocking.connect(cluster.service_url) as client:
-        fill(client, filled, range(COUNT, COUNT + 500))
-    run()
-    stored = spark.read.parquet(str(tmp_path / "out"))
-    assert sorted(int(r["value"]) for r in stored.collect()) == list(range(COUNT + 500))
+
+def test_nothing_to_read_is_an_empty_table(
+    spark: SparkSession, cluster: StandaloneProcess, filled: str
+) -> None:
+    assert read(spark, cluster, filled, startingOffsets="latest").count() == 0
+
+
+def test_reading_a_few_rows_ends_early(
+    spark: SparkSession, cluster: StandaloneProcess, filled: str
+) -> None:
+    assert len(read(spark, cluster, filled).take(3)) == 3
+
+
+def test_a_topic_that_is_not_there_is_named_and_not_made(
+    spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, topic: str
+) -> None:
+    with pytest.raises(Exception, match=f"there is no topic .*{topic}"):
+        read(spark, cluster, topic).collect()
+    assert not [name for name in client.topics() if topic in name]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("startingOffset", "earliest", "unknown option 'startingoffset'"),
+        ("startingOffsets", '{"0": 1}', r"names partitions \[0\], the topic has \[0, 1, 2\]"),
+        ("endingOffsets", '{"0": 1000000, "1": 0, "2": 0}', "failOnDataLoss=false"),
+    ],
+)
+def test_a_wrong_option_is_explained(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    filled: str,
+    option: str,
+    value: str,
+    says: str,
+) -> None:
+    with pytest.raises(Exception, match=says):
+        read(spark, cluster, filled, **{option: value}).collect()
+
+
+def test_a_batch_that_may_go_on_reads_what_is_there(
+    spark: SparkSession, cluster: StandaloneProcess, filled: str
+) -> None:
+    frame = read(
+        spark,
+        cluster,
+        filled,
+        endingOffsets='{"0": 1000000, "1": 0, "2": 0}',
+        failOnDataLoss="false",
+    )
+    held = {r["partition"] for r in frame.select("partition").collect()}
+    assert held == {0}
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_reads_all_once(
+    stream: Stream, client: blocking.Client, filled: str
+) -> None:
+    first = stream.run()
+    assert [p["numInputRows"] for p in first.recentProgress if p["numInputRows"]] == [
+        *([TRIGGER_MAX] * (COUNT // TRIGGER_MAX)),
+        COUNT % TRIGGER_MAX,
+    ]
+    fill(client, filled, range(COUNT, COUNT + 500))
+    stream.run()
+    assert stream.stored() == list(range(COUNT + 500))
+
+
+def test_a_stream_that_is_stopped_in_a_batch_reads_it_again_and_stores_it_once(
+    stream: Stream,
+) -> None:
+    query = stream.start(maxOffsetsPerTrigger="200")
+    while query.isActive and not any(p["numInputRows"] for p in query.recentProgress):
+        time.sleep(0.05)
+    query.stop()  # in the middle of the second batch or so
+    stream.run(maxOffsetsPerTrigger="900")
+    assert stream.stored() == list(range(COUNT))
+
+
+def test_available_now_leaves_what_comes_later_to_the_next_run(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    filled: str,
+    tmp_path: Path,
+) -> None:
+    found: list[int] = []
+
+    def take(frame: DataFrame, batch: int) -> None:
+        fill(client, filled, range(COUNT, COUNT + 50))
+        found.extend(int(row["value"]) for row in frame.select("value").collect())
+
+    query = (
+        spark.readStream.format("daybook")
+        .options(**{"service.url": cluster.service_url, "topic": filled})
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger="900")
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE_S)
+    assert query.exception() is None
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_a_stream_starts_at_the_end_and_follows(
+    spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, filled: str
+) -> None:
+    query = (
+        spark.readStream.format("daybook")
+        .options(**{"service.url": cluster.service_url, "topic": filled})
+        .load()
+        .writeStream.format("memory")
+        .queryName("follows")
+        .start()
+    )
+    try:
+        while not query.recentProgress:  # its start is taken when the first trigger is planned
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+        fill(client, filled, range(COUNT, COUNT + 30))
+        query.processAllAvailable()
+        latest = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
+        assert sum(latest.values()) == COUNT + 30
+    finally:
+        query.stop()
+    rows = spark.sql("select value from follows").collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(COUNT, COUNT + 30))
+
+
+def test_a_topic_made_anew_fails_a_stream_or_is_read_from_its_beginning(
+    stream: Stream, client: blocking.Client, admin: blocking.Admin, filled: str
+) -> None:
+    stream.run()
+    admin.delete_topic(filled, force=True)
+    admin.create_topic(filled, partitions=3)
+    fill(client, filled, range(COUNT, COUNT + 90))
+    query = stream.start()
+    with pytest.raises(Exception, match="deleted and made anew"):
+        query.awaitTermination(PATIENCE_S)
+    stream.run(failOnDataLoss="false")
+    assert stream.stored() == list(range(COUNT + 90))
 
 
 def test_the_driver_receives_no_payload(
-    spark: SparkSession, cluster: StandaloneProcess, filled: str
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
-    """Reading happens in Python workers, each a process of its own."""
-    frame = read(spark, cluster, filled)
-    workers = frame.rdd.mapPartitions(lambda rows: [(os.getpid(), sum(1 for _ in rows))]).collect()
-    assert sum(count for _, count in workers) == COUNT
-    assert os.getpid() not in {pid for pid, _ in workers}
+    """Each process that talks to brokers notes its role and the bytes that it received."""
+    admin.create_topic(topic, partitions=2)
+    payload = os.urandom(1 << 20)  # cannot be compressed
+    with client.create_producer(topic) as producer:
+        for i in range(4):
+            producer.send_nowait(payload[i:], key=str(i))
+        producer.flush()
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    spark.dataSource.register(spark_accounting.counting_source(str(notes)))
+    options = {"service.url": cluster.service_url, "topic": topic, "startingOffsets": "earliest"}
+    assert spark.read.format("counted").options(**options).load().count() == 4
+    query = (
+        spark.readStream.format("counted")
+        .options(**options)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE_S)
+    assert sum(p["numInputRows"] for p in query.recentProgress) == 4
+    noted: list[dict[str, Any]] = [json.loads(note.read_text()) for note in notes.iterdir()]
+    readers = {note["pid"] for note in noted if note["role"] == "task"}
+    drivers = {os.getpid()} | {note["pid"] for note in noted if note["role"] == "plan"}
+    assert readers
+    assert len(drivers) > 1
+    assert not readers & drivers
+    received = {
+        role: sum(n["bytes"] for n in noted if n["role"] == role) for role in ("task", "plan")
+    }
+    assert received["task"] >= 2 * 4 * (len(payload) - 4)  # by the batch, and by the stream
+    assert 0 < received["plan"] < 20_000
 
 
-def test_a_wrong_option_is_named(
-    spark: SparkSession, cluster: StandaloneProcess, topic: str
-) -> None:
-    with pytest.raises(Exception, match="unknown option 'startingoffset'"):
-        read(spark, cluster, topic, startingOffset="earliest").collect()
+def test_a_task_reads_on_when_its_broker_is_killed(topic: str) -> None:
+    """No Spark here: what a task does, on a cluster that may be broken."""
+    count = 40_000
+    with StandaloneProcess() as own, blocking.connect(own.service_url) as client:
+        with client.create_producer(topic) as producer:
+            for n in range(count):
+                producer.send_nowait(b"%0100d" % n)
+            producer.flush()
+        part = OffsetRange(0, 5, count - 5)
+        batches = read_task(ReadTask(own.service_url, topic, part, fail_on_data_loss=True))
+        values = next(batches)["value"].to_pylist()
+        owner = client.lookup(topic)
+        (name,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == owner]
+        own.local("kill", name)
+        for batch in batches:
+            values += batch["value"].to_pylist()
+    assert [int(value) for value in values] == list(range(5, count - 5))

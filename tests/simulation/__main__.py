@@ -1,23 +1,155 @@
-"""`python -m tests.simulation --seed N [--trace]`: one run of the whole cluster, from one seed."""
+"""Whole clusters in one program, from seeds.
+
+    python -m tests.simulation --seed N               one run; if it fails: its plan and its story
+    python -m tests.simulation --seed N --trace       and everything as it happens
+    python -m tests.simulation --seed N --plan        only what would happen
+    python -m tests.simulation --seed N --history F   and the history, for `python -m tests.history`
+    python -m tests.simulation --seeds A..B           many runs, in as many processes as --jobs
+    python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
+
+Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
+smaller (`--no-shrink`: it is not), and shown.  Some runs are made twice: `--seeds` compares the
+traces of every twentieth seed with those of another process with another hash seed.
+"""
 
 import argparse
+import gc
+import os
+import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
-from tests.simulation.failover import run_failover
+from tests.history.recorder import FileSink
+from tests.simulation.marks import marks_of, table
+from tests.simulation.nemesis import draw_plan
+from tests.simulation.plan import describe
+from tests.simulation.report import explain, trace
+from tests.simulation.run import Outcome, simulate
+from tests.simulation.shrink import as_python, shrink
+
+_TWICE_EVERY = 20
+_SEEDS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run in another process says."""
+
+    seed: int
+    line: str
+    ok: bool
+    violations: tuple[str, ...]
+    marks: Counter[str]
+
+
+def run_seed(seed: int) -> Result:
+    """One run; never raises: what cannot be run has failed."""
+    gc.collect()
+    gc.disable()
+    try:
+        outcome = simulate(draw_plan(seed))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        line = f"seed {seed}: FAILED, the simulator: {error!r}"
+        return Result(seed, line, False, (repr(error),), Counter())
+    finally:
+        gc.enable()
+    marks = outcome.marks + marks_of(outcome.events)
+    return Result(seed, outcome.line, outcome.ok, tuple(outcome.violations), marks)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--trace", action="store_true", help="print what happened")
-    arguments = parser.parse_args()
-    try:
-        result = run_failover(arguments.seed, print if arguments.trace else None)
-    except BaseException as error:
-        print(f"seed {arguments.seed}: FAILED: {error!r}")
-        raise
-    print(f"seed {arguments.seed}: ok, {result.steps} steps, trace {result.trace}")
-    return 0
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int)
+    which.add_argument("--seeds", metavar="A..B", help="with both ends")
+    parser.add_argument("--trace", action="store_true", help="say everything as it happens")
+    parser.add_argument("--plan", action="store_true", help="only say what would happen")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="where to write the history")
+    parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--marks", action="store_true", help="count interesting situations")
+    options = parser.parse_args()
+    if options.seeds is None:
+        return _one(options.seed, options)
+    first, _, last = options.seeds.partition("..")
+    return _many(range(int(first), int(last) + 1), options)
+
+
+def _one(seed: int, options: argparse.Namespace) -> int:
+    plan = draw_plan(seed)
+    if options.plan:
+        print("\n".join(describe(plan)))
+        return 0
+    outcome = trace(plan, print) if options.trace else simulate(plan)
+    if options.history is not None:
+        options.history.unlink(missing_ok=True)
+        with FileSink(options.history) as sink:
+            for stamped in outcome.events:
+                sink.put(stamped)
+    if not outcome.ok:
+        _show(outcome, shrinking=not options.no_shrink)
+    print(outcome.line)
+    return 0 if outcome.ok else 1
+
+
+def _show(outcome: Outcome, *, shrinking: bool) -> None:
+    print(f"run it again: python -m tests.simulation --seed {outcome.plan.seed} --trace")
+    if shrinking:
+        smaller = shrink(outcome)
+        print(f"made smaller:\n{as_python(smaller.plan)}")
+        outcome = smaller
+    explain(outcome, print)
+
+
+def _many(seeds: range, options: argparse.Namespace) -> int:
+    failed: list[Result] = []
+    marks: list[Counter[str]] = []
+    for result in _results(seeds, options.jobs):
+        print(result.line, flush=True)
+        for violation in result.violations[:3]:
+            print(f"    {violation}", flush=True)
+        marks.append(result.marks)
+        if not result.ok:
+            failed.append(result)
+        elif result.seed % _TWICE_EVERY == 0 and not _is_same(result):
+            print(f"seed {result.seed}: FAILED, another trace in another process", flush=True)
+            failed.append(result)
+    if options.marks:
+        print("\n".join(table(marks)))
+    if failed and not options.no_shrink:
+        outcome = simulate(draw_plan(failed[0].seed))
+        if not outcome.ok:
+            _show(outcome, shrinking=True)
+    verdict = "ok" if not failed else f"FAILED: {' '.join(str(result.seed) for result in failed)}"
+    print(f"{len(seeds)} seeds, {len(failed)} failed: {verdict}")
+    return int(bool(failed))
+
+
+def _results(seeds: range, jobs: int) -> Iterator[Result]:
+    """As they come in order of the seeds."""
+    if jobs <= 1:
+        yield from map(run_seed, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(run_seed, seeds, chunksize=_SEEDS_AT_ONCE)
+
+
+def _is_same(result: Result) -> bool:
+    """The same in a fresh process, with another hash seed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seed", str(result.seed)],
+        env={**os.environ, "PYTHONHASHSEED": str(result.seed + 1)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip().endswith(result.line)
 
 
 if __name__ == "__main__":

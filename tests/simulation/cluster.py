@@ -3,121 +3,293 @@
 A host is a nursery whose tasks carry its name; killing it holds them back for ever and shuts its
 seams, so that no `finally` of it runs before the whole run is over.  Its disk stays, less what a
 loss of power takes.
+
+A host that ends by itself, with an error that no operator could have caused, is a bug: it is kept
+in `deaths`.  So is what a host logs as an error.
 """
 
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import trio
 
 from bookie.server.config import BookieConfig
-from bookie.server.host import run_bookie
+from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
+from bookie.storage.log import LogLimits
 from bookie.storage.store import StoreLimits
-from broker.config import BrokerConfig
-from broker.server import run_broker
+from broker.config import BrokerConfig, QuorumsConfig
+from broker.server import RunningBroker, run_broker
 from tests.simulation.disk import HostCrashedError, Platter
+from tests.simulation.host_log import HostLogs
 from tests.simulation.metadata import Odds, SimulatedMetadata
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
+from wire.metadata.store import MetadataError
 
 BOOKIE_PORT = 3181
 BROKER_PORT = 6650
 EPOCH_MS = 1_700_000_000_000
+_START_AGAIN_S = 1.0
+_EXPECTED = (*START_ERRORS, MetadataError)  # what an operator may see
 
-Main = Callable[[trio.TaskStatus[object]], Awaitable[None]]
+T = TypeVar("T")
+Main = Callable[["Life", trio.TaskStatus[object]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the hosts of a cluster are told."""
+
+    quorums: tuple[int, int, int] | None = None  # None: by the number of bookies
+    roll_entries: int = 50_000
+    roll_age_s: float = 4 * 3600.0
+    cursor_roll_records: int = 5_000
+    trim_interval_s: float = 60.0
+    retention: bool = True  # else what every subscription has acknowledged goes
+    checkpoint_entries: int = 200
+    segment_bytes: int = 512 << 20
+    session_timeout_s: float = 2.0
+    split: float = 0.0  # how often a segment of the network arrives in two parts
 
 
 class VirtualClock:
-    """The wall clock of all hosts: virtual time since a day in 2023."""
+    """The wall clock of a host: virtual time since a day in 2023, and its own error."""
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
 
     def now_ms(self) -> int:
-        return EPOCH_MS + round(trio.current_time() * 1000)
+        return EPOCH_MS + round(trio.current_time() * 1000) + self.offset_ms
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One process of a host."""
+
+    host: str
+    name: str  # of this process: `bookie-1#3`
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    nursery: trio.Nursery | None = None
+    running: object = None  # what it said when it was ready
+    ended: trio.Event = field(default_factory=trio.Event)
+    stopping: bool = False
+
+
+class HostDiedError(Exception):
+    """The host has died meanwhile; nobody knows how far it got."""
 
 
 class Cluster:
     """All hosts of one run.  Names: `bookie-1`, `broker-2`, and those of clients."""
 
-    def __init__(self, run: Scheduler, seed: int, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        run: Scheduler,
+        seed: int | str,
+        nursery: trio.Nursery,
+        settings: Settings | None = None,
+        say: Callable[[str, str], None] | None = None,
+    ) -> None:
         self.run = run
+        self.settings = settings or Settings()
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
-        self.network = SimulatedNetwork(random.Random(self.rng.random()), trace=run.record)
+        self.logs = HostLogs(say)
+        self.network = SimulatedNetwork(
+            random.Random(self.rng.random()),
+            trace=run.record,
+            timers=run,
+            split=self.settings.split,
+        )
         self.metadata = SimulatedMetadata(
             random.Random(self.rng.random()),
             self.clock,
-            session_timeout_s=2.0,
+            session_timeout_s=self.settings.session_timeout_s,
             odds=Odds(),
             trace=run.record,
+            timers=run,
         )
         self.platters: dict[str, Platter] = {}
+        self.lives: dict[str, Life] = {}
+        self.deaths: list[str] = []
+        self.disk_tap: Callable[[str, str], None] | None = None
+        self._seed = seed
+        self._clocks: dict[str, VirtualClock] = {}
         self._nursery = nursery
-        self._lives: dict[str, tuple[str, trio.CancelScope]] = {}
-        self._dead: list[tuple[str, trio.CancelScope]] = []
+        self._dead: list[Life] = []
         self._count = 0
-        nursery.start_soon(self.metadata.run)
 
     # -- hosts
 
     async def start(self, name: str) -> None:
-        """Start `bookie-N` or `broker-N`, with the disk that it had."""
-        if name.startswith("bookie"):
-            await self._live(name, lambda status: self._bookie(name, status))
-        else:
-            await self._live(name, lambda status: self._broker(name, status))
+        """Start `bookie-N` or `broker-N`, with the disk that it had; return when it serves."""
+        main = self._bookie if name.startswith("bookie") else self._broker
+        await self.live(name, main)
 
-    async def _live(self, name: str, main: Main) -> None:
-        assert name not in self._lives, f"{name} is running"
+    async def live(self, name: str, main: Main) -> None:
+        """Start a process on the host; return when it is ready, or dead."""
+        assert name not in self.lives, f"{name} is running"
         self._count += 1
-        life, scope = f"{name}#{self._count}", trio.CancelScope()
-        self._lives[name] = (life, scope)
+        life = self.lives[name] = Life(name, f"{name}#{self._count}")
+        ready = trio.Event()
+        self._nursery.start_soon(self._live, life, main, ready)
+        await ready.wait()
 
-        async def live(*, task_status: trio.TaskStatus[object]) -> None:
-            HOST.set(life)
-            try:
-                with scope:
-                    await main(task_status)
-            except (HostCrashedError, BaseExceptionGroup, Exception):
-                if self._lives.get(name) == (life, scope):
-                    raise  # It died by itself.
+    async def _live(self, life: Life, main: Main, ready: trio.Event) -> None:
+        HOST.set(life.name)
 
-        await self._nursery.start(live)
+        async def serve(*, task_status: trio.TaskStatus[object]) -> None:
+            with life.scope:
+                await main(life, task_status)
 
-    async def _bookie(self, name: str, status: trio.TaskStatus[object]) -> None:
-        platter = self.platters.get(name)
-        if platter is None:
-            rng = random.Random(self.rng.random())
-            platter = self.platters[name] = Platter(rng, latency_s=(0.0002, 0.002))
+        try:
+            async with trio.open_nursery() as life.nursery:
+                life.running = await life.nursery.start(serve)
+                ready.set()
+        except (HostCrashedError, BaseExceptionGroup, Exception) as error:
+            if self.lives.get(life.host) is life and not life.stopping:
+                self._died(life, error)
+        finally:
+            life.nursery = None
+            if self.lives.get(life.host) is life:
+                self._bury(life)
+            life.ended.set()
+            ready.set()
+
+    def _died(self, life: Life, error: BaseException) -> None:
+        """By itself.  What its operator may see is noted in the logs, anything else is a bug."""
+        unexpected = [each for each in _leaves(error) if not isinstance(each, _EXPECTED)]
+        text = "; ".join(f"{type(each).__name__}: {each}" for each in unexpected or _leaves(error))
+        self.logs.of(life.host).warning("died", why=text)
+        if unexpected:
+            self.deaths.append(f"{life.name} died: {text}")
+
+    def _bury(self, life: Life) -> None:
+        del self.lives[life.host]
+        self.network.crash(life.host)
+        self.metadata.crash(life.host)
+        platter = self.platters.get(life.host)
+        if platter is not None:
+            platter.kill()
+
+    async def _bookie(self, life: Life, status: trio.TaskStatus[object]) -> None:
+        name, settings = life.host, self.settings
         async with self.metadata.open(name) as session:
             await run_bookie(
                 BookieConfig(directories=("d0",), port=BOOKIE_PORT, host=name),
                 network=self.network.of(name),
                 metadata=session,
-                disk=platter.mount(),
-                index=platter.indexes().open,
-                clock=self.clock,
-                rng=random.Random(self.rng.random()),
-                store_limits=StoreLimits(checkpoint_entries=200),
-                task_status=status,
+                disk=self.platter(name).mount(),
+                index=self.platter(name).indexes().open,
+                clock=self.clock_of(name),
+                rng=self._rng_of(life),
+                log=self.logs.of(name).structured(),
+                store_limits=StoreLimits(
+                    log=LogLimits(segment_bytes=settings.segment_bytes),
+                    checkpoint_entries=settings.checkpoint_entries,
+                ),
+                task_status=cast("trio.TaskStatus[RunningBookie]", status),
             )
 
-    async def _broker(self, name: str, status: trio.TaskStatus[object]) -> None:
+    async def _broker(self, life: Life, status: trio.TaskStatus[object]) -> None:
+        name, settings = life.host, self.settings
+        quorums = None if settings.quorums is None else QuorumsConfig(*settings.quorums)
         async with self.metadata.open(name) as session:
             await run_broker(
-                BrokerConfig(name=name, host=name, port=BROKER_PORT),
+                BrokerConfig(
+                    name=name,
+                    host=name,
+                    port=BROKER_PORT,
+                    quorums=quorums or "auto",
+                    roll_entries=settings.roll_entries,
+                    roll_age_s=settings.roll_age_s,
+                    cursor_roll_records=settings.cursor_roll_records,
+                    trim_interval_s=settings.trim_interval_s,
+                    default_retention_minutes=7 * 24 * 60 if settings.retention else 0,
+                    default_retention_mb=-1 if settings.retention else 0,
+                ),
                 store=session,
                 network=self.network.of(name),
-                clock=self.clock,
-                rng=random.Random(self.rng.random()),
-                task_status=status,
+                clock=self.clock_of(name),
+                rng=self._rng_of(life),
+                log=self.logs.of(name).structured(),
+                task_status=cast("trio.TaskStatus[RunningBroker]", status),
             )
 
-    def kill(self, name: str, *, power: bool = False) -> None:
-        """The process is gone; with `power` so is what its disk had not synced."""
-        life = self._lives.pop(name)
+    def platter(self, host: str) -> Platter:
+        if host not in self.platters:
+
+            def tap(operation: str) -> None:
+                if self.disk_tap is not None:
+                    self.disk_tap(host, operation)
+
+            rng = random.Random(f"{self._seed}/{host}/disk")
+            self.platters[host] = Platter(
+                rng, latency_s=(0.0002, 0.002), sleep=self.run.sleep, tap=tap
+            )
+        return self.platters[host]
+
+    def clock_of(self, host: str) -> VirtualClock:
+        return self._clocks.setdefault(host, VirtualClock())
+
+    def _rng_of(self, life: Life) -> random.Random:
+        return random.Random(f"{self._seed}/{life.name}")
+
+    def broker(self, name: str) -> RunningBroker | None:
+        life = self.lives.get(name)
+        running = None if life is None else life.running
+        return running if isinstance(running, RunningBroker) else None
+
+    def bookie(self, name: str) -> RunningBookie | None:
+        life = self.lives.get(name)
+        running = None if life is None else life.running
+        return running if isinstance(running, RunningBookie) else None
+
+    async def call(self, host: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Have a host do something, in a task of its own.  HostDiedError if it dies meanwhile."""
+        life = self.lives.get(host)
+        if life is None or life.nursery is None or life.running is None:
+            raise HostDiedError(host)
+        done, results, errors = trio.Event(), list[T](), list[Exception]()
+
+        async def task() -> None:
+            try:
+                results.append(await work())
+            except Exception as error:
+                errors.append(error)
+            finally:
+                done.set()
+
+        life.nursery.start_soon(task)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_first, done, nursery.cancel_scope)
+            nursery.start_soon(_first, life.ended, nursery.cancel_scope)
+        if errors:
+            raise errors[0]
+        if not results:
+            raise HostDiedError(host)
+        return results[0]
+
+    # -- what goes wrong
+
+    def kill(
+        self, name: str, *, power: bool = False, torn: bool = False, silent: bool = False
+    ) -> None:
+        """The process is gone; with `power` so is what its disk had not synced.
+
+        `silent`: so is the machine, and nobody is told.  `torn`: a part of what is under way still
+        arrives.
+        """
+        life = self.lives.pop(name)
         self._dead.append(life)
-        self.run.hold(life[0])
-        self.network.crash(name)
+        self.run.hold(life.name)
+        if silent:
+            self.network.vanish(name)
+        else:
+            self.network.crash(name, torn=torn)
         self.metadata.crash(name)
         platter = self.platters.get(name)
         if platter is not None:
@@ -125,21 +297,75 @@ class Cluster:
                 platter.lose_power()
             else:
                 platter.kill()
+        life.ended.set()
+
+    async def revive(self, name: str) -> None:
+        """Start the host again, as often as it takes."""
+        self.network.appear(name)
+        while name not in self.lives:
+            await self.start(name)
+            if name not in self.lives:
+                await self.run.sleep(_START_AGAIN_S)
+
+    async def stop(self, name: str) -> None:
+        """In good order."""
+        life = self.lives[name]
+        life.stopping = True
+        broker = self.broker(name)
+        if broker is None:
+            life.scope.cancel()
+        else:
+            with suppress(HostDiedError):
+                await self.call(name, broker.stop)
+        await life.ended.wait()
+
+    def freeze(self, name: str) -> Life:
+        """Nothing of it runs, and it does not know; its connections stay."""
+        life = self.lives[name]
+        self.run.hold(life.name)
+        self.metadata.pause(name)
+        return life
+
+    def thaw(self, life: Life) -> None:
+        """It goes on, unless it was killed meanwhile."""
+        if self.lives.get(life.host) is life:
+            self.run.release(life.name)
+            self.metadata.resume(life.host)
 
     def end(self) -> None:
         """The run is over: the corpses may unwind; their seams are shut."""
-        lives, self._lives = list(self._lives.values()), {}
-        for life, scope in [*self._dead, *lives]:
-            self.run.release(life)
-            scope.cancel()
+        lives, self.lives = list(self.lives.values()), {}
+        for life in [*self._dead, *lives]:
+            life.stopping = True
+            self.run.release(life.name)
+            life.scope.cancel()
+            if life.nursery is not None:
+                life.nursery.cancel_scope.cancel()
 
     @property
     def service_url(self) -> str:
         return f"pulsar://broker-1:{BROKER_PORT},broker-2:{BROKER_PORT}"
 
 
+async def _first(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return [leaf for each in inner for leaf in _leaves(each)]
+    return [error]
+
+
 async def start_cluster(
-    run: Scheduler, seed: int, nursery: trio.Nursery, *, bookies: int = 3, brokers: int = 2
+    run: Scheduler,
+    seed: int,
+    nursery: trio.Nursery,
+    *,
+    bookies: int = 3,
+    brokers: int = 2,
 ) -> Cluster:
     """A cluster that serves."""
     cluster = Cluster(run, seed, nursery)

@@ -12,14 +12,12 @@ not synced, in each file: nothing, all, the first so many writes, or any of the 
 
 Calls of the `Disk` contract consist of several *operations* (write, sync, sync of the directory),
 and a crash fits in between any two.  A dead host's disk raises `HostCrashedError`, a BaseException:
-nobody handles it.  `SimulatedIndexes` is the index store that goes with it: its batches are
-operations of the same platter, durable as a whole or not at all.
+nobody handles it.  The index store that goes with it is in `tests.simulation.index`.
 """
 
 import errno
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -30,7 +28,8 @@ from bookie.storage.disk import (
     DirectoryLock,
     Reader,
 )
-from bookie.storage.index import IndexStore, MemoryIndex
+from bookie.storage.index import MemoryIndex
+from tests.simulation.index import SimulatedIndexes
 from wire.transport import Buffer
 
 SECTOR_BYTES = 512
@@ -57,9 +56,14 @@ class Platter:
         *,
         latency_s: tuple[float, float] | None = None,
         free_bytes: int = 1 << 40,
+        sleep: Callable[[float], Awaitable[None]] = trio.sleep,
+        tap: Callable[[str], None] | None = None,
     ) -> None:
         self._rng = rng
         self._latency_s = latency_s
+        self._sleep = sleep
+        self._tap = tap  # hears of each operation that is about to be done
+        self.slowness = 1.0  # of all operations
         self.generation = 0
         self._files: dict[str, SimulatedFile] = {}
         self._durable_files: dict[str, SimulatedFile] = {}
@@ -75,6 +79,7 @@ class Platter:
         self.operations = 0
         self.bytes_read = 0
         self.free_bytes = free_bytes
+        self.full = False  # then nothing can be written
 
     def mount(self) -> "SimulatedDisk":
         """The disk, for a new process of the host."""
@@ -141,6 +146,14 @@ class Platter:
     def fill_up(self) -> None:
         self.fail_next("write", OSError(errno.ENOSPC, "no space left on device"))
 
+    def repair(self) -> None:
+        """No operation fails, waits or is slow any more."""
+        self._failures.clear()
+        self.slowness = 1.0
+        if self._stuck is not None:
+            self._stuck.set()
+            self._stuck = None
+
     def stick(self) -> trio.Event:
         """Operations wait until the event is set: a disk that has stopped answering."""
         self._stuck = trio.Event()
@@ -182,7 +195,7 @@ class Platter:
         if self._latency_s is None:
             await trio.lowlevel.checkpoint()
         else:
-            await trio.sleep(self._rng.uniform(*self._latency_s))
+            await self._sleep(self._rng.uniform(*self._latency_s) * self.slowness)
         if self._stuck is not None:
             await self._stuck.wait()
         if generation != self.generation:
@@ -191,6 +204,8 @@ class Platter:
             self.kill()
             raise HostCrashedError
         self.operations += 1
+        if self._tap is not None:
+            self._tap(name)
         failures = self._failures.get(name)
         if failures and (error := failures.pop(0)).errno:
             raise error
@@ -328,6 +343,8 @@ class SimulatedDisk:
 
     async def write(self, file: SimulatedFile, offset: int, data: bytes) -> None:
         await self.operate("write")
+        if self.platter.full:
+            raise OSError(errno.ENOSPC, "no space left on device")
         _put(file.cache, offset, data)
         file.writes.append((offset, data))
 
@@ -407,38 +424,6 @@ class _Lock:
 
     def release(self) -> None:
         self._platter.unlock(self._path, self._generation)
-
-
-class SimulatedIndexes:
-    """Opens the index stores of a host; their operations are counted like those of the disk."""
-
-    def __init__(self, platter: Platter, generation: int) -> None:
-        self._platter = platter
-        self._generation = generation
-
-    @asynccontextmanager
-    async def open(self, directory: str) -> AsyncGenerator[IndexStore]:
-        await self._platter.operate("open_index", self._generation)
-        yield SimulatedIndex(self._platter, self._generation, directory)
-
-
-class SimulatedIndex:
-    def __init__(self, platter: Platter, generation: int, directory: str) -> None:
-        self._platter = platter
-        self._generation = generation
-        self._values = platter.index(directory)
-
-    async def get(self, key: bytes) -> bytes | None:
-        await self._platter.operate("index_get", self._generation)
-        return await self._values.get(key)
-
-    async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        await self._platter.operate("index_scan", self._generation)
-        return await self._values.scan(first, end, limit)
-
-    async def write(self, puts: Mapping[bytes, bytes], deletes: list[bytes]) -> None:
-        await self._platter.operate("index_write", self._generation)
-        self._values.apply(puts, deletes)
 
 
 def _put(image: bytearray, offset: int, data: bytes) -> None:

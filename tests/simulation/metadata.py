@@ -1,12 +1,13 @@
 """SEAM metadata, simulated: the store in memory behind a network, with odds drawn from the seed.
 
     metadata = SimulatedMetadata(rng, clock, odds=Odds(lose_answer=0.02))
-    nursery.start_soon(metadata.run)               in a task of no host
+    nursery.start_soon(metadata.run)               in a task of no host, unless it has `timers`
     async with metadata.open("broker-1") as store:   in a task of the host
 
 Requests and notices take time.  A write may be lost on its way, lose its answer, or be carried out
 long after its caller gave up, also when the caller has died meanwhile.  Notices are delivered by a
 task of the host: a paused host hears nothing until it goes on, and believes in its session.
+A read may be answered from an older state (`tests.simulation.tree`).
 
 A host that is crashed, paused or cut off does not ping; after the session timeout the store ends
 its session, unless it is back by then.
@@ -23,6 +24,8 @@ from itertools import count
 
 import trio
 
+from tests.simulation.scheduler import Timers
+from tests.simulation.tree import Follower, RecordedTree
 from wire.clock import WallClock
 from wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
 from wire.metadata.store import SessionState
@@ -35,8 +38,10 @@ class Odds:
     lose_request: float = 0.0
     lose_answer: float = 0.0
     late: float = 0.0  # writes only: carried out after the caller gave up
+    stale: float = 0.0  # reads only: from a state that is older
     give_up_s: tuple[float, float] = (0.5, 2.0)
     late_s: tuple[float, float] = (2.0, 10.0)
+    stale_s: tuple[float, float] = (0.0, 2.0)
 
 
 class Fate(Enum):
@@ -59,9 +64,15 @@ class SimulatedMetadata:
         request_timeout_s: float = 10.0,
         odds: Odds | None = None,
         trace: Callable[..., None] | None = None,
+        timers: Timers | None = None,
     ) -> None:
         self.store = MemoryStore(clock)
+        self.tree = self.store.tree = RecordedTree(clock)
         self.odds = odds or Odds()
+        self.slowness = 1.0  # of all requests and answers
+        self._away = False  # nobody reaches the store
+        self._cut: set[str] = set()  # hosts that do not
+        self._timers = timers
         self._rng = rng
         self._delay_s = delay_s
         self._session_timeout_s = session_timeout_s
@@ -73,7 +84,7 @@ class SimulatedMetadata:
         self._earlier = trio.Event()
 
     async def run(self) -> None:
-        """Carry everything that is under way; for ever."""
+        """Carry everything that is under way; for ever.  Not needed with `timers`."""
         while True:
             while self._due and self._due[0][0] <= trio.current_time():
                 heappop(self._due)[2]()
@@ -88,8 +99,11 @@ class SimulatedMetadata:
         session = link.session = self.store.session(
             host, link=link, request_timeout_s=self._request_timeout_s
         )
+        link.follower = session._tree = Follower(self.tree, self._draw_lag)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.deliver)
+            if self._away or host in self._cut:
+                session.suspend()
             await link.connected(session)
             try:
                 yield session
@@ -101,28 +115,47 @@ class SimulatedMetadata:
 
     def crash(self, host: str) -> None:
         """The host is dead; what it has sent is still on its way."""
-        self._links[host].session.crash()
-        self._fall_silent(host)
+        if host in self._links:
+            self._links[host].session.crash()
+            self._fall_silent(host)
 
     def pause(self, host: str) -> None:
         """The host does nothing; holding its tasks back is the scheduler's part."""
-        self._fall_silent(host)
+        if host in self._links:
+            self._fall_silent(host)
 
     def resume(self, host: str) -> None:
-        self._links[host].silences += 1
+        if host in self._links:
+            self._links[host].silences += 1
 
     def cut(self, host: str) -> None:
         """The host and the store do not reach each other."""
-        self._links[host].session.suspend()
-        self._fall_silent(host)
+        self._cut.add(host)
+        if host in self._links:
+            self._links[host].session.suspend()
+            self._fall_silent(host)
 
     def heal(self, host: str) -> None:
-        self._links[host].silences += 1
-        self._links[host].session.resume()
+        self._cut.discard(host)
+        if host in self._links and not self._away:
+            self._links[host].silences += 1
+            self._links[host].session.resume()
+
+    def go_away(self) -> None:
+        """Nobody reaches the store; sessions last as long as that."""
+        self._away = True
+        self.store.suspend()
+
+    def come_back(self) -> None:
+        self._away = False
+        for host, link in self._links.items():
+            if host not in self._cut:
+                link.session.resume()
 
     def expire(self, host: str) -> None:
         """The store ends the session of a host that is well."""
-        self._end(self._links[host].session)
+        if host in self._links:
+            self._end(self._links[host].session)
 
     def _fall_silent(self, host: str) -> None:
         link = self._links[host]
@@ -142,11 +175,20 @@ class SimulatedMetadata:
     # For links
 
     def at(self, when: float, call: Callable[[], None]) -> None:
+        if self._timers is not None:
+            self._timers.at(when, call)
+            return
         heappush(self._due, (when, next(self._serial), call))
         self._earlier.set()
 
     def arrival(self) -> float:
-        return trio.current_time() + self._rng.uniform(*self._delay_s)
+        return trio.current_time() + self._rng.uniform(*self._delay_s) * self.slowness
+
+    def _draw_lag(self) -> float:
+        """How old the state is that a read is answered from."""
+        if self.odds.stale and self._rng.random() < self.odds.stale:
+            return self.draw_s(self.odds.stale_s)
+        return 0.0
 
     def draw_s(self, limits: tuple[float, float]) -> float:
         return self._rng.uniform(*limits)
@@ -173,6 +215,7 @@ class SimulatedLink:
 
     def __init__(self, metadata: SimulatedMetadata, host: str) -> None:
         self.session: MemorySession  # set at once by who makes us: each needs the other
+        self.follower: Follower
         self.silences = 0  # counts changes between silent and not
         self._metadata = metadata
         self._host = host
@@ -191,11 +234,16 @@ class SimulatedLink:
             settled.set()
 
         def arrive() -> None:
+            metadata.tree.writer = self._host
+            if request.operation == "sync":
+                self.follower.catch_up()
             try:
                 execute()
             except NoAnswerError:
                 settle(False)
                 return
+            finally:
+                metadata.tree.writer = ""
             if fate is Fate.ANSWERED:
                 metadata.at(self._back(), lambda: settle(True))
 

@@ -1,70 +1,152 @@
 """The network of a simulated run: streams in memory, with delay, cuts and half-open connections.
 
 Each direction of a connection is a FIFO of segments; a segment arrives after the delay of its link.
-A link (from host, to host) can be blocked, which swallows its segments and leaves both ends
-connected, and connections can be reset.  Between connections nothing is ordered.
+Between connections nothing is ordered.  What may happen to a link (from host, to host):
 
-Hosts are names; `SimulatedNetwork.of(host)` is the `Network` that the host is given.
+    block           its segments wait, and both ends stay connected; once it is unblocked they
+                    arrive, unless the connection was reset meanwhile.  Nobody connects over it.
+    slow            more delay, and so many bytes a second
+    cut, reset      connections break; what is under way is lost, or the first part of it arrives
+
+and to a host:
+
+    crash           its process is gone: its ports refuse, its connections are reset
+    vanish, appear  the machine is gone: nobody hears of it before they send something, and it is
+                    there again to refuse that
+
+Hosts are names; `SimulatedNetwork.of(host)` is the `Network` that the host is given.  Without
+`timers` it works on any clock of trio.
 """
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import trio
 
+from tests.simulation.scheduler import Timers
+from tests.simulation.stream import SimulatedStream
 from wire.errors import ConnectionLostError, NobodyListensError
-from wire.transport import Buffer, Listener, Stream
+from wire.transport import Listener, Stream
 
-BUFFER_BYTES_MAX = 1 << 20
+_CONNECT_TIMEOUT_S = 3.0  # then the system gives up; callers may be less patient
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A link with more delay, and with a limit."""
+
+    factor: float
+    bytes_per_s: float
 
 
 class SimulatedNetwork:
-    """All hosts and links.  `delay_s` draws the delay of a segment; `trace` hears of each one."""
+    """All hosts and links.  `delay_s` draws the delay of a segment; `trace` hears of each one.
+
+    `split`: how often a segment arrives in two parts.  `tap` sees what is sent, for observers.
+    """
 
     def __init__(
         self,
         rng: random.Random,
         *,
         delay_s: tuple[float, float] = (0.0001, 0.001),
+        split: float = 0.0,
         trace: Callable[..., None] | None = None,
+        timers: Timers | None = None,
     ) -> None:
+        self.timers = timers
+        self.tap: Callable[[SimulatedStream, bytes], None] | None = None
         self._rng = rng
         self._delay_s = delay_s
+        self._split = split
         self._trace = trace
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._streams: list[SimulatedStream] = []
         self._blocked: set[tuple[str, str]] = set()
+        self._slow: dict[tuple[str, str], Slow] = {}
+        self._down: set[str] = set()
         self._next_port = 40000
         self._serial = 0
 
     def of(self, host: str) -> "HostNetwork":
         return HostNetwork(self, host)
 
+    # -- what goes wrong
+
     def block(self, source: str, target: str) -> None:
-        """Swallow all that `source` sends to `target` from now on."""
+        """What `source` sends to `target` waits from now on."""
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
-        self._blocked.discard((source, target))
+        if (source, target) in self._blocked:
+            self._blocked.remove((source, target))
+            for stream in self._between(target, source):
+                stream.unblocked()
 
-    def cut(self, host: str, other: str | None = None) -> None:
-        """Reset the connections of `host` (those with `other` only)."""
+    def slow(self, source: str, target: str, how: Slow | None) -> None:
+        """Change the link; None makes it as it was."""
+        self._slow.pop((source, target), None)
+        if how is not None:
+            self._slow[source, target] = how
+
+    def cut(self, host: str, other: str | None = None, *, torn: bool = False) -> None:
+        """Reset the connections of `host` (those with `other` only).
+
+        `torn`: a part of what is under way arrives first.
+        """
         for stream in [s for s in self._streams if s.host == host]:
             if other is None or stream.peer_host == other:
-                stream.reset()
+                stream.reset(self._rng.random() if torn else 0.0)
 
-    def crash(self, host: str) -> None:
+    def crash(self, host: str, *, torn: bool = False) -> None:
         """The process of `host` is gone: its ports refuse, its connections are reset."""
+        self._unlisten_all(host)
+        self.cut(host, torn=torn)
+
+    def vanish(self, host: str) -> None:
+        """The machine is gone, and nobody is told."""
+        self._down.add(host)
+        self._unlisten_all(host)
+        for stream in [s for s in self._streams if s.host == host]:
+            stream.vanish()
+
+    def appear(self, host: str) -> None:
+        """The machine is there again, and knows nothing of old connections."""
+        self._down.discard(host)
+        for stream in [s for s in self._streams if s.peer_host == host and s.orphaned]:
+            stream.refuse()
+
+    def _unlisten_all(self, host: str) -> None:
         for address in [a for a in self._listeners if a[0] == host]:
             self._listeners.pop(address).closed = True
-        self.cut(host)
 
-    def draw_delay_s(self) -> float:
-        return self._rng.uniform(*self._delay_s)
+    def _between(self, host: str, peer: str) -> "list[SimulatedStream]":
+        return [s for s in self._streams if s.host == host and s.peer_host == peer]
+
+    # -- what streams ask
+
+    @property
+    def open_streams(self) -> "list[SimulatedStream]":
+        return list(self._streams)
+
+    def draw_delay_s(self, source: str = "", target: str = "", size: int = 0) -> float:
+        delay = self._rng.uniform(*self._delay_s)
+        slow = self._slow.get((source, target)) if self._slow else None
+        return delay if slow is None else delay * slow.factor + size / slow.bytes_per_s
+
+    def draw_split(self, size: int) -> int:
+        """Where to cut a segment in two; 0: nowhere."""
+        if self._split and size > 1 and self._rng.random() < self._split:
+            return self._rng.randrange(1, size)
+        return 0
 
     def blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked
+
+    def is_down(self, host: str) -> bool:
+        return host in self._down
 
     def forget(self, stream: "SimulatedStream") -> None:
         if stream in self._streams:
@@ -74,17 +156,26 @@ class SimulatedNetwork:
         if self._trace is not None:
             self._trace(*facts)
 
+    # -- connecting
+
     async def connect(self, source: str, target: str, port: int) -> Stream:
-        await trio.sleep(self.draw_delay_s())
-        listener = self._listeners.get((target, port))
-        if self.blocked(source, target) or self.blocked(target, source):
-            await trio.sleep(3.0)
+        await trio.sleep(self.draw_delay_s(source, target))
+        if (
+            self.blocked(source, target)
+            or self.blocked(target, source)
+            or self.is_down(target)
+            or self.is_down(source)
+        ):
+            await trio.sleep(_CONNECT_TIMEOUT_S)
             raise ConnectionLostError(f"{target}:{port}: timed out")
+        listener = self._listeners.get((target, port))
         if listener is None:
             raise NobodyListensError(f"{target}:{port}: refused")
         self._serial += 1
-        here = SimulatedStream(self, source, target, self._serial, f"{target}:{port}")
-        there = SimulatedStream(self, target, source, self._serial, f"{source}:{self._serial}")
+        here = SimulatedStream(self, source, target, self._serial, f"{target}:{port}", 0)
+        there = SimulatedStream(
+            self, target, source, self._serial, f"{source}:{self._serial}", port
+        )
         here.other, there.other = there, here
         self._streams += [here, there]
         listener.deliver(there)
@@ -99,8 +190,11 @@ class SimulatedNetwork:
         listener = self._listeners[host, port] = SimulatedListener(self, host, port)
         return listener
 
-    def unlisten(self, host: str, port: int) -> None:
-        self._listeners.pop((host, port), None)
+    def unlisten(self, listener: "SimulatedListener") -> None:
+        """The address may be somebody else's by now."""
+        address = listener.host, listener.port
+        if self._listeners.get(address) is listener:
+            del self._listeners[address]
 
 
 class HostNetwork:
@@ -142,120 +236,7 @@ class SimulatedListener:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._network.unlisten(self.host, self.port)
+            self._network.unlisten(self)
             self._arrived.set()
-
-
-class SimulatedStream:
-    """One end.  Segments carry the instant of their arrival; a reader sleeps until then."""
-
-    def __init__(
-        self, network: SimulatedNetwork, host: str, peer_host: str, serial: int, peer: str
-    ) -> None:
-        self._network = network
-        self.host = host
-        self.peer_host = peer_host
-        self._serial = serial
-        self._peer = peer
-        self.other: SimulatedStream | None = None
-        self._inbox: deque[tuple[float, bytes]] = deque()  # (arrival, data); b"" is the end
-        self._inbox_bytes = 0
-        self._broken = ""
-        self._closed = False
-        self._changed = trio.Event()  # something arrived, room was made, or the stream broke
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise trio.ClosedResourceError("this end was closed")
-        if self._broken:
-            raise ConnectionLostError(f"{self._peer}: {self._broken}")
-
-    def try_recv_into(self, buffer: memoryview) -> int | None:
-        self._check()
-        if not self._inbox or self._inbox[0][0] > trio.current_time():
-            return None
-        arrival, data = self._inbox[0]
-        if not data:
-            return 0
-        count = min(len(buffer), len(data))
-        buffer[:count] = data[:count]
-        if count < len(data):
-            self._inbox[0] = (arrival, data[count:])
-        else:
-            self._inbox.popleft()
-        self._inbox_bytes -= count
-        if self.other is not None:
-            self.other._notify()
-        return count
-
-    async def wait_readable(self) -> None:
-        while True:
-            self._check()
-            if not self._inbox:
-                await self._changed.wait()
-                continue
-            arrival = self._inbox[0][0]
-            if arrival <= trio.current_time():
-                await trio.lowlevel.checkpoint()
-                return
-            with trio.move_on_at(arrival):
-                await self._changed.wait()
-
-    def try_send(self, buffers: Sequence[Buffer]) -> int:
-        self._check()
-        data = b"".join(buffers)
-        other = self.other
-        assert other is not None
-        if self._network.blocked(self.host, self.peer_host):
-            return len(data)
-        data = data[: max(0, BUFFER_BYTES_MAX - other._inbox_bytes)]
-        if data:
-            self._network.trace("net", self.host, self.peer_host, self._serial, len(data))
-            other._arrive(data)
-        return len(data)
-
-    async def wait_writable(self) -> None:
-        while True:
-            self._check()
-            assert self.other is not None
-            if self.other._inbox_bytes < BUFFER_BYTES_MAX:
-                await trio.lowlevel.checkpoint()
-                return
-            await self._changed.wait()
-
-    def _arrive(self, data: bytes) -> None:
-        if self._closed or self._broken:
-            return
-        arrival = trio.current_time() + self._network.draw_delay_s()
-        if self._inbox:
-            arrival = max(arrival, self._inbox[-1][0])
-        self._inbox.append((arrival, data))
-        self._inbox_bytes += len(data)
-        self._notify()
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._network.forget(self)
-        self._notify()
-        if self.other is not None and not self._network.blocked(self.host, self.peer_host):
-            self.other._arrive(b"")
-
-    def reset(self) -> None:
-        """Break both ends; what is under way is lost."""
-        for end in (self, self.other):
-            if end is not None and not end._broken:
-                end._broken = "reset"
-                end._inbox.clear()
-                end._inbox_bytes = 0
-                end._network.forget(end)
-                end._notify()
+            for stream in self._waiting:
+                stream.reset()

@@ -5,15 +5,22 @@ and jumps to the next deadline when nobody can run; and the tasks of one host ca
 which is how a host is paused, or killed: a dead host runs nothing again, no `finally`, no
 cancellation handler.
 
+What belongs to no host (the wires, the disks, the metadata store) needs no tasks: `Scheduler.at`
+calls a function at an instant, `soon` before the next task runs.
+
 The private names of trio are used in this file and nowhere else; `test_determinism` fails on the
 day that they change their meaning.  Do not use `wait_all_tasks_blocked` in a simulated run.
 """
 
 import hashlib
 import random
+from array import array
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from typing import Any, Protocol, TypeVar
 
 import trio
 import trio._core._run
@@ -23,19 +30,28 @@ _run: Any = trio._core._run
 
 HOST: ContextVar[str] = ContextVar("HOST", default="")
 _IDLE_TURNS_MAX = 200
+_HASHED_AT_ONCE = 1 << 12
 
 
 class SimulationStuckError(Exception):
     """Nobody can run and nothing is going to happen, or the run has too many steps."""
 
 
+class Timers(Protocol):
+    """What calls functions at an instant; they run in no task, and must not wait or raise."""
+
+    def at(self, when: float, call: Callable[[], object]) -> None: ...
+
+
 class JumpClock(trio.abc.Clock):
-    """Virtual time: jumps to the next deadline when nothing is runnable."""
+    """Virtual time: jumps to the next deadline, or call, when nothing is runnable."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.idle_turns = 0
         self.on_stuck: Callable[[], None] | None = None
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._serial = count()
 
     def start_clock(self) -> None:
         """Time starts at zero."""
@@ -44,26 +60,39 @@ class JumpClock(trio.abc.Clock):
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        if deadline == float("inf"):
+        if self._due and self._due[0][0] <= deadline:
+            deadline = self._due[0][0]
+        if deadline == inf:
             self.idle_turns += 1
             if self.idle_turns > _IDLE_TURNS_MAX and self.on_stuck is not None:
                 self.on_stuck()
             return 0
         self.idle_turns = 0
         self.now = max(self.now, deadline)
+        self.call_due()
         return 0
+
+    def at(self, when: float, call: Callable[[], object]) -> None:
+        heappush(self._due, (when, next(self._serial), call))
+
+    def call_due(self) -> None:
+        due, now = self._due, self.now
+        while due and due[0][0] <= now:
+            heappop(due)[2]()
 
 
 class Policy(random.Random):
     """Takes the place of trio's own generator: orders each batch, and holds hosts back."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, clock: JumpClock, on_batch: Callable[[list[Any]], None]) -> None:
         super().__init__(seed)
         self.held: dict[str, list[Any]] = {}
         self.steps = 0
+        self._clock = clock
+        self._on_batch = on_batch
 
     def shuffle(self, x: Any) -> None:
-        self.steps += len(x)
+        self._clock.call_due()
         if self.held:
             kept = []
             for task in x:
@@ -73,16 +102,25 @@ class Policy(random.Random):
                 else:
                     kept.append(task)
             x[:] = kept
-        super().shuffle(x)
+        self.steps += len(x)
+        if len(x) > 1:
+            super().shuffle(x)
+        self._on_batch(x)
 
 
 class Scheduler:
     """The handle on a simulated run: hold hosts back, let them go on, hash what happened."""
 
-    def __init__(self, seed: int, clock: JumpClock) -> None:
-        self.policy = Policy(seed)
+    def __init__(self, seed: int, clock: JumpClock, steps_max: int) -> None:
+        self.policy = Policy(seed, clock, self._count)
         self.clock = clock
-        self.trace = hashlib.sha256()
+        self.stop: Callable[[str], None] = lambda reason: None
+        self._steps_max = steps_max
+        self._hash = hashlib.sha256()
+        self._steps = array("q")
+        self._first: int | None = None
+
+    # -- hosts
 
     def hold(self, host: str) -> None:
         """Nothing of that host runs from now on."""
@@ -93,25 +131,58 @@ class Scheduler:
         for task in self.policy.held.pop(host, []):
             _run.GLOBAL_RUN_CONTEXT.runner.runq.append(task)
 
+    # -- time
+
+    def at(self, when: float, call: Callable[[], object]) -> None:
+        """Call a function at an instant, in no task.  It must not raise."""
+        self.clock.at(when, call)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Before the next task runs; who calls this goes on to its next checkpoint first."""
+        self.clock.at(self.clock.now, call)
+
+    async def sleep(self, seconds: float) -> None:
+        """As trio's, and cheaper."""
+        task, over = trio.lowlevel.current_task(), False
+
+        def wake() -> None:
+            if not over:
+                trio.lowlevel.reschedule(task)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            nonlocal over
+            over = True
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self.at(self.clock.now + seconds, wake)
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    # -- the hash of the run
+
+    @property
+    def trace(self) -> "hashlib._Hash":
+        self._flush()
+        return self._hash
+
     def record(self, *facts: object) -> None:
         """Add to the hash of the run.  Facts must not depend on addresses: no ids, no sets."""
-        self.trace.update(repr((round(self.clock.now * 1e9), *facts)).encode())
+        self._flush()
+        self._hash.update(repr((round(self.clock.now * 1e9), *facts)).encode())
 
+    def _count(self, batch: list[Any]) -> None:
+        """These tasks run now; trio takes them from the end."""
+        if self._first is None and batch:
+            self._first = batch[0]._counter
+        self._steps.extend([task._counter - self._first for task in batch])
+        if len(self._steps) > _HASHED_AT_ONCE:
+            self._flush()
+        if self.policy.steps > self._steps_max:
+            self.stop("too many steps")
 
-class _Steps(trio.abc.Instrument):
-    def __init__(self, scheduler: Scheduler, steps_max: int, stop: Callable[[str], None]) -> None:
-        self._scheduler = scheduler
-        self._steps_max = steps_max
-        self._stop = stop
-        self._first: int | None = None
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        counter: int = task._counter
-        if self._first is None:
-            self._first = counter
-        self._scheduler.record("step", counter - self._first)
-        if self._scheduler.policy.steps > self._steps_max:
-            self._stop("too many steps")
+    def _flush(self) -> None:
+        if self._steps:
+            self._hash.update(self._steps.tobytes())
+            self._steps = array("q")
 
 
 def run(
@@ -119,7 +190,7 @@ def run(
 ) -> T:
     """Run `async_fn` in virtual time.  Raises SimulationStuckError for a deadlock or a livelock."""
     clock = JumpClock()
-    scheduler = Scheduler(seed, clock)
+    scheduler = Scheduler(seed, clock, steps_max)
     reason: list[str] = []
 
     async def main() -> T:
@@ -133,7 +204,7 @@ def run(
                     scope.cancel()
 
             clock.on_stuck = lambda: stop("deadlock: nobody can run, and no deadline is set")
-            trio.lowlevel.add_instrument(_Steps(scheduler, steps_max, stop))
+            scheduler.stop = stop
             result = await async_fn(scheduler)
             clock.on_stuck = None
             return result

@@ -134,6 +134,60 @@ def test_a_host_that_is_cut_off_is_suspended_then_lost(seconds: float) -> None:
     Run(1, None).play(body)
 
 
+STALE = Odds(stale=0.5, stale_s=(0.5, 1.0))
+
+
+def test_reads_may_be_old_and_never_go_back() -> None:
+    seen: list[int] = []
+
+    async def body(run: Run) -> None:
+        writer, reader = await run.host("writer"), await run.host("reader")
+        await writer.create("/a", b"")
+        for number in range(100):
+            await writer.set("/a", b"%d" % number, number)
+            record = await reader.get("/a")
+            if record is not None:
+                seen.append(record.stat.version)
+                own = await writer.get("/a")
+                assert own is not None
+                assert own.stat.version == number + 1, "its own writes are seen"
+
+    Run(1, STALE).play(body)
+    assert seen == sorted(seen)
+    assert 10 < sum(version < number + 1 for number, version in enumerate(seen)) < 90
+
+
+def test_after_a_sync_a_read_is_not_old() -> None:
+    async def body(run: Run) -> None:
+        writer, reader = await run.host("writer"), await run.host("reader")
+        await writer.create("/a", b"")
+        for number in range(50):
+            await writer.set("/a", b"%d" % number, number)
+            await reader.sync("/a")
+            record = await reader.get("/a")
+            assert record is not None
+            assert record.stat.version == number + 1
+
+    Run(1, STALE).play(body)
+
+
+def test_a_watch_on_an_old_state_says_that_there_is_a_newer_one() -> None:
+    async def body(run: Run) -> None:
+        writer, reader = await run.host("writer"), await run.host("reader")
+        await writer.create("/a", b"")
+        await reader.sync("/a")
+        for number in range(50):
+            changed = trio.Event()
+            await writer.set("/a", b"%d" % number, number)
+            record = await reader.get("/a", changed.set)
+            assert record is not None
+            if record.stat.version < number + 1:
+                with trio.fail_after(0.1):
+                    await changed.wait()
+
+    Run(1, STALE).play(body)
+
+
 async def count_to_ten(run: Run) -> None:
     """Two hosts append numbers, whatever is lost; each number is there once in the end."""
     hosts = [await run.host("one"), await run.host("two")]

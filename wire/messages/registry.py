@@ -26,6 +26,7 @@ from wire.fields import U32
 from wire.messages.client import Send, SendReceipt
 from wire.messages.consumer import Ack, Delivery
 from wire.proto import pulsar_pb2 as pb
+from wire.protobuf import check_readable
 
 BROKER_PROTOCOL_VERSION = 21
 CLIENT_PROTOCOL_VERSION = (
@@ -165,25 +166,3 @@ def _decode_base(base: pb.BaseCommand, payload: memoryview) -> AnyCommand:
         case _:
             check_readable(body)
             return Command(number, body, payload if len(payload) else None)
-
-
-def check_readable(message: Message) -> None:
-    """Raise MalformedError if a required field is missing or a string is not UTF-8.
-
-    The runtime checks neither when it parses, and gives `bytes` for such a string.
-    """
-    if not message.IsInitialized():
-        raise MalformedError(f"{message.DESCRIPTOR.name} without all that it must have")
-    _check_strings(message)
-
-
-def _check_strings(message: Message) -> None:
-    for field, value in message.ListFields():
-        is_message, is_text = field.type == field.TYPE_MESSAGE, field.type == field.TYPE_STRING
-        if not (is_message or is_text):
-            continue
-        for part in value if field.is_repeated else (value,):
-            if is_message:
-                _check_strings(part)
-            elif not isinstance(part, str):
-                raise MalformedError(f"{field.full_name} is not UTF-8")

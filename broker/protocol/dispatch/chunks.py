@@ -2,7 +2,7 @@
 
 The first chunk chooses the consumer; the choice stands until the last chunk is delivered, or the
 consumer leaves.  While that consumer cannot take more, its chunks are *held*, and others go on.  A
-chunk also waits while an earlier one of its message does.
+chunk also waits while an earlier one of its message does, for whatever reason.
 """
 
 from broker.protocol.dispatch.events import ConsumerKey, Entry, Place
@@ -16,17 +16,19 @@ class Chunks:
     def __init__(self) -> None:
         self._consumer: dict[str, ConsumerKey] = {}
         self._held: dict[ConsumerKey, dict[Place, None]] = {}
-        self._waiting: dict[str, dict[Place, None]] = {}  # held, or released and not delivered yet
+        # Not delivered yet: held, or let go (0), or for a time that has not come.
+        self._waiting: dict[str, dict[Place, int]] = {}
         self.held = 0
 
     def consumer_of(self, entry: Entry) -> ConsumerKey | None:
         """Who has to get it, if that is decided."""
         return None if entry.group is None else self._consumer.get(entry.group)
 
-    def must_wait(self, entry: Entry) -> bool:
-        """Does an earlier chunk of the same message wait?"""
-        waiting = self._waiting.get(entry.group or "")
-        return waiting is not None and any(place < entry.place for place in waiting)
+    def waits_until(self, entry: Entry) -> int | None:
+        """None if no earlier chunk of the same message waits; else the time for which one does."""
+        waiting = self._waiting.get(entry.group or "", {})
+        earlier = [at_ms for place, at_ms in waiting.items() if place < entry.place]
+        return max(earlier, default=None)
 
     def hold(self, entry: Entry, consumer: ConsumerKey) -> None:
         self.wait(entry)
@@ -35,10 +37,10 @@ class Chunks:
             held[entry.place] = None
             self.held += 1
 
-    def wait(self, entry: Entry) -> None:
+    def wait(self, entry: Entry, at_ms: int = 0) -> None:
         """Later chunks of the message must wait for this one."""
         assert entry.group is not None
-        self._waiting.setdefault(entry.group, {})[entry.place] = None
+        self._waiting.setdefault(entry.group, {})[entry.place] = at_ms
 
     def release(self, consumer: ConsumerKey) -> list[Place]:
         """The consumer can take more: what was held for it, to be given out first."""
@@ -74,6 +76,9 @@ class Chunks:
                 del waiting[place]
             if not waiting:
                 del self._waiting[group]
+
+    def gone_up_to(self, last: Place) -> None:
+        self.gone({p for waiting in self._waiting.values() for p in waiting if p <= last})
 
     def clear(self) -> None:
         self._consumer.clear()

@@ -136,6 +136,7 @@ class SharedDispatch:
             case AckedUpTo(place):
                 self._unacked.ack_up_to(place)
                 self._replay.remove_up_to(place)
+                self._chunks.gone_up_to(place)
                 self._unblock()
             case Cleared():
                 return self._clear()
@@ -198,9 +199,11 @@ class SharedDispatch:
             self._replay.remove(place)  # acknowledged in the meantime, or trimmed away
         self._chunks.gone(gone)
         wanted = [entry for entry in entries if entry.place in self._replay]
-        given = _Given()
-        for entry in wanted[: self._assign(wanted, given)]:
+        for entry in wanted:
             self._replay.remove(entry.place)
+        given = _Given()
+        count = self._assign(wanted, given)
+        self._replay.add([entry.place for entry in wanted[count:]])
         return given.effects()
 
     def _assign(self, entries: Sequence[Entry], given: "_Given") -> int:
@@ -212,7 +215,7 @@ class SharedDispatch:
         left = 0
         for count, entry in enumerate(entries):
             if entry.deliver_at_ms:
-                self._delayed.add(entry.deliver_at_ms, entry.place)
+                self._delay(entry, entry.deliver_at_ms)
                 continue
             if self._unacked.is_held(entry.place):
                 continue  # Read again after a rewind that others did not need.
@@ -221,30 +224,38 @@ class SharedDispatch:
             fixed = self._chunks.consumer_of(entry)
             if fixed is not None:
                 self._give(self._by_key[fixed], entry, given)
-                continue
-            if consumer is None or left <= 0 or not consumer.available:
-                consumer, left = self._next_consumer(), turn
-                if consumer is None:
-                    return count
-            left -= entry.messages
-            self._give(consumer, entry, given)
+            else:
+                if consumer is None or left <= 0 or not consumer.available:
+                    consumer, left = self._next_consumer(), turn
+                    if consumer is None:
+                        return count
+                left -= entry.messages
+                self._give(consumer, entry, given)
             if self._blocked:
                 return count + 1
         return len(entries)
 
     def _hold_back(self, entry: Entry) -> bool:
-        """Keep a chunk for the only one who may have it, if that one cannot take it now."""
+        """Keep a chunk for the only one who may have it, or for its turn."""
         fixed = self._chunks.consumer_of(entry)
-        waits = self._chunks.must_wait(entry)
-        if fixed is None:
-            if waits:  # Whoever gets the chunks before it gets it, too.
-                self._chunks.wait(entry)
-                self._replay.add((entry.place,))
-            return waits
-        if self._by_key[fixed].available and not waits:
+        if fixed is not None and not self._by_key[fixed].available:
+            self._chunks.hold(entry, fixed)
+            return True
+        due_ms = self._chunks.waits_until(entry)
+        if due_ms is None:
             return False
-        self._chunks.hold(entry, fixed)
+        # The one before it is about to be given out, now or later: this one comes behind it.
+        if due_ms:
+            self._delay(entry, due_ms)
+        else:
+            self._chunks.wait(entry)
+            self._replay.add((entry.place,))
         return True
+
+    def _delay(self, entry: Entry, at_ms: int) -> None:
+        self._delayed.add(at_ms, entry.place)
+        if entry.group is not None:
+            self._chunks.wait(entry, at_ms)
 
     def _give(self, consumer: SharedConsumer, entry: Entry, given: "_Given") -> None:
         redeliveries = self._unacked.deliver(consumer.key, entry.place, entry.messages)

@@ -1,14 +1,17 @@
 """`make demo`: a cluster, all rows through it, a broker killed, Spark, and the verdict.
 
-Exits with 0 only if nothing was lost or out of order and every aggregate agrees with pandas.
+Exits with 0 only if nothing was lost or out of order and every aggregate agrees with pandas.  What
+it leaves behind is in one directory, named at the end: the picture, what Spark wrote, all logs.
 """
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from types import FrameType
 
 import click
 import trio
@@ -20,6 +23,7 @@ from clients.cli.demo.flights import Flights, load
 from clients.cli.demo.pipelines import SparkResult, read_with_spark
 from clients.cli.demo.tally import Tally
 from clients.cli.demo.traffic import run_traffic
+from clients.cli.demo.verdict import failures, table
 from clients.python import blocking
 from clients.testing.standalone import StandaloneProcess
 
@@ -49,106 +53,124 @@ class Progress:
     def __init__(self, console: Console, tally: Tally) -> None:
         self._console = console
         self._tally = tally
+        self._live = console.is_terminal
 
     async def show(self) -> None:
         before = 0
         while True:
             await trio.sleep(TICK_S)
-            t = self._tally
-            rate = (t.acknowledged - before) / TICK_S
-            before = t.acknowledged
+            tally = self._tally
+            rate = (tally.acknowledged - before) / TICK_S
+            before = tally.acknowledged
             text = (
-                f"{rate:9,.0f}/s   sent {t.sent:,}   acknowledged {t.acknowledged:,}   "
-                f"delivered {t.delivered:,}"
+                f"{rate:9,.0f}/s   sent {tally.sent:,}   acknowledged {tally.acknowledged:,}   "
+                f"delivered {tally.delivered:,}"
             )
-            if t.killed_at_s is not None:
-                text += "   (broker killed)"
-            self._console.print(text, end="\r" if self._console.is_terminal else "\n")
+            if tally.killed is not None:
+                text += f"   ({tally.killed} killed)"
+            self._console.print(f"{text:<78}", end="\r" if self._live else "\n")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(f"{text:<78}")
 
 
-async def traffic(
+async def send_and_kill(
     cluster: StandaloneProcess, flights: Flights, tally: Tally, console: Console
 ) -> None:
+    progress = Progress(console, tally)
+
+    async def kill() -> str:
+        name = await trio.to_thread.run_sync(kill_owner, cluster, TOPIC)
+        progress.say(f"{name} owned most partitions: killed (SIGKILL); another broker takes over")
+        return name
+
     async with trio.open_nursery() as nursery:
-
-        async def kill() -> None:
-            name = await trio.to_thread.run_sync(kill_owner, cluster, TOPIC)
-            console.print(f"\n{name} killed (SIGKILL), it owned most partitions")
-
-        nursery.start_soon(Progress(console, tally).show)
-        await run_traffic(
-            cluster.service_url,
-            TOPIC,
-            flights,
-            tally,
-            lambda: nursery.start_soon(kill),
-        )
+        nursery.start_soon(progress.show)
+        await run_traffic(cluster.service_url, TOPIC, flights, tally, kill)
         nursery.cancel_scope.cancel()
+    progress.say("")
 
 
-def report(tally: Tally, spark: SparkResult, picture: Path, console: Console) -> bool:
-    table = Table(title="daybook demo", show_header=False)
-    pause = tally.longest_pause_s()
-    for name, value in [
-        ("sent", f"{tally.sent:,}"),
-        ("acknowledged", f"{tally.acknowledged:,}"),
-        ("delivered", f"{tally.delivered:,}"),
-        ("lost", f"{tally.lost:,}"),
-        ("out of order", f"{tally.out_of_order:,}"),
-        (
-            "duplicated",
-            f"{tally.duplicated:,} (at-least-once: what the dead broker had not answered is sent "
-            "again, what was not acknowledged is delivered again)",
-        ),
-        ("longest pause at the kill", f"{pause:.2f} s without an acknowledgement"),
-        ("Spark batch", f"{spark.rows:,} rows in {spark.batch_s:.1f} s"),
-        (
-            "Spark stream",
-            f"{spark.stream_rows:,} rows in {spark.stream_s:.1f} s, "
-            f"restarted {spark.restarts} time from its checkpoint",
-        ),
-        ("Spark against pandas", "equal" if not spark.differences else "DIFFERENT"),
-    ]:
-        table.add_row(name, value)
-    console.print(table)
-    for difference in spark.differences[:10]:
-        console.print(difference)
-    good = tally.complete and not tally.lost and not tally.out_of_order and not spark.differences
-    console.print(f"picture: {picture}")
-    console.print("verdict: " + ("all is well" if good else "FAILED"))
-    return good
+def run(
+    flights: Flights, directory: Path, console: Console, *, keep: bool
+) -> tuple[Tally, SparkResult]:
+    """The whole job; what it writes is in `directory`."""
+    tally = Tally(len(flights.messages))
+    started = time.perf_counter()
+    console.print("starting ZooKeeper, 3 bookies and 2 brokers, each a process")
+    with StandaloneProcess() as cluster:
+        console.print(
+            f"ready after {time.perf_counter() - started:.1f} s; each flight is a message"
+        )
+        try:
+            with blocking.connect_admin(cluster.admin_url) as admin:
+                admin.create_topic(TOPIC, partitions=PARTITIONS)
+            trio.run(send_and_kill, cluster, flights, tally, console)
+            draw_picture(directory / "rate.svg", tally)
+            console.print("Spark reads the topic by offset: as a batch, then as a stream")
+            spark = read_with_spark(cluster.service_url, TOPIC, flights, directory)
+            if keep:
+                wait_for_ctrl_c(cluster, console)
+        finally:
+            shutil.copytree(cluster.directory / "logs", directory / "logs")
+    return tally, spark
+
+
+def draw_picture(file: Path, tally: Tally) -> None:
+    title = f"{tally.acknowledged:,} messages acknowledged, {tally.killed} killed on the way"
+    note = f"longest pause of a partition {tally.pause_s:.2f} s, lost {tally.lost}"
+    file.write_text(chart.draw(tally.acknowledged_at_s, tally.killed_at_s, title, note))
+
+
+def wait_for_ctrl_c(cluster: StandaloneProcess, console: Console) -> None:
+    console.print(
+        f"the cluster is yours until Ctrl-C: topic {TOPIC}\n"
+        f"  export DAYBOOK_DIR={cluster.directory}\n"
+        f"  python tools/show_zookeeper.py {cluster.zookeeper}"
+    )
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        console.print("")
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    """A signal ends the demo as Ctrl-C does: with its cluster."""
+    del frame
+    sys.exit(128 + number)
+
+
+def conclude(tally: Tally, spark: SparkResult, console: Console) -> bool:
+    """Say how it went; return whether all is well."""
+    figures = Table(title="daybook demo", show_header=False)
+    for name, value in table(tally, spark):
+        figures.add_row(name, value)
+    console.print(figures)
+    wrong = failures(tally, spark)
+    for failure in wrong:
+        console.print(f"wrong: {failure}")
+    console.print("verdict: " + ("FAILED" if wrong else "all is well"))
+    return not wrong
 
 
 @click.command()
-@click.option("--rows", type=int, default=None, help="Only the first ROWS rows.")
-def main(rows: int | None) -> None:
+@click.option("--rows", type=click.IntRange(min=10), help="Only the first ROWS rows.")
+@click.option("--keep", is_flag=True, help="Leave the cluster running at the end, until Ctrl-C.")
+def main(rows: int | None, keep: bool) -> None:
     """Run the demo."""
+    signal.signal(signal.SIGTERM, end)
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()
     flights = load(rows)
-    console.print(f"{len(flights.messages):,} flights; starting ZooKeeper, 3 bookies, 2 brokers")
-    cluster = StandaloneProcess()
-    output = Path(tempfile.mkdtemp(prefix="daybook-demo-"))
+    console.print(f"{len(flights.messages):,} flights that left New York in 2013")
+    directory = Path(tempfile.mkdtemp(prefix="daybook-demo-"))
     try:
-        console.print(f"ready after {time.perf_counter() - started:.1f} s")
-        with blocking.connect_admin(cluster.admin_url) as admin:
-            admin.create_topic(TOPIC, partitions=PARTITIONS)
-        tally = Tally(len(flights.messages))
-        trio.run(traffic, cluster, flights, tally, console)
-        picture = output / "rate.svg"
-        picture.write_text(
-            chart.draw(
-                tally.acknowledged_at_s,
-                tally.killed_at_s,
-                f"{tally.acknowledged:,} messages through a killed broker",
-                f"longest pause {tally.longest_pause_s():.2f} s, lost {tally.lost}",
-            )
-        )
-        console.print("\nSpark reads the topic")
-        spark = read_with_spark(cluster.service_url, TOPIC, flights, output)
+        tally, spark = run(flights, directory, console, keep=keep)
     finally:
-        cluster.stop()
-    good = report(tally, spark, picture, console)
+        console.print(f"\nlogs, and what Spark wrote: {directory}")
+    good = conclude(tally, spark, console)
+    console.print(f"picture: {directory / 'rate.svg'}")
     console.print(f"{time.perf_counter() - started:.0f} s in all")
     sys.exit(0 if good else 1)
 

@@ -1,5 +1,6 @@
 """The rate over time as an SVG picture, with the kill marked."""
 
+import math
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
@@ -18,6 +19,12 @@ def rates(points: Sequence[tuple[float, int]], step_s: float = STEP_S) -> list[f
         counts[min(int(at / step_s), steps - 1)] += total - before
         before = total
     return [count / step_s for count in counts]
+
+
+def round_step(top: float, count_max: int = 5) -> float:
+    """The distance of grid lines: 1, 2 or 5 times a power of ten, `count_max` lines at most."""
+    power = 10.0 ** math.floor(math.log10(top / count_max))
+    return next(power * m for m in (1, 2, 5, 10) if power * m * count_max >= top)
 
 
 def draw(
@@ -49,8 +56,9 @@ def draw(
         f'<text x="{LEFT}" y="20" font-size="15" fill="#222">{escape(title)}</text>',
         f'<text x="{LEFT}" y="36" fill="#666">{escape(note)}</text>',
     ]
-    for i in range(5):
-        rate = top * i / 4
+    step = round_step(top)
+    for i in range(math.floor(top / step) + 1):
+        rate = step * i
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(rate):.1f}" y2="{y(rate):.1f}" '
             f'stroke="#ddd"/><text x="{LEFT - 8}" y="{y(rate) + 4:.1f}" text-anchor="end" '
@@ -64,10 +72,12 @@ def draw(
         )
     parts.append(f'<polygon points="{" ".join(corners)}" fill="#4c78a8" fill-opacity="0.75"/>')
     if killed_at_s is not None:
+        left = killed_at_s < duration / 2  # of the label
         parts.append(
             f'<line x1="{x(killed_at_s):.1f}" x2="{x(killed_at_s):.1f}" y1="{TOP}" '
             f'y2="{HEIGHT - BOTTOM}" stroke="#d62728" stroke-width="2"/>'
-            f'<text x="{x(killed_at_s) + 6:.1f}" y="{TOP + 14}" fill="#d62728">'
+            f'<text x="{x(killed_at_s) + (6 if left else -6):.1f}" y="{TOP + 14}" '
+            f'text-anchor="{"start" if left else "end"}" fill="#d62728">'
             f"broker killed, {killed_at_s:.1f} s</text>"
         )
     parts.append(

@@ -1,24 +1,24 @@
 """PySpark reads the topic, as a batch and as a stream; pandas reads the original; they must agree.
 
 Delivery is at-least-once: a row may lie in the topic twice after a takeover.  Rows carry their
-number, so the queries drop duplicates by it.
+number, so the aggregates drop duplicates by it.  Offsets are exact: each is read once.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
 import io
-import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clients.cli.demo.flights import CARRIER_COLUMN, Flights
+from clients.cli.demo.spark import open_session
 
 DELAY_COLUMN = 5
 TOLERANCE = 1e-9
+OFFSETS_PER_TRIGGER = 120_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +45,24 @@ def expected_by_carrier(flights: Flights) -> dict[str, tuple[int, float]]:
 
 def read_with_spark(service_url: str, topic: str, flights: Flights, directory: Path) -> SparkResult:
     """Run both queries and compare them with pandas."""
-    from pyspark.sql import SparkSession
-
     from clients.spark.source import DaybookDataSource
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need what is installed here
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("daybook-demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    try:
+    expected = expected_by_carrier(flights)
+    with open_session(directory) as spark:
         spark.dataSource.register(DaybookDataSource)
-        expected = expected_by_carrier(flights)
         started = time.perf_counter()
-        batch = _source(spark.read, service_url, topic).load().cache()
-        rows = batch.count()
-        differences = _compare("batch", _by_carrier(batch), expected)
+        batch = _columns(_source(spark.read, service_url, topic).load()).cache()
+        rows, differences = _check("batch", batch, expected)
+        batch.unpersist()
         batch_s = time.perf_counter() - started
         started = time.perf_counter()
         restarts = _stream_to_parquet(spark, service_url, topic, directory)
-        stored = spark.read.parquet(str(directory / "stream"))
-        stream_rows = stored.count()
+        stored = _columns(spark.read.parquet(str(directory / "stream"))).cache()
+        stream_rows, more = _check("stream", stored, expected)
         stream_s = time.perf_counter() - started
-        differences += _compare("stream", _by_carrier(stored), expected)
-        if stream_rows != rows:
-            differences.append(f"the stream read {stream_rows} messages, the batch {rows}")
-    finally:
-        spark.stop()
+    differences += more
+    if stream_rows != rows:
+        differences.append(f"the stream read {stream_rows:,} messages, the batch {rows:,}")
     return SparkResult(rows, batch_s, stream_rows, stream_s, restarts, differences)
 
 
@@ -92,7 +75,7 @@ def _stream_to_parquet(spark: Any, service_url: str, topic: str, directory: Path
     source = (
         _source(spark.readStream, service_url, topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "60000")
+        .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER))
     )
 
     def start() -> Any:  # noqa: ANN401  Spark's query
@@ -116,21 +99,49 @@ def _stream_to_parquet(spark: Any, service_url: str, topic: str, directory: Path
     return 1
 
 
-def _by_carrier(messages: Any) -> dict[str, tuple[int, float]]:  # noqa: ANN401  a DataFrame
+def _columns(messages: Any) -> Any:  # noqa: ANN401  DataFrames
+    """What the checks look at: where a message was, and the fields of its row."""
     from pyspark.sql import functions as f
 
     fields = f.split(messages["value"].cast("string"), ",")
-    flights = messages.select(
+    return messages.select(
+        "partition",
+        "offset",
         fields[0].cast("int").alias("row"),
         fields[CARRIER_COLUMN + 1].alias("carrier"),
-        f.expr(f"try_cast(split(cast(value as string), ',')[{DELAY_COLUMN + 1}] as double)").alias(
-            "delay"
-        ),
-    ).dropDuplicates(["row"])
-    grouped = flights.groupBy("carrier").agg(
-        f.count("*").alias("flights"), f.avg("delay").alias("delay")
+        fields[DELAY_COLUMN + 1].try_cast("double").alias("delay"),
     )
-    return {r["carrier"]: (r["flights"], r["delay"]) for r in grouped.collect()}
+
+
+def _check(
+    what: str,
+    messages: Any,  # noqa: ANN401  a DataFrame
+    expected: dict[str, tuple[int, float]],
+) -> tuple[int, list[str]]:
+    """How many messages were read, and what is wrong with them."""
+    from pyspark.sql import functions as f
+
+    partitions = messages.groupBy("partition").agg(
+        f.count("*").alias("rows"),
+        f.count_distinct("offset").alias("offsets"),
+        f.min("offset").alias("low"),
+        f.max("offset").alias("high"),
+    )
+    rows, differences = 0, list[str]()
+    for p in partitions.collect():
+        rows += p["rows"]
+        if (p["low"], p["high"], p["offsets"]) != (0, p["rows"] - 1, p["rows"]):
+            differences.append(
+                f"{what}: partition {p['partition']}: {p['rows']:,} messages with "
+                f"{p['offsets']:,} offsets from {p['low']:,} to {p['high']:,}"
+            )
+    by_carrier = (
+        messages.dropDuplicates(["row"])
+        .groupBy("carrier")
+        .agg(f.count("*").alias("flights"), f.avg("delay").alias("delay"))
+    )
+    found = {r["carrier"]: (r["flights"], r["delay"]) for r in by_carrier.collect()}
+    return rows, differences + _compare(what, found, expected)
 
 
 def _compare(

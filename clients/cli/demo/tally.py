@@ -1,6 +1,5 @@
 """What was sent, acknowledged and delivered, row by row, and what of it was wrong."""
 
-import itertools
 from array import array
 from dataclasses import dataclass, field
 
@@ -15,24 +14,38 @@ class Tally:
     delivered: int = 0  # distinct rows
     duplicated: int = 0
     out_of_order: int = 0
+    refused: list[str] = field(default_factory=list[str])
+    killed: str | None = None
     killed_at_s: float | None = None
+    pause_s: float = 0.0  # the longest of a partition that contains, or follows, the kill
     acknowledged_at_s: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     _deliveries: "array[int]" = field(init=False)
     _acknowledged: bytearray = field(init=False)
-    _newest: dict[int, int] = field(default_factory=dict[int, int])  # by partition
+    _newest: dict[int, int] = field(default_factory=dict[int, int])  # row, by partition
+    _latest_s: dict[int, float] = field(default_factory=dict[int, float])  # by partition
 
     def __post_init__(self) -> None:
         self._deliveries = array("H", bytes(2 * self.rows))
         self._acknowledged = bytearray(self.rows)
 
-    def note_acknowledged(self, row: int, now_s: float) -> None:
+    def note_killed(self, name: str, now_s: float) -> None:
+        self.killed, self.killed_at_s = name, now_s
+
+    def note_refused(self, row: int, why: str) -> None:
+        self.refused.append(f"row {row}: {why}")
+
+    def note_acknowledged(self, row: int, partition: int, now_s: float) -> None:
         assert not self._acknowledged[row], f"row {row} was acknowledged twice"
         self._acknowledged[row] = 1
         self.acknowledged += 1
-        if not self.acknowledged_at_s or self.acknowledged_at_s[-1][0] != now_s:
-            self.acknowledged_at_s.append((now_s, self.acknowledged))
+        if self.killed_at_s is not None and partition in self._latest_s:
+            self.pause_s = max(self.pause_s, now_s - self._latest_s[partition])
+        self._latest_s[partition] = now_s
+        point = (now_s, self.acknowledged)
+        if self.acknowledged_at_s and self.acknowledged_at_s[-1][0] == now_s:
+            self.acknowledged_at_s[-1] = point
         else:
-            self.acknowledged_at_s[-1] = (now_s, self.acknowledged)
+            self.acknowledged_at_s.append(point)
 
     def note_delivered(self, row: int, partition: int) -> None:
         self._deliveries[row] += 1
@@ -52,19 +65,3 @@ class Tally:
             for acked, count in zip(self._acknowledged, self._deliveries, strict=True)
             if acked and not count
         )
-
-    @property
-    def complete(self) -> bool:
-        return self.acknowledged == self.delivered == self.rows
-
-    def longest_pause_s(self) -> float:
-        """The longest time without an acknowledgement that contains, or follows, the kill."""
-        if self.killed_at_s is None:
-            return 0.0
-        times = [at for at, _ in self.acknowledged_at_s]
-        pauses = [
-            after - before
-            for before, after in itertools.pairwise(times)
-            if after >= self.killed_at_s
-        ]
-        return max(pauses, default=0.0)

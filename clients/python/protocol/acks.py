@@ -32,7 +32,7 @@ class AckTracker:
         self._changed: dict[EntryKey, None] = {}  # batches of which something more is done
         self._told: dict[EntryKey, None] = {}  # whole entries, told and not confirmed
         self._cumulative: AckTuple | None = None
-        self._mark: EntryKey | None = None  # up to where everything is done
+        self._mark: EntryKey | None = None  # done up to here, and not confirmed yet
 
     # -- deliveries
 
@@ -142,8 +142,10 @@ class AckTracker:
                     self._told[key] = None
         return cumulative, single
 
-    def confirmed(self, single: Sequence[AckTuple]) -> None:
-        """The broker has these: it will not deliver them again."""
+    def confirmed(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
+        """The broker has these.  If it delivers them nevertheless, its cursor was moved."""
+        if cumulative is not None and self._mark == cumulative[:2]:
+            self._mark = None
         for ledger_id, entry_id, _ in single:
             self._told.pop((ledger_id, entry_id), None)
 

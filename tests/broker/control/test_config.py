@@ -38,6 +38,8 @@ def test_without_settings_there_are_defaults() -> None:
         {"quorums": "three"},
         {"session_timeout_s": 0},
         {"default_retention_minutes": 0},
+        {"roll_entries": 0},
+        {"roll_entries": 1 << 26},
         {"zookeeper": ""},
     ],
 )

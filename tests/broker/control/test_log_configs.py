@@ -50,6 +50,14 @@ async def test_settings_and_policies_go_first(autojump_clock: MockClock) -> None
             await configs.of("public/none")
 
 
+async def test_when_ledgers_are_full_is_a_setting(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        settings = parse({"roll_entries": 10, "roll_age_s": 20, "cursor_roll_records": 30})
+        config = await configs_of(one, settings).of("public/default")
+        assert (config.roll_entries, config.roll_age_s, config.cursor_roll_records) == (10, 20, 30)
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [

@@ -253,6 +253,16 @@ SHARED = {
         ack 1 0           ->
         want              -> read 59
     """,
+    "too much in all blocks everybody, also if a chunk was the last of it": """
+        join 1            -> rewind
+        join 2            ->
+        permits 1 100     ->
+        permits 2 100     ->
+        read 0#a          -> 1 gets 0, taken 1
+        read 1:8          -> 2 gets 1, taken 1
+        read 2:8#a 3 4    -> 1 gets 2, taken 1
+        want              -> nothing
+    """,
     "an entry for later waits for its time": """
         join 1            -> rewind
         permits 1 9       ->
@@ -291,6 +301,39 @@ SHARED = {
         permits 1 9       ->
         want              -> replay 1 3
         replayed 1 3      -> 1 gets 1 3
+    """,
+    "a chunk that is read while an earlier one is let go comes behind it": """
+        join 1            -> rewind
+        join 2            ->
+        permits 1 1       ->
+        permits 2 9       ->
+        read 0#a 1#a      -> 1 gets 0, taken 2
+        begin             ->
+        permits 1 9       ->
+        brought 2#a.      -> taken 1
+        want              -> replay 1 2
+        replayed 1 2      -> 1 gets 1 2
+    """,
+    "a chunk that was skipped is not waited for": """
+        join 1            -> rewind
+        join 2            ->
+        permits 1 1       ->
+        permits 2 9       ->
+        read 0#a 1#a      -> 1 gets 0, taken 2
+        permits 1 9       ->
+        ack-up-to 1       ->
+        read 2#a.         -> 1 gets 2, taken 1
+    """,
+    "a chunk that was read when its time had come waits for those that were read before": """
+        join 1            -> rewind
+        permits 1 9       ->
+        read 0@5#a        -> taken 1
+        begin             ->
+        brought 1#a.      -> taken 1
+        want              -> read 9
+        tick 5            ->
+        want              -> replay 0 1
+        replayed 0 1      -> 1 gets 0 1
     """,
     "chunks of a lost consumer begin anew": """
         join 1            -> rewind

@@ -50,7 +50,36 @@ def test_every_command_exists_and_has_help(command: str) -> None:
 def test_an_unknown_command_is_a_usage_error() -> None:
     shown = CliRunner().invoke(main, ["prodcue"])
     assert shown.exit_code == 2
-    assert "No such command 'prodcue'" in shown.output
+    assert "No such command 'prodcue'. Did you mean 'produce'?" in shown.output
+
+
+def test_a_command_that_resembles_none_is_a_usage_error_without_advice() -> None:
+    shown = CliRunner().invoke(main, ["xyz"])
+    assert shown.exit_code == 2
+    assert "No such command 'xyz'.\n" in shown.output
+
+
+def test_version_is_an_option_as_well() -> None:
+    shown = CliRunner().invoke(main, ["--version"])
+    assert shown.exit_code == 0
+    assert shown.output == CliRunner().invoke(main, ["version"]).output
+
+
+def test_every_option_of_every_command_is_explained() -> None:
+    def commands(command: click.Command) -> list[click.Command]:
+        if not isinstance(command, click.Group):
+            return [command]
+        context = click.Context(command)
+        below = [command.get_command(context, name) for name in command.list_commands(context)]
+        return [command, *(each for found in below if found for each in commands(found))]
+
+    mute = [
+        (command.name, parameter.name)
+        for command in commands(main)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.help
+    ]
+    assert mute == []
 
 
 def test_version_says_it_to_programs_too() -> None:

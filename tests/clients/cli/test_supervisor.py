@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,20 @@ async def test_kinds_stop_in_order(tmp_path: Path) -> None:
         await supervisor.wait_ready()
         await supervisor.stop(["broker", "bookie", "zookeeper"])
         assert order.read_text().split() == ["br1", "b1", "zk"]
+
+
+async def test_a_part_may_end_otherwise_while_others_need_it(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    script = f"trap 'echo asked >>{order}; exit' TERM; {READY} sleep 60 & wait"
+    alone = replace(part(tmp_path, script), lone_stop=signal.SIGKILL)
+    async with running(alone) as supervisor:
+        await supervisor.wait_ready()
+        keeper = supervisor.keepers["part-1"]
+        await keeper.stop()
+        assert not order.exists()
+        await keeper.start()
+        await supervisor.stop(["part"])
+        assert order.read_text() == "asked\n"
 
 
 def test_last_words_are_those_of_this_start(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ async def test_after_a_takeover_only_the_unacknowledged_comes_again() -> None:
             await consumer.ack([messages[0], messages[1], messages[3]])
             cluster.owner[TOPIC] = "b2"
             cluster.brokers["b1"].kill()
-            await until(lambda: not consumer.connected)
+            await until(lambda: cluster.brokers["b2"].commands(pb.CommandSubscribe))
             with trio.fail_after(5):
                 again = [await consumer.receive() for _ in range(2)]
             assert [m.data for m in again] == [b"2", b"4"]

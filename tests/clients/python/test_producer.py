@@ -314,3 +314,14 @@ async def test_what_is_no_message() -> None:
             await client.create_producer("t", compression="rar")
         with pytest.raises(ValueError, match="topic name"):
             await client.create_producer("a/b")
+
+
+async def test_it_may_be_abandoned_after_its_end() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        producer = await client.create_producer("t")
+        consumer = await client.subscribe("t", "s")
+        reader = await client.create_reader("t")
+        for each in (producer, consumer, reader):
+            await each.aclose()
+            each.abandon()
+            each.abandon()

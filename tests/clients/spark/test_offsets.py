@@ -8,6 +8,7 @@ from clients.spark.offsets import (
     DataLossError,
     OffsetRange,
     Retained,
+    carry_over,
     limit,
     parse_offsets,
     ranges,
@@ -115,3 +116,18 @@ def test_options_have_their_defaults_and_any_case() -> None:
 def test_wrong_options_are_errors(extra: dict[str, str], streaming: bool, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_options(BASE | extra, streaming=streaming)
+
+
+def test_a_stream_goes_on_where_it_was_and_takes_new_partitions_from_their_start() -> None:
+    held = RETAINED | {2: Retained(3, 9)}
+    assert carry_over({0: 42, 1: 50}, held, fail_on_data_loss=True) == {0: 42, 1: 50, 2: 3}
+
+
+@pytest.mark.parametrize("start", [{0: 101, 1: 0}, {0: 42, 1: 0, 2: 7}])
+def test_a_topic_that_was_made_anew_is_data_loss_unless_the_query_may_go_on(
+    start: dict[int, int],
+) -> None:
+    with pytest.raises(DataLossError, match="deleted and made anew"):
+        carry_over(start, RETAINED, fail_on_data_loss=True)
+    expected = {0: 10 if start[0] > 100 else 42, 1: 0}
+    assert carry_over(start, RETAINED, fail_on_data_loss=False) == expected

@@ -87,7 +87,7 @@ def test_what_comes_again_is_not_wanted_while_it_waits_or_is_done() -> None:
     assert not acks.arrived(E1)
     acks.give_back(None, told)
     assert acks.untold() == (None, [(1, 1, None)])
-    acks.confirmed(acks.take(10)[1])
+    acks.confirmed(*acks.take(10))
     assert acks.arrived(E1)  # The broker has its reasons.
     acks.dropped()
     assert acks.arrived(E1)
@@ -95,6 +95,20 @@ def test_what_comes_again_is_not_wanted_while_it_waits_or_is_done() -> None:
     assert not acks.taken(E1)
     assert not acks.arrived(E2)
     assert acks.arrived(E3)
+
+
+def test_what_comes_again_after_a_cumulative_ack_was_confirmed_is_wanted() -> None:
+    """An administrator has moved the cursor back; without this nobody would ever get it again."""
+    acks = AckTracker()
+    acks.ack_cumulative(E2, -1)
+    told = acks.take(10)
+    assert not acks.arrived(E1)
+    acks.ack_cumulative(E3, -1)
+    acks.confirmed(*told)
+    assert not acks.arrived(E1)  # The later one is not confirmed.
+    acks.confirmed(*acks.take(10))
+    assert acks.arrived(E1)
+    assert acks.arrived(E2)
 
 
 def test_groups_have_a_limit() -> None:

@@ -1,0 +1,60 @@
+"""What the demo says at the end: a table, and whether all is well."""
+
+from clients.cli.demo.pipelines import SparkResult
+from clients.cli.demo.tally import Tally
+
+
+def failures(tally: Tally, spark: SparkResult) -> list[str]:
+    """Everything that should not be; an empty list is a success."""
+    found: list[str] = []
+    if tally.killed is None:
+        found.append("no broker was killed")
+    if tally.refused:
+        found.append(f"{len(tally.refused):,} rows were refused, the first: {tally.refused[0]}")
+    for what, count in [
+        ("sent", tally.sent),
+        ("acknowledged", tally.acknowledged),
+        ("delivered", tally.delivered),
+    ]:
+        if count != tally.rows:
+            found.append(f"{count:,} of {tally.rows:,} rows were {what}")
+    if tally.lost:
+        found.append(f"{tally.lost:,} acknowledged rows are lost")
+    if tally.out_of_order:
+        found.append(f"{tally.out_of_order:,} rows were delivered out of order")
+    for what, count in [("batch", spark.rows), ("stream", spark.stream_rows)]:
+        if count < tally.acknowledged:
+            found.append(f"the {what} read {count:,} of {tally.acknowledged:,} rows")
+    return found + spark.differences
+
+
+def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
+    """The figures of the run, in the order in which they are shown."""
+    rows = [
+        ("sent", f"{tally.sent:,}"),
+        ("acknowledged", f"{tally.acknowledged:,}"),
+        ("delivered", f"{tally.delivered:,}"),
+        ("lost", f"{tally.lost:,}"),
+        ("out of order", f"{tally.out_of_order:,}"),
+        (
+            "delivered again",
+            f"{tally.duplicated:,} (at-least-once: what the dead broker had not yet stored as "
+            "acknowledged comes again)",
+        ),
+        (
+            "pause at the kill",
+            f"{tally.pause_s:.2f} s, the longest in which a partition acknowledged nothing",
+        ),
+        ("Spark, batch", f"{spark.rows:,} messages in {spark.batch_s:.1f} s"),
+        (
+            "Spark, stream",
+            f"{spark.stream_rows:,} messages in {spark.stream_s:.1f} s, restarted "
+            f"{spark.restarts} time from its checkpoint",
+        ),
+        ("Spark and pandas", "DIFFERENT" if spark.differences else "equal"),
+    ]
+    extra = spark.rows - tally.acknowledged
+    if extra > 0:
+        why = "at-least-once: the dead broker had stored them and could not say so"
+        rows.append(("stored twice", f"{extra:,} ({why})"))
+    return rows

@@ -1,0 +1,73 @@
+"""Where commands look for the cluster when nobody says where it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clients.cli.main import main
+
+BROKERS = (9, 19)  # ports where nobody listens
+
+
+def write_cluster(directory: Path, zookeeper: str = "") -> None:
+    directory.mkdir()
+    brokers = [{"port": port, "http_port": port + 1} for port in BROKERS]
+    saved = {
+        "version": 1,
+        "zookeeper": zookeeper,
+        "zookeeper_port": 29,
+        "brokers": brokers,
+        "bookies": [],
+    }
+    (directory / "standalone.json").write_text(json.dumps(saved))
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(main, list(arguments), input="")
+    assert done.exit_code == 1, done.output
+    return done.output
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines").write_text("one\n")
+    for name in ("DIR", "SERVICE_URL", "ADMIN_URL", "ZOOKEEPER"):
+        monkeypatch.delenv(f"DAYBOOK_{name}", raising=False)
+    return tmp_path
+
+
+def test_the_cluster_of_the_usual_directory_is_found_with_all_its_brokers(here: Path) -> None:
+    write_cluster(here / "daybook-data")
+    assert "No broker answers at pulsar://127.0.0.1:9,127.0.0.1:19:" in said(
+        "produce", "t", "lines"
+    )
+    assert "No broker answers at http://127.0.0.1:10,127.0.0.1:20:" in said("topics", "list")
+
+
+def test_another_directory_and_another_zookeeper_are_found(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster(here / "mine", zookeeper="127.0.0.1:39")
+    monkeypatch.setenv("DAYBOOK_DIR", str(here / "mine"))
+    assert "No ZooKeeper answers at 127.0.0.1:39:" in said("ledgers", "list")
+    assert "pulsar://127.0.0.1:9,127.0.0.1:19:" in said("produce", "t", "lines")
+
+
+def test_what_is_said_counts_first(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cluster(here / "daybook-data")
+    monkeypatch.setenv("DAYBOOK_SERVICE_URL", "pulsar://127.0.0.1:49")
+    assert "pulsar://127.0.0.1:49:" in said("produce", "t", "lines")
+    assert "pulsar://127.0.0.1:59:" in said(
+        "produce", "t", "lines", "--service-url", "pulsar://127.0.0.1:59"
+    )
+
+
+def test_help_says_so_without_looking(here: Path) -> None:
+    (here / "daybook-data").mkdir()
+    (here / "daybook-data" / "standalone.json").write_text("rubbish")
+    shown = CliRunner().invoke(main, ["produce", "--help"])
+    assert shown.exit_code == 0
+    assert "pulsar://127.0.0.1:6650" in shown.output

@@ -1,0 +1,192 @@
+"""A small cluster for sessions: one bookie and one broker, whole, on streams and a disk in memory.
+
+    play(scenario)           async def scenario(world: World)
+
+Time is virtual and jumps.  What a host logs as an error, or dies of, is a finding; so is a task or
+a connection that is left over when everybody has gone.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+import structlog
+import trio
+from starlette.types import ASGIApp
+from structlog.typing import EventDict
+from trio.testing import MockClock
+
+from bookie.server.config import BookieConfig
+from bookie.server.host import RunningBookie, run_bookie
+from bookie.storage.log import LogLimits
+from bookie.storage.segments import ReadLimits
+from bookie.storage.store import StoreLimits
+from broker.config import BrokerConfig, QuorumsConfig
+from broker.logs import Log
+from broker.server import RunningBroker, run_broker
+from tests.fuzz.target import require
+from tests.simulation.disk import Platter
+from tests.simulation.network import SimulatedNetwork
+from wire.arena import ArenaPool
+from wire.connection import FrameConnection
+from wire.metadata.memory import MemoryStore
+from wire.outbox import Flusher
+from wire.transport import Stream
+
+BOOKIE, BROKER = "bookie", "broker"
+BOOKIE_PORT, BROKER_PORT = 3181, 6650
+FRAME_BYTES_MAX = 1 << 16
+_MIB = 1 << 20
+_PATIENCE_S = 300.0
+_TIDY_S = 6.0  # longer than what a broken peer is waited for
+_T0_MS = 1_700_000_000_000
+
+
+class VirtualClock:
+    def now_ms(self) -> int:
+        return _T0_MS + round(trio.current_time() * 1000)
+
+
+class AppPort:
+    """In place of an HTTP port: keeps the application, which is then called without HTTP."""
+
+    port = 8080
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+
+    async def serve(
+        self, app: ASGIApp, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        self.app = app
+        task_status.started()
+        await trio.sleep_forever()
+
+
+@dataclass(slots=True)
+class World:
+    nursery: trio.Nursery
+    network: SimulatedNetwork
+    flusher: Flusher
+    errors: list[str]
+    port: AppPort = field(default_factory=AppPort)
+    arenas: ArenaPool = field(default_factory=ArenaPool)
+    bookie: RunningBookie | None = None
+    broker: RunningBroker | None = None
+    clients: int = 0
+
+    async def dial(self, host: str, port: int) -> Stream:
+        self.clients += 1
+        return await self.network.of(f"client-{self.clients}").connect(host, port)
+
+    async def connect(self, host: str, port: int) -> FrameConnection:
+        return FrameConnection(
+            await self.dial(host, port),
+            arenas=self.arenas,
+            flusher=self.flusher,
+            frame_bytes_max=8 * _MIB,
+        )
+
+    def check_log(self) -> None:
+        require(not self.errors, "a host logs an error: " + "; ".join(self.errors[:3]))
+
+
+def _log(errors: list[str]) -> Log:
+    def keep(_: object, level: str, event: EventDict) -> EventDict:
+        if level == "error":
+            error = event.get("exc_info")
+            errors.append(f"{event['event']}: {error!r}")
+            if isinstance(error, Exception):
+                raise error  # The traceback says more, and ends the host.
+        raise structlog.DropEvent
+
+    log: Log = structlog.wrap_logger(
+        structlog.ReturnLogger(),
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+    )
+    return log
+
+
+@asynccontextmanager
+async def open_world(*, with_broker: bool) -> AsyncGenerator[World]:
+    network = SimulatedNetwork(Random(1), delay_s=(0.0001, 0.0001))
+    metadata, platter = MemoryStore(VirtualClock()), Platter(Random(2))
+    errors: list[str] = []
+    async with trio.open_nursery() as nursery:
+        world = World(nursery, network, Flusher(), errors)
+        nursery.start_soon(world.flusher.run)
+        world.bookie = await nursery.start(
+            partial(
+                run_bookie,
+                _BOOKIE_CONFIG,
+                network=network.of(BOOKIE),
+                metadata=metadata.session(BOOKIE),
+                disk=platter.mount(),
+                index=platter.indexes().open,
+                clock=VirtualClock(),
+                rng=Random(3),
+                log=_log(errors),
+                store_limits=_STORE_LIMITS,
+            )
+        )
+        if with_broker:
+            world.broker = await nursery.start(
+                partial(
+                    run_broker,
+                    _BROKER_CONFIG,
+                    store=metadata.session(BROKER),
+                    network=network.of(BROKER),
+                    clock=VirtualClock(),
+                    rng=Random(4),
+                    http=world.port,
+                    log=_log(errors),
+                )
+            )
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+_BOOKIE_CONFIG = BookieConfig(directories=("d0",), port=BOOKIE_PORT, host=BOOKIE)
+_STORE_LIMITS = StoreLimits(
+    log=LogLimits(segment_bytes=_MIB, reading=ReadLimits(window_bytes=1 << 16)),
+    checkpoint_entries=8,
+    free_bytes_min=0,
+)
+_BROKER_CONFIG = BrokerConfig(
+    name=BROKER,
+    host=BROKER,
+    port=BROKER_PORT,
+    quorums=QuorumsConfig(1, 1, 1),
+    roll_entries=7,
+    keep_alive_s=30.0,
+)
+
+
+def play(scenario: Callable[[World], Awaitable[None]], *, with_broker: bool = True) -> None:
+    trio.run(_play, scenario, with_broker, clock=MockClock(autojump_threshold=0))
+
+
+async def _play(scenario: Callable[[World], Awaitable[None]], with_broker: bool) -> None:
+    with trio.fail_after(_PATIENCE_S * 10):
+        async with open_world(with_broker=with_broker) as world:
+            await scenario(world)
+            world.check_log()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Time is virtual: looking costs little, and what never comes is a finding."""
+    with trio.move_on_after(_PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        return
+    require(False, what)
+
+
+async def settle(world: World) -> None:
+    """Everybody who was broken has gone; nothing of them is left."""
+    await trio.sleep(_TIDY_S)
+    world.check_log()

@@ -1,0 +1,22 @@
+"""All rules over one history."""
+
+from collections.abc import Sequence
+
+from tests.history.checkers import cursors, duplicates, ledgers, lost_write, order, retention
+from tests.history.events import Stamped
+from tests.history.record import Record, Violation
+
+_CHECKS = (
+    lost_write.check,
+    order.check,
+    duplicates.check,
+    cursors.check,
+    retention.check,
+    ledgers.check,
+)
+
+
+def check(events: Sequence[Stamped]) -> list[Violation]:
+    """What is wrong with it.  Raises HistoryError if it is no history of a run."""
+    record = Record(events)
+    return [violation for each in _CHECKS for violation in each(record)]

@@ -1,0 +1,341 @@
+"""What subscriptions deliver: nothing is skipped, nothing that is acknowledged comes again.
+
+    undelivered   a subscription was drained, and a message that it owed was never acknowledged
+    undrained     a subscription was not drained in the end: nothing was checked
+    poll-skip     exclusive and failover: a delivery behind a message that is still owed
+    poll-order    exclusive and failover: a delivery went back, and nothing had happened
+    acked-again   delivered although it was acknowledged: with a receipt, never after a takeover;
+                  without one, only if a fault came before it was durable
+    not-new       a new subscription from `latest` delivered what had its receipt before
+
+The positions of deliveries are compared with the log that the topic has at the end.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.history.events import (
+    Ack,
+    Acked,
+    Attached,
+    Delete,
+    Deleted,
+    Deliver,
+    Detach,
+    Drained,
+    Nack,
+    Seek,
+    Sought,
+    Stamped,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tests.history.record import Log, Record, Violation, parent, show
+from tests.history.subscriptions import Subscription
+
+_IN_ORDER = ("exclusive", "failover")
+_Key = tuple[str, str]  # topic or partition, subscription
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a consumer is in a topic."""
+
+    epoch: int
+    changes: int
+    last: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Attachment:
+    epoch: int = 0
+    since_ns: int = -1  # when it was asked for
+
+
+@dataclass(slots=True)
+class _Consumer:
+    name: str
+    subscribe: Subscribe
+    attached: dict[str, _Attachment] = field(default_factory=dict[str, _Attachment])  # by topic
+    nacked_ns: int = -1  # the last time
+    went_back_ns: int = -1  # the last time that deliveries started over
+    places: dict[str, _Place] = field(default_factory=dict[str, _Place])
+
+
+def check(record: Record) -> Iterator[Violation]:
+    yield from _Check(record).run()
+
+
+class _Check:
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._ack_loss_ns = round(record.run.ack_loss_s * 1e9)
+        self._in_flight_ns = round(record.run.in_flight_s * 1e9)
+        self._answered = {e.event.seek for e in record.events if isinstance(e.event, Sought)}
+        self._consumers: dict[str, _Consumer] = {}
+        self._subscriptions: dict[_Key, Subscription] = {}
+        self._seeks: dict[int, Seek] = {}
+        self._unsure: dict[_Key, None] = {}  # it may be there already when it is asked for
+        self._drained: dict[_Key, None] = {}
+        self._began: dict[str, list[int]] = {}
+        self._topics: dict[str, list[str]] = defaultdict(list)  # of a topic: it, or its partitions
+        for topic in record.logs:
+            self._topics[topic].append(topic)
+            if parent(topic) != topic:
+                self._topics[parent(topic)].append(topic)
+
+    def run(self) -> Iterator[Violation]:
+        for stamped in self._record.events:
+            match stamped.event:
+                case Deliver():
+                    yield from self._deliver(stamped, stamped.event)
+                case Drained(topic, subscription):
+                    for each in self._topics[topic]:
+                        yield from self._check_drained((each, subscription))
+                case _:
+                    self._note(stamped)
+        for key, found in self._subscriptions.items():
+            if found.attached and key not in self._drained:
+                yield Violation("undrained", *key, "nobody has asked it for the rest")
+
+    def _note(self, stamped: Stamped) -> None:
+        at_ns = stamped.at_ns
+        match stamped.event:
+            case Subscribe(topic, name, consumer):
+                self._consumers[consumer] = _Consumer(consumer, stamped.event)
+                for key in self._keys(topic, name):
+                    subscription = self._make(key)
+                    subscription.asked_for(at_ns, is_new=key not in self._unsure)
+            case Attached(consumer, since_ns, topic):
+                self._attached(self._consumers[consumer], since_ns, topic, at_ns)
+            case Detach(consumer):
+                self._changed(self._consumers[consumer])
+            case Ack(consumer, _, topic):
+                name = self._consumers[consumer].subscribe.subscription
+                for subscription in self._known(topic, name):
+                    subscription.ack(consumer, stamped.event, at_ns)
+            case Acked(consumer, ack):
+                subscribe = self._consumers[consumer].subscribe
+                for subscription in self._known(subscribe.topic, subscribe.subscription):
+                    subscription.acked(consumer, ack, at_ns)
+            case Nack(consumer):
+                self._consumers[consumer].nacked_ns = at_ns
+            case Seek(topic, name, seek, to):
+                self._seeks[seek] = stamped.event
+                for subscription in self._known(topic, name):
+                    answered = seek in self._answered
+                    subscription.seek(seek, to, at_ns, answered=answered)
+            case Sought(seek):
+                asked = self._seeks[seek]
+                for subscription in self._known(asked.topic, asked.subscription):
+                    if seek in subscription.seeking:
+                        subscription.sought(seek, at_ns, asked.consumer)
+            case Unsubscribe(topic, name):
+                for key in self._keys(topic, name):
+                    self._drop(key)
+            case Unsubscribed(topic, name):
+                for key in self._keys(topic, name):
+                    self._unsure.pop(key, None)
+            case Delete(topic):
+                for key in self._of_topic(topic):
+                    self._drop(key)
+            case Deleted(topic):
+                for key in [key for key in self._unsure if key[0] in self._topics[topic]]:
+                    del self._unsure[key]
+            case _:
+                pass
+
+    # -- which subscription
+
+    def _keys(self, topic: str, name: str) -> list[_Key]:
+        return [(each, name) for each in self._topics[topic]]
+
+    def _of_topic(self, topic: str) -> list[_Key]:
+        return [key for key in self._subscriptions if key[0] in self._topics[topic]]
+
+    def _make(self, key: _Key) -> Subscription:
+        if key not in self._subscriptions:
+            log = self._record.logs.get(key[0]) or Log(key[0], [])
+            self._subscriptions[key] = Subscription(log, self._began_of(log))
+        return self._subscriptions[key]
+
+    def _began_of(self, log: Log) -> list[int]:
+        if log.topic not in self._began:
+            sends = self._record.sends
+            self._began[log.topic] = [
+                sends[read.value].began_ns if read.value in sends else 0 for read in log.reads
+            ]
+        return self._began[log.topic]
+
+    def _drop(self, key: _Key) -> None:
+        """It may be gone from now on, and a new one may have its name."""
+        self._subscriptions.pop(key, None)
+        self._unsure[key] = None
+
+    def _known(self, topic: str, name: str) -> list[Subscription]:
+        """Those that may be there: between an ending and the next beginning there is none."""
+        keys = self._keys(topic, name)
+        return [self._subscriptions[key] for key in keys if key in self._subscriptions]
+
+    def _attached(self, consumer: _Consumer, since_ns: int, only: str, at_ns: int) -> None:
+        subscribe = consumer.subscribe
+        for topic in [only] if only else self._topics[subscribe.topic]:
+            before = consumer.attached.get(topic, _Attachment())
+            consumer.attached[topic] = _Attachment(before.epoch + 1, since_ns)
+            key = (topic, subscribe.subscription)
+            self._make(key).got(at_ns, subscribe.start)
+            self._subscriptions[key].changes += 1
+
+    def _changed(self, consumer: _Consumer) -> None:
+        subscribe = consumer.subscribe
+        for subscription in self._known(subscribe.topic, subscribe.subscription):
+            subscription.changes += 1
+
+    # -- deliveries
+
+    def _deliver(self, stamped: Stamped, deliver: Deliver) -> Iterator[Violation]:
+        consumer = self._consumers[deliver.consumer]
+        key = (deliver.topic, consumer.subscribe.subscription)
+        subscription = self._subscriptions.get(key)
+        if subscription is None or not subscription.attached:
+            return
+        index = subscription.log.index.get(deliver.position)
+        if subscription.seeking:
+            if index is not None:
+                self._moved_to(subscription, consumer, deliver, index, stamped.at_ns)
+            return
+        if not subscription.unclear:
+            yield from self._check_again(subscription, consumer, deliver, stamped.at_ns)
+        attachment = consumer.attached.get(deliver.topic, _Attachment())
+        if attachment.since_ns < subscription.sought_ns:
+            return  # What it holds is from before the seek.
+        yield from self._check_new(subscription, consumer, deliver)
+        if index is not None and consumer.subscribe.type in _IN_ORDER:
+            yield from self._check_order(subscription, consumer, deliver, index, stamped.at_ns)
+
+    def _check_again(
+        self, subscription: Subscription, consumer: _Consumer, deliver: Deliver, at_ns: int
+    ) -> Iterator[Violation]:
+        whole_entry = not self._record.run.batch_acks_durable
+        settled = subscription.settled(deliver.position, whole_entry=whole_entry)
+        if settled is None:
+            return
+        touch = self._record.faults.touch
+        if not settled.at_once and touch(settled.first_ns, settled.confirmed_ns or settled.sent_ns):
+            return  # A part of it may have been forgotten.
+        confirmed_ns = settled.confirmed_ns
+        since_ns = consumer.attached.get(deliver.topic, _Attachment()).since_ns
+        if confirmed_ns is not None and since_ns > confirmed_ns:
+            text = f"to {consumer.name}, who came after the receipt of its acknowledgement"
+        elif confirmed_ns is not None and self._too_late(confirmed_ns, at_ns):
+            text = f"to {consumer.name}, {_s(at_ns - confirmed_ns)} after the receipt"
+        elif confirmed_ns is None and self._is_durable(settled.sent_ns, since_ns, at_ns):
+            text = f"to {consumer.name}, {_s(at_ns - settled.sent_ns)} after it was acknowledged"
+        else:
+            return
+        yield Violation("acked-again", deliver.topic, self._about(deliver), text)
+
+    def _too_late(self, confirmed_ns: int, at_ns: int) -> bool:
+        """It cannot have been on its way all that time."""
+        late = at_ns > confirmed_ns + self._in_flight_ns
+        return late and not self._record.faults.touch(confirmed_ns, at_ns)
+
+    def _is_durable(self, sent_ns: int, since_ns: int, at_ns: int) -> bool:
+        """An acknowledgement without a receipt has arrived, and is stored, for certain."""
+        faults, durable_ns = self._record.faults, sent_ns + self._ack_loss_ns
+        if faults.handovers.touch(sent_ns, sent_ns + self._in_flight_ns):
+            return False
+        if since_ns > durable_ns:
+            return not faults.crashes.touch(sent_ns, durable_ns)
+        return at_ns > durable_ns + self._in_flight_ns and not faults.touch(sent_ns, at_ns)
+
+    def _check_new(
+        self, subscription: Subscription, consumer: _Consumer, deliver: Deliver
+    ) -> Iterator[Violation]:
+        sending = self._record.sends.get(deliver.value)
+        if (
+            sending is not None
+            and sending.outcome == "ok"
+            and subscription.is_new
+            and subscription.sought_ns < 0
+            and subscription.since_ns is not None
+            and sending.ended_ns < subscription.since_ns
+            and consumer.subscribe.start == "latest"
+        ):
+            text = f"delivered to {consumer.name}, whose subscription began later"
+            yield Violation("not-new", deliver.topic, deliver.value, text)
+
+    def _check_order(
+        self,
+        subscription: Subscription,
+        consumer: _Consumer,
+        deliver: Deliver,
+        index: int,
+        at_ns: int,
+    ) -> Iterator[Violation]:
+        place = consumer.places.get(deliver.topic)
+        epoch = self._moved_to(subscription, consumer, deliver, index, at_ns)
+        owed = subscription.owed
+        if place is None or place.epoch != epoch or index <= place.last:
+            first = owed.first(0)
+            if place is not None and place.epoch == epoch:
+                # A refusal takes effect a while later, and may be told with others.
+                happened = (
+                    place.changes != subscription.changes
+                    or (consumer.nacked_ns >= 0 and self._is_fresh(consumer))
+                    or self._record.faults.touch(place.at_ns, at_ns)
+                )
+                consumer.went_back_ns = at_ns
+                if not happened:
+                    before = subscription.log.reads[place.last].position
+                    text = f"{consumer.name} got it after {show(before)}"
+                    yield Violation("poll-order", deliver.topic, self._about(deliver), text)
+        else:
+            first = owed.first(place.last + 1)
+        if first < index:
+            skipped = subscription.log.reads[first]
+            text = f"{consumer.name} got {show(deliver.position)} instead"
+            about = f"{skipped.value} {show(skipped.position)}"
+            yield Violation("poll-skip", deliver.topic, about, text)
+
+    def _moved_to(
+        self,
+        subscription: Subscription,
+        consumer: _Consumer,
+        deliver: Deliver,
+        index: int,
+        at_ns: int,
+    ) -> int:
+        """Note where the consumer is now; returns the number of its attachment."""
+        epoch = consumer.attached.get(deliver.topic, _Attachment()).epoch
+        consumer.places[deliver.topic] = _Place(epoch, subscription.changes, index, at_ns)
+        return epoch
+
+    def _is_fresh(self, consumer: _Consumer) -> bool:
+        return consumer.nacked_ns > consumer.went_back_ns - self._in_flight_ns
+
+    # -- the end
+
+    def _check_drained(self, key: _Key) -> Iterator[Violation]:
+        topic, name = key
+        subscription = self._subscriptions.get(key)
+        if subscription is None or not subscription.attached:
+            return
+        self._drained[key] = None
+        log, owed = subscription.log, subscription.owed
+        index = owed.first(0)
+        while index < len(log.reads):
+            read = log.reads[index]
+            text = f"{name} has never been told that it is done, and has no more"
+            yield Violation("undelivered", topic, f"{read.value} {show(read.position)}", text)
+            index = owed.first(index + 1)
+
+    def _about(self, deliver: Deliver) -> str:
+        return f"{deliver.value} {show(deliver.position)}"
+
+
+def _s(duration_ns: int) -> str:
+    return f"{duration_ns / 1e9:.3f} s"

@@ -1,0 +1,103 @@
+"""Nothing is let go of that a subscription still owes.
+
+    trimmed-owed   a message with a receipt is gone with its ledger, and a subscription that was
+                   there when it was sent has never acknowledged it
+
+Subscriptions that were ever moved are left out: a seek goes past what it likes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.history.events import (
+    Ack,
+    Attached,
+    Delete,
+    Position,
+    Seek,
+    Subscribe,
+    Trimmed,
+    Unsubscribe,
+)
+from tests.history.record import Record, Sending, Violation, parent, show
+
+
+@dataclass(slots=True)
+class _Subscription:
+    since_ns: int | None = None
+    acked: set[Position] = field(default_factory=set[Position])
+    up_to: Position = (-1, -1, -1)
+
+
+def check(record: Record) -> Iterator[Violation]:
+    if record.trimmed:
+        yield from _Check(record).run()
+
+
+class _Check:
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._stored: dict[str, list[tuple[Position, Sending]]] = {}
+        for sending, position in record.oks():
+            self._stored.setdefault(sending.stored_in, []).append((position, sending))
+        for stored in self._stored.values():
+            stored.sort(key=lambda pair: pair[0])
+        self._looked_at = dict.fromkeys(self._stored, 0)
+        self._subscribes: dict[str, Subscribe] = {}  # by consumer
+        self._subscriptions: dict[str, dict[str, _Subscription]] = {t: {} for t in self._stored}
+
+    def run(self) -> Iterator[Violation]:
+        for stamped in self._record.events:
+            match stamped.event:
+                case Trimmed(topic, ledger):
+                    yield from self._trimmed(topic, ledger)
+                case Subscribe(topic, name, consumer):
+                    self._subscribes[consumer] = stamped.event
+                    for each in self._topics(topic):
+                        self._subscriptions[each].setdefault(name, _Subscription())
+                case Attached(consumer):
+                    self._attached(self._subscribes[consumer], stamped.at_ns)
+                case Ack():
+                    self._ack(stamped.event)
+                case Seek(topic, name) | Unsubscribe(topic, name):
+                    for each in self._topics(topic):
+                        self._subscriptions[each].pop(name, None)
+                case Delete(topic):
+                    for each in self._topics(topic):
+                        self._subscriptions[each].clear()
+                case _:
+                    pass
+
+    def _topics(self, topic: str) -> list[str]:
+        return [each for each in self._stored if topic in (each, parent(each))]
+
+    def _attached(self, asked: Subscribe, at_ns: int) -> None:
+        for topic in self._topics(asked.topic):
+            found = self._subscriptions[topic].get(asked.subscription)
+            if found is not None and found.since_ns is None:
+                found.since_ns = at_ns
+
+    def _ack(self, ack: Ack) -> None:
+        name = self._subscribes[ack.consumer].subscription
+        found = self._subscriptions.get(ack.topic, {}).get(name)
+        if found is not None and ack.cumulative:
+            found.up_to = max(found.up_to, *ack.positions)
+        elif found is not None:
+            found.acked.update(ack.positions)
+
+    def _trimmed(self, topic: str, ledger: int) -> Iterator[Violation]:
+        stored = self._stored.get(topic, [])
+        index = self._looked_at.get(topic, 0)
+        while index < len(stored) and stored[index][0][0] < ledger:
+            yield from self._owed(topic, *stored[index])
+            index += 1
+        self._looked_at[topic] = index
+
+    def _owed(self, topic: str, position: Position, sending: Sending) -> Iterator[Violation]:
+        for name, subscription in self._subscriptions[topic].items():
+            since_ns = subscription.since_ns
+            if since_ns is None or sending.began_ns < since_ns:
+                continue
+            if position not in subscription.acked and position > subscription.up_to:
+                text = f"{name} has never been told that {show(position)} is done"
+                yield Violation("trimmed-owed", topic, sending.value, text)

@@ -1,0 +1,71 @@
+"""When something was broken, and until when that may have had consequences.
+
+Rules that hold only in peace ask here: a message may be stored twice if its connection broke
+meanwhile, an acknowledgement without a receipt may be lost with its broker.  What has a receipt is
+never excused.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from tests.history.events import Fault, FaultEnd, Healed, Run, Stamped
+
+
+class Windows:
+    """Intervals of time; overlapping ones become one."""
+
+    def __init__(self, intervals: Iterable[tuple[int, int]]) -> None:
+        merged: list[tuple[int, int]] = []
+        for begin, end in sorted(intervals):
+            if merged and begin <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((begin, end))
+        self._begins = [begin for begin, _ in merged]
+        self._ends = [end for _, end in merged]
+
+    def touch(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether one of them has an instant in common with [begin, end]."""
+        index = bisect_right(self._begins, end_ns) - 1
+        return index >= 0 and self._ends[index] >= begin_ns
+
+
+class Faults:
+    """Of one history."""
+
+    def __init__(self, run: Run, events: Iterable[Stamped]) -> None:
+        self._settle_ns = round(run.settle_s * 1e9)
+        self._in_flight_ns = round(run.in_flight_s * 1e9)
+        self._open: dict[str, tuple[int, bool]] = {}
+        self._crashes: list[tuple[int, int]] = []
+        self._handovers: list[tuple[int, int]] = []
+        last_ns = 0
+        for stamped in events:
+            last_ns = stamped.at_ns
+            match stamped.event:
+                case Fault(fault, _, clean):
+                    self._open[fault] = (stamped.at_ns, clean)
+                case FaultEnd(fault):
+                    self._close(fault, stamped.at_ns)
+                case Healed():
+                    for fault in list(self._open):
+                        self._close(fault, stamped.at_ns)
+                case _:
+                    pass
+        for fault in list(self._open):
+            self._close(fault, last_ns)
+        self.crashes = Windows(self._crashes)
+        self.handovers = Windows(self._handovers)
+
+    def _close(self, fault: str, at_ns: int) -> None:
+        if fault not in self._open:
+            return
+        begin, clean = self._open.pop(fault)
+        if clean:
+            self._handovers.append((begin, at_ns + self._in_flight_ns))
+        else:
+            self._crashes.append((begin, at_ns + self._settle_ns))
+
+    def touch(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether anything, also an orderly hand-over, was going on."""
+        return self.crashes.touch(begin_ns, end_ns) or self.handovers.touch(begin_ns, end_ns)

@@ -1,0 +1,231 @@
+"""What a subscription has to deliver, and what was acknowledged, as the events of a run go by.
+
+Of one topic (or partition) and one subscription, over the log that the topic has at the end.  Two
+things are known of each message: whether it is *free* (the subscription owes it to nobody: an
+acknowledgement was sent, a seek went past it, it is older than the subscription), and when its
+acknowledgement was sent and confirmed.
+"""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+from tests.history.events import Ack, HistoryError, Position
+from tests.history.record import Log
+
+_Entry = tuple[int, int]
+
+
+@dataclass(slots=True)
+class AckTimes:
+    """Of an acknowledgement; the receipt may come, or not."""
+
+    sent_ns: int
+    confirmed_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """All messages of an entry are acknowledged: first sent, last sent, confirmed at."""
+
+    first_ns: int
+    sent_ns: int
+    confirmed_ns: int | None
+    at_once: bool  # by one acknowledgement
+
+
+class Owed:
+    """Which messages of the log are not free; those in front are found in no time."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._next = list(range(len(log.reads) + 1))  # the first that is owed, from there on
+
+    def free(self, index: int) -> None:
+        if self._next[index] == index:
+            self._next[index] = index + 1
+
+    def free_before(self, end: int) -> None:
+        index = self.first(0)
+        while index < end:
+            self.free(index)
+            index = self.first(index)
+
+    def owe_from(self, start: int) -> None:
+        """Everything from there on is owed again."""
+        free = [index for index in range(start) if self.first(index) != index]
+        self._next = list(range(len(self.log.reads) + 1))
+        for index in free:
+            self.free(index)
+
+    def first(self, start: int) -> int:
+        """The first message from `start` on that is owed; the length of the log if none is."""
+        root = start
+        while self._next[root] != root:
+            root = self._next[root]
+        while self._next[start] != root:
+            self._next[start], start = root, self._next[start]
+        return root
+
+
+class Subscription:
+    """See the module.  `began`: when each message of the log was sent."""
+
+    def __init__(self, log: Log, began: list[int]) -> None:
+        self.log = log
+        self.owed = Owed(log)
+        self.since_ns: int | None = None  # the first time that somebody has asked for it
+        self.attached = False
+        self.is_new = False  # it was not there before
+        self.sought_ns = -1  # when the last seek began
+        self.seeking: dict[int, Position | str] = {}
+        self.unclear = False  # a seek has no answer: it may have been carried out, or may yet be
+        self.changes = 0  # of what may make deliveries start over
+        self._began = began
+        self._single: dict[Position, AckTimes] = {}
+        self._up_to: list[tuple[Position, int, AckTimes]] = []  # sorted; cumulative ones
+        self._acks: dict[tuple[str, int], tuple[AckTimes, Ack]] = {}
+
+    # -- its beginning
+
+    def asked_for(self, at_ns: int, *, is_new: bool) -> None:
+        if self.since_ns is None:
+            self.since_ns, self.is_new = at_ns, is_new
+
+    def got(self, at_ns: int, start: str) -> None:
+        """It is there.  From `latest`, or where nobody knows, it owes only what is sent later."""
+        if not self.attached:
+            self.attached = True
+            if start != "earliest" or not self.is_new:
+                self._free_until(at_ns)
+
+    def _free_until(self, at_ns: int) -> None:
+        for index, began_ns in enumerate(self._began):
+            if began_ns <= at_ns:
+                self.owed.free(index)
+
+    # -- acknowledgements
+
+    def ack(self, consumer: str, ack: Ack, at_ns: int) -> None:
+        times = AckTimes(at_ns)
+        self._acks[consumer, ack.ack] = times, ack
+        self._free(ack)
+        for position in ack.positions:
+            if ack.cumulative:
+                insort(self._up_to, (position, len(self._up_to), times), key=lambda each: each[:2])
+            else:
+                known = self._single.get(position)
+                if known is None or known.confirmed_ns is None:
+                    self._single[position] = times
+
+    def _free(self, ack: Ack) -> None:
+        for position in ack.positions:
+            if ack.cumulative:
+                self.owed.free_before(self.index_after(position))
+            elif (index := self.log.index.get(position)) is not None:
+                self.owed.free(index)
+
+    def acked(self, consumer: str, ack: int, at_ns: int) -> None:
+        found = self._acks.get((consumer, ack))
+        if found is not None and not self.seeking:
+            found[0].confirmed_ns = at_ns
+
+    def index_after(self, position: Position) -> int:
+        """How many messages of the log are at this position or before it."""
+        index = self.log.index.get(position)
+        if index is not None:
+            return index + 1
+        return bisect_left(self.log.reads, position, key=lambda read: read.position)
+
+    def settled(self, position: Position, *, whole_entry: bool) -> Settled | None:
+        """If a message, or all of its entry, is acknowledged: since when."""
+        ledger, entry, index = position
+        count = self.log.sizes.get((ledger, entry))
+        if index < 0 or not whole_entry:
+            members = [position]
+        elif count is None:
+            return None
+        else:
+            members = [(ledger, entry, i) for i in range(count)]
+        found = [self._times(member) for member in members]
+        times = [each for each in found if each is not None]
+        if len(times) < len(found):
+            return None
+        confirmed = [each.confirmed_ns for each in times if each.confirmed_ns is not None]
+        return Settled(
+            min(each.sent_ns for each in times),
+            max(each.sent_ns for each in times),
+            max(confirmed) if len(confirmed) == len(times) else None,
+            at_once=all(each is times[0] for each in times),
+        )
+
+    def _times(self, position: Position) -> AckTimes | None:
+        single = self._single.get(position)
+        if single is not None and single.confirmed_ns is not None:
+            return single
+        at = bisect_left(self._up_to, (position, -1), key=lambda each: each[:2])
+        covering = [each[2] for each in self._up_to[at : at + _COVERING_MAX]]
+        confirmed = [each for each in covering if each.confirmed_ns is not None]
+        return next(iter(confirmed), None) or single or next(iter(covering), None)
+
+    # -- positions
+
+    def seek(self, seek: int, to: Position | str, at_ns: int, *, answered: bool) -> None:
+        self.changes += 1
+        self.sought_ns = at_ns
+        if answered:
+            self.seeking[seek] = to
+            return
+        self.unclear = True
+        if to == "latest":
+            self._free_until(self._began[-1] if self._began else at_ns)
+        else:
+            self.owed.free_before(self._start_of(to))
+
+    def sought(self, seek: int, at_ns: int, consumer: str) -> None:
+        """It went there: what is acknowledged is forgotten, what lies behind is owed again.
+
+        Nobody knows when it did.  An acknowledgement that was told in between, or that had no
+        receipt before, may be of the time after.  And consumers that were not told of the seek go
+        on leaving out what they have acknowledged of batches that they are not done with.
+        """
+        to = self.seeking.pop(seek)
+        self.changes += 1
+        left_out = self._parts_of_batches(consumer)
+        self._single.clear()
+        self._up_to.clear()
+        if to == "latest":
+            self.owed.owe_from(0)
+            self._free_until(at_ns)
+        else:
+            start = self._start_of(to)
+            self.owed.owe_from(start)
+            self.owed.free_before(start)
+        self._acks = {
+            key: (times, ack)
+            for key, (times, ack) in self._acks.items()
+            if times.confirmed_ns is None or times.confirmed_ns > self.sought_ns
+        }
+        for _, ack in self._acks.values():
+            self._free(ack)
+        for index in left_out:
+            self.owed.free(index)
+
+    def _parts_of_batches(self, seeker: str) -> list[int]:
+        """Messages that others than the seeker have acknowledged, of entries that are not done."""
+        return [
+            self.log.index[position]
+            for (consumer, _), (_, ack) in self._acks.items()
+            if consumer != seeker
+            for position in ack.positions
+            if position in self.log.index and self.settled(position, whole_entry=True) is None
+        ]
+
+    def _start_of(self, to: Position | str) -> int:
+        if isinstance(to, str):
+            if to != "earliest":
+                raise HistoryError(f"a seek to {to}")
+            return 0
+        return bisect_left(self.log.reads, to, key=lambda read: read.position)
+
+
+_COVERING_MAX = 8  # cumulative acknowledgements that are looked at for one message

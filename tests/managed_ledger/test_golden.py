@@ -1,0 +1,107 @@
+"""The records of logs and cursors as they are kept, byte by byte: `docs/formats/managed_ledger.md`.
+
+If a test here fails, a format has changed: it needs a new version and new golden files.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from managed_ledger.ack_set import AckSet
+from managed_ledger.cursor_ledger import (
+    PART_BYTES_MAX,
+    RANGES_MAX,
+    decode_change,
+    encode_change,
+    encode_snapshot,
+    recover,
+)
+from managed_ledger.cursor_record import folded, pointing
+from managed_ledger.ledger_list import Row, set_sealed
+from managed_ledger.position import Position
+from managed_ledger.protocol.cursor import Change
+from managed_ledger.records import INDEX, parse, set_property
+from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from wire.batch import broker_entry_metadata
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "managed_ledger_v1"
+DOCUMENT = ROOT / "docs" / "formats" / "managed_ledger.md"
+LENGTHS = {17: 200, 18: 100}
+
+
+def acked(runs: list[tuple[int, int, int]]) -> AckSet:
+    made = AckSet()
+    for ledger_id, first, last in runs:
+        made.add_range(ledger_id, first, last)
+    return made
+
+
+def ledger_list() -> bytes:
+    info = ManagedLedgerInfo()
+    for ledger_id in (17, 18):
+        info.ledgerInfo.add(ledgerId=ledger_id, timestamp=0)
+    set_sealed(info, Row(17, 200, 4096, 1_700_000_000_000, 1999))
+    set_property(info, INDEX, "1999")
+    return info.SerializeToString()
+
+
+def cursor_pointer() -> bytes:
+    return pointing(ManagedCursorInfo(), 19, Position(17, 41)).SerializeToString()
+
+
+def cursor_folded() -> bytes:
+    made = folded(ManagedCursorInfo(), Position(17, 41), [(17, 50, 59), (18, 0, 0)], {"a": 1})
+    return made.SerializeToString()
+
+
+def dense() -> AckSet:
+    return acked([(17, 2 * n, 2 * n) for n in range(21, 21 + RANGES_MAX + 1)])
+
+
+WRITTEN = {
+    "ledger_list": ledger_list(),
+    "cursor_pointer": cursor_pointer(),
+    "cursor_folded": cursor_folded(),
+    "snapshot": encode_snapshot(Position(17, 41), acked([(17, 50, 59)]), {"a": 1})[0],
+    "snapshot_dense": encode_snapshot(Position(17, 40), dense(), {})[0],
+    "change": encode_change(Change(Position(17, 41), ((17, 50, 59), (18, 0, 0)), reset=False)),
+    "change_reset": encode_change(Change(Position(17, -1), (), reset=True)),
+    "broker_entry_metadata": broker_entry_metadata(1_700_000_000_000, 1999),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_is_what_was_always_written(name: str) -> None:
+    assert WRITTEN[name].hex() == (GOLDEN / f"{name}.hex").read_text().strip()
+
+
+@pytest.mark.parametrize("name", ["change", "change_reset", "snapshot", "broker_entry_metadata"])
+def test_the_document_shows_the_golden_bytes(name: str) -> None:
+    shown = DOCUMENT.read_text().replace(" ", "")
+    assert (GOLDEN / f"{name}.hex").read_text().strip() in shown
+
+
+def golden(name: str) -> bytes:
+    return bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
+
+
+def test_what_was_written_is_read() -> None:
+    listed = parse(ManagedLedgerInfo(), golden("ledger_list"), "list")
+    assert [ledger.ledgerId for ledger in listed.ledgerInfo] == [17, 18]
+    assert decode_change(golden("change")) == Change(
+        Position(17, 41), ((17, 50, 59), (18, 0, 0)), reset=False
+    )
+    found = recover([golden("snapshot"), golden("change")], LENGTHS)
+    assert found.mark_delete == Position(17, 41)
+    assert list(found.acked.ranges()) == [(17, 50, 59), (18, 0, 0)]
+    assert found.properties == {"a": 1}
+    many = recover([golden("snapshot_dense")], {17: 1000})
+    assert list(many.acked.ranges()) == list(dense().ranges())
+
+
+def test_a_snapshot_that_is_too_large_for_an_entry_comes_in_numbered_parts() -> None:
+    long_name = "p" * (PART_BYTES_MAX + 10)
+    parts = encode_snapshot(Position(17, 41), AckSet(), {long_name: 1})
+    assert [part[:5] for part in parts] == [b"\0\1\2\0\2", b"\0\1\2\1\2"]
+    assert recover(parts, LENGTHS).properties == {long_name: 1}

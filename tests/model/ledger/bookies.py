@@ -1,0 +1,194 @@
+"""A bookie as a table: the real rules of a volume, on a log that is durable at once.
+
+The state of a bookie is what its log holds.  Each request is served by a volume that has just been
+booted from that, so every step is also a crash and a restart: nothing that counts can be in memory
+only.  Which of several disks, groups and checkpoints there are makes no difference to the contract
+(`tests/bookie/storage` crashes them at every point), and is not modelled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from bookie.server.v2 import CODES
+from bookie.storage.boot import Contents
+from bookie.storage.index import MemoryIndex
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import Done
+from bookie.storage.places import Places
+from bookie.storage.records import Kind, Record
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.volume import Volume
+from tests.model.ledger.messages import LEDGER_ID, asked, decoded, payload_of, said
+from tests.model.numbering import Numbering
+from tests.model.search import BrokenRuleError
+from wire.digest import Digester, DigestType
+from wire.entry import decode_entry
+from wire.messages.bookie import (
+    Add,
+    Flag,
+    Read,
+    encode_add_answer,
+    encode_read_answer,
+)
+
+Stored: TypeAlias = tuple[tuple[Kind, int, bytes], ...]
+"""The records of the log, but for the master key: kind, entry id, payload; sorted."""
+
+EMPTY: Stored = ()
+_DIGESTER = Digester(DigestType.CRC32C, b"")
+
+
+@dataclass(slots=True)
+class _Group:
+    lacs: dict[Any, int] = field(default_factory=dict[Any, int])
+
+
+class _DurableLog:
+    """Has what a volume asks of its log."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = list(records)
+        self.failure = None
+        self.pending_bytes = 0
+        self.open_group = _Group()
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    durable = end
+
+    def append(
+        self, kind: Kind, ledger_id: int, entry_id: int, payload: Any, done: Done | None
+    ) -> int:
+        position = len(self.records)
+        self.records.append(Record(position, kind, ledger_id, entry_id, memoryview(bytes(payload))))
+        if done is not None:
+            done(StoreStatus.OK)
+        return position
+
+    def when_durable(self, position: int, done: Done) -> None:
+        done(StoreStatus.OK)
+
+    def try_read(self, position: int, size: int) -> Record:
+        return self.records[position]
+
+
+def _booted(stored: Stored, key: bytes) -> tuple[Volume, _DurableLog]:
+    contents = Contents({}, Places(MemoryIndex(), blocks_cached=16), False, 0)
+    records: list[Record] = []
+    rows = [(Kind.MASTER_KEY, -1, key), *stored] if stored else []
+    for position, (kind, entry_id, payload) in enumerate(rows):
+        record = Record(position, kind, LEDGER_ID, entry_id, memoryview(payload))
+        records.append(record)
+        contents.apply(record, position)
+    volume = Volume("d0", StoreLimits(), contents, cast("Any", None))
+    log = _DurableLog(records)
+    volume.log = cast("Any", log)
+    return volume, log
+
+
+def is_fenced(stored: Stored) -> bool:
+    return any(kind is Kind.FENCE for kind, _, _ in stored)
+
+
+def held(stored: Stored) -> frozenset[int]:
+    """The entries that it has."""
+    return frozenset(entry_id for kind, entry_id, _ in stored if kind is Kind.ENTRY)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`lac`: that of an entry which was stored now, else -1."""
+
+    after: int
+    answer: int
+    lac: int
+    text: str
+
+
+class Bookies:
+    """All bookies share one table: nothing in it knows their names."""
+
+    def __init__(
+        self, requests: Numbering[bytes], answers: Numbering[bytes], *, white_box: bool
+    ) -> None:
+        self.states: Numbering[Stored] = Numbering(EMPTY)
+        self._requests = requests
+        self._answers = answers
+        self._white_box = white_box
+        self._served: dict[tuple[int, int], Served] = {}
+        self._facts: list[tuple[bool, frozenset[int]]] = []
+
+    def serve(self, state: int, request: int) -> Served:
+        served = self._served.get((state, request))
+        if served is None:
+            served = self._served[state, request] = self._serve(state, request)
+        return served
+
+    def facts(self, state: int) -> tuple[bool, frozenset[int]]:
+        """Whether it is fenced, and what it holds."""
+        while len(self._facts) <= state:
+            stored = self.states[len(self._facts)]
+            self._facts.append((is_fenced(stored), held(stored)))
+        return self._facts[state]
+
+    def _serve(self, state: int, request: int) -> Served:
+        before = self.states[state]
+        frame = self._requests[request]
+        asked_for = decoded(frame)
+        volume, log = _booted(before, asked_for.master_key or b"")
+        answer = _add(volume, asked_for) if isinstance(asked_for, Add) else _read(volume, asked_for)
+        after: Stored = tuple(
+            sorted(
+                (record.kind, record.entry_id, bytes(record.payload))
+                for record in log.records
+                if record.kind is not Kind.MASTER_KEY
+            )
+        )
+        fences = isinstance(asked_for, Read) and asked_for.flags & Flag.DO_FENCING
+        if self._white_box and fences and not is_fenced(after):
+            raise BrokenRuleError("W2", "a fence was answered, and the ledger is not fenced")
+        lac = _check_stored(before, after)
+        text = f"{asked(frame)} -> {said(answer).status.name}"
+        return Served(self.states.of(after), self._answers.of(answer), lac, text)
+
+
+def _check_stored(before: Stored, after: Stored) -> int:
+    """The LAC of what is new; S5 and B4: bytes are those of the add with that id, for ever."""
+    if not set(before) <= set(after):
+        raise BrokenRuleError("B4", "a bookie changed or forgot a record")
+    if len({(kind, entry_id) for kind, entry_id, _ in after}) < len(after):
+        raise BrokenRuleError("B4", "an entry was stored twice")
+    lac = -1
+    for kind, entry_id, payload in after:
+        if kind is Kind.ENTRY and (kind, entry_id, payload) not in before:
+            entry = decode_entry(memoryview(payload), _DIGESTER, LEDGER_ID, entry_id)
+            if bytes(entry.payload) != payload_of(entry_id):
+                raise BrokenRuleError("S5", f"entry {entry_id} has other bytes")
+            lac = entry.lac
+    return lac
+
+
+def _add(volume: Volume, add: Add) -> bytes:
+    statuses: list[StoreStatus] = []
+    recovery = add.flags & Flag.RECOVERY_ADD != 0
+    volume.add(add.ledger_id, add.entry_id, add.master_key, add.entry, recovery, statuses.append)
+    (status,) = statuses
+    return encode_add_answer(add.header, CODES[status], add.ledger_id, add.entry_id)
+
+
+def _read(volume: Volume, read: Read) -> bytes:
+    entry, status = memoryview(b""), StoreStatus.OK
+    try:
+        if read.master_key is not None:
+            volume.fence(read.ledger_id, read.master_key)
+        found = volume.try_read(read.ledger_id, read.entry_id)
+        assert found is not None, "everything is at hand"
+        entry = found
+    except StoreError as error:
+        status = error.status
+    code = CODES[status]
+    head = encode_read_answer(read.header, code, read.ledger_id, read.entry_id, len(entry))
+    return head + bytes(entry)

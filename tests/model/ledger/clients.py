@@ -1,0 +1,270 @@
+"""What writer and recoverers have in common: a host that is stepped by events, as a table.
+
+A client of the model is a value and a function: `step(value, input)` gives the next value and what
+goes out.  The function restores the real machine from the value, feeds it, and takes a snapshot; it
+is called once for each pair and looked up afterwards.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol import update
+from bookie.ledger.protocol.placement import BookieId, Ensemble
+from tests.model.ledger.messages import LEDGER_ID, Asked, Said, asked, said
+from tests.model.ledger.metadata import Task
+from tests.model.numbering import Numbering
+from tests.model.search import BrokenRuleError
+from wire.messages.bookie import encode_read
+from wire.transport import Buffer
+
+V = TypeVar("V", bound=Hashable)
+
+
+def bookie_id(number: int) -> BookieId:
+    return BookieId(f"b{number}")
+
+
+def bookie_number(bookie: BookieId) -> int:
+    return int(bookie[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An answer of a bookie."""
+
+    bookie: BookieId
+    what: Said
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of the request to the metadata store, or its first read."""
+
+    event: update.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a client may do by itself: `name`, and about which bookie.
+
+    `link`: only while something is under way to or from that bookie; `adds`: while an add is.
+    `cut`: and its connection breaks with it.
+    """
+
+    name: str
+    bookie: int = -1
+    entry_id: int = -1
+    link: bool = False
+    adds: bool = False
+    cut: bool = False
+
+    def __str__(self) -> str:
+        about = f" {bookie_id(self.bookie)}" if self.bookie >= 0 else ""
+        entry = f" about entry {self.entry_id}" if self.entry_id >= 0 else ""
+        return f"{self.name}{about}{entry}{', the connection is cut' if self.cut else ''}"
+
+
+Input: TypeAlias = Heard | Told | Option
+
+
+@dataclass(slots=True)
+class Output:
+    """What a step brings about."""
+
+    sends: list[tuple[BookieId, bytes]] = field(default_factory=list[tuple[BookieId, bytes]])
+    confirmed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    fences: bool = False  # the first fences go out
+    reads: bool = False  # the first recovery reads go out
+    finished: LedgerMetadata | None = None  # a recovery has reported this
+    written: LedgerMetadata | None = None  # without asking: only a mutant writes like that
+    promised: int | None = None  # a reader may read up to here
+    missed: tuple[int, LedgerMetadata | None] | None = None  # it was told that this is absent
+    notes: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The same, in numbers."""
+
+    after: int
+    sends: tuple[tuple[int, int], ...]
+    confirmed: tuple[tuple[int, int], ...]
+    fences: bool
+    reads: bool
+    finished: LedgerMetadata | None
+    written: LedgerMetadata | None
+    promised: int | None
+    missed: tuple[int, LedgerMetadata | None] | None
+    text: str
+    plain: bool  # nothing of the above
+
+
+@dataclass(frozen=True, slots=True)
+class SendingLane:
+    """What the shells ask of a `Lane`.  Answers find their way by what they say."""
+
+    bookie: BookieId
+    out: Output
+
+    def add(self, entry_id: int, frame: Sequence[Buffer]) -> None:
+        self.out.sends.append((self.bookie, b"".join(map(bytes, frame))))
+
+    def read(self, entry_id: int, callback: object, *, fence_key: bytes | None = None) -> None:
+        frame = encode_read(LEDGER_ID, entry_id, fence_key=fence_key)
+        self.out.sends.append((self.bookie, frame))
+
+    def close(self) -> None:
+        """Nobody listens any more; `wants` knows."""
+
+
+class Rules(ABC, Generic[V]):
+    """One kind of client.  Everything in here must be a function of its arguments."""
+
+    @abstractmethod
+    def step(self, value: V, event: Input, out: Output) -> V: ...
+
+    @abstractmethod
+    def options(self, value: V) -> Sequence[Option]: ...
+
+    @abstractmethod
+    def task(self, value: V) -> Task | None: ...
+
+    @abstractmethod
+    def wants(self, value: V, bookie: BookieId, answer: Said) -> bool:
+        """False if the answer will make no difference any more, whatever happens before."""
+
+    @abstractmethod
+    def cares(self, value: V, bookie: BookieId, request: Asked) -> bool:
+        """False if no answer to that request will make a difference any more."""
+
+    @abstractmethod
+    def waits(self, value: V, bookie: BookieId) -> bool:
+        """It cannot go on without an answer of that bookie, or giving it up."""
+
+
+class Table(Generic[V]):
+    def __init__(
+        self,
+        rules: Rules[V],
+        first: V,
+        requests: Numbering[bytes],
+        answers: Numbering[bytes],
+        events: Numbering[update.Event],
+    ) -> None:
+        self.rules = rules
+        self.states: Numbering[V] = Numbering(first)
+        self._requests = requests
+        self._answers = answers
+        self._events = events
+        self._heard: dict[tuple[int, int, int], Outcome] = {}
+        self._told: dict[tuple[int, int], Outcome] = {}
+        self._taken: dict[tuple[int, Option], Outcome] = {}
+        self._options: list[Sequence[Option]] = []
+        self._tasks: list[Task | None] = []
+        self._wants: dict[tuple[int, int, int], bool] = {}
+        self._cares: dict[tuple[int, int, int], bool] = {}
+        self._waits: dict[tuple[int, int], bool] = {}
+
+    def hear(self, state: int, bookie: int, answer: int) -> Outcome:
+        key = (state, bookie, answer)
+        outcome = self._heard.get(key)
+        if outcome is None:
+            what = said(self._answers[answer])
+            outcome = self._step(state, Heard(bookie_id(bookie), what), str(what))
+            self._heard[key] = outcome
+        return outcome
+
+    def told(self, state: int, event: int) -> Outcome:
+        key = (state, event)
+        outcome = self._told.get(key)
+        if outcome is None:
+            what = self._events[event]
+            outcome = self._told[key] = self._step(state, Told(what), type(what).__name__.lower())
+        return outcome
+
+    def take(self, state: int, option: Option) -> Outcome:
+        key = (state, option)
+        outcome = self._taken.get(key)
+        if outcome is None:
+            outcome = self._taken[key] = self._step(state, option, str(option))
+        return outcome
+
+    def _step(self, state: int, event: Input, text: str) -> Outcome:
+        out = Output()
+        try:
+            value = self.rules.step(self.states[state], event, out)
+        except (AssertionError, ValueError, KeyError) as error:
+            raise BrokenRuleError("code", f"{text}: {error!r}") from error
+        sends = tuple(
+            (bookie_number(bookie), self._requests.of(frame)) for bookie, frame in out.sends
+        )
+        notes = [*out.notes, *_sent(out.sends)]
+        told = (out.confirmed, out.fences, out.reads, out.finished, out.written, out.missed)
+        return Outcome(
+            self.states.of(value),
+            sends,
+            tuple(out.confirmed),
+            out.fences,
+            out.reads,
+            out.finished,
+            out.written,
+            out.promised,
+            out.missed,
+            ": ".join([text, "; ".join(notes)]) if notes else text,
+            not any(told) and out.promised is None,
+        )
+
+    def options(self, state: int) -> Sequence[Option]:
+        while len(self._options) <= state:
+            self._options.append(self.rules.options(self.states[len(self._options)]))
+        return self._options[state]
+
+    def task(self, state: int) -> Task | None:
+        while len(self._tasks) <= state:
+            self._tasks.append(self.rules.task(self.states[len(self._tasks)]))
+        return self._tasks[state]
+
+    def wants(self, state: int, bookie: int, answer: int) -> bool:
+        key = (state, bookie, answer)
+        wanted = self._wants.get(key)
+        if wanted is None:
+            what = said(self._answers[answer])
+            wanted = self.rules.wants(self.states[state], bookie_id(bookie), what)
+            self._wants[key] = wanted
+        return wanted
+
+    def cares(self, state: int, bookie: int, request: int) -> bool:
+        key = (state, bookie, request)
+        cares = self._cares.get(key)
+        if cares is None:
+            what = asked(self._requests[request])
+            cares = self._cares[key] = self.rules.cares(self.states[state], bookie_id(bookie), what)
+        return cares
+
+    def waits(self, state: int, bookie: int) -> bool:
+        key = (state, bookie)
+        waits = self._waits.get(key)
+        if waits is None:
+            waits = self._waits[key] = self.rules.waits(self.states[state], bookie_id(bookie))
+        return waits
+
+
+def replaced(ensemble: Ensemble, failed: Ensemble, bookies: int) -> Ensemble | None:
+    """As `BookieDirectory.replace`: others in the place of those that failed, as far as there are.
+
+    Which of several spares is drawn makes a difference in names only while all of them are fresh.
+    """
+    spares = [bookie_id(number) for number in range(bookies) if bookie_id(number) not in ensemble]
+    changed = tuple(spares.pop(0) if bookie in failed and spares else bookie for bookie in ensemble)
+    return changed if changed != ensemble else None
+
+
+def _sent(sends: Sequence[tuple[BookieId, bytes]]) -> list[str]:
+    """What went to whom, in words; the same to several is said once."""
+    by_text: dict[str, list[str]] = {}
+    for bookie, frame in sends:
+        by_text.setdefault(str(asked(frame)), []).append(bookie)
+    return [f"{text} to {' '.join(bookies)}" for text, bookies in by_text.items()]

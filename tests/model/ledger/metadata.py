@@ -1,0 +1,143 @@
+"""The record of the ledger in the metadata store, and changes of it by compare-and-swap.
+
+A write has three outcomes; one whose answer is lost may be carried out before, later, or never.
+What a client wants is told as a value, so that its `UpdateProtocol`, which holds a function, can be
+made anew in each state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol import update
+from bookie.ledger.protocol.placement import Fragment
+from bookie.ledger.protocol.update import (
+    Conflict,
+    Decide,
+    Event,
+    Gone,
+    NotAllowed,
+    NotDone,
+    Read,
+    Settled,
+    Stored,
+    UpdateProtocol,
+    Write,
+    Written,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """`before`: what a stale reader may be given, if there are any in this model."""
+
+    metadata: LedgerMetadata
+    version: int
+    before: LedgerMetadata | None = None
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.metadata, self.version)
+
+    def written(self, write: Write, *, keep: bool) -> "Register | None":
+        """None if it has another version."""
+        if write.version != self.version:
+            return None
+        return Register(write.metadata, self.version + 1, self.metadata if keep else None)
+
+
+# -- what may be wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    previous: Fragment
+    wanted: Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    last_entry_id: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    marked_version: int
+    last_entry_id: int
+    length: int
+    changes: tuple[Fragment, ...]
+
+
+Purpose: TypeAlias = Change | Close | Mark | End
+Outcome: TypeAlias = Settled | NotAllowed | NotDone | Gone
+
+
+def _decide(purpose: Purpose) -> Decide:
+    match purpose:
+        case Change(previous, wanted):
+            return update.change_ensemble(previous, wanted)
+        case Close(last_entry_id, length):
+            return update.close_by_writer(last_entry_id, length)
+        case Mark():
+            return update.mark_in_recovery
+        case End(version, last_entry_id, length, changes):
+            return update.close_by_recovery(version, last_entry_id, length, changes)
+        case _:
+            assert_never(purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A change that is being made: its machine, and what that has asked of the store."""
+
+    purpose: Purpose
+    machine: update.Snapshot
+    request: Write | Read
+
+    def __str__(self) -> str:
+        if isinstance(self.request, Read):
+            return "reads the record"
+        return f"writes {show(self.request.metadata)} over version {self.request.version}"
+
+
+def begin(purpose: Purpose, stored: Stored) -> Task | Outcome:
+    protocol = UpdateProtocol(_decide(purpose))
+    return _task(purpose, protocol, protocol.start(stored.metadata, stored.version))
+
+
+def go_on(task: Task, event: Event) -> Task | Outcome:
+    protocol = UpdateProtocol(_decide(task.purpose))
+    protocol.restore(task.machine)
+    return _task(task.purpose, protocol, protocol.step(event))
+
+
+def _task(purpose: Purpose, protocol: UpdateProtocol, effect: update.Effect) -> Task | Outcome:
+    if isinstance(effect, Write | Read):
+        return Task(purpose, protocol.canonical(), effect)
+    return effect
+
+
+def answer(register: Register, request: Write | Read, after: Register | None) -> Event:
+    """`after` is what the write has made of the register; None if nothing."""
+    if isinstance(request, Read):
+        return register.stored
+    return Conflict() if after is None else Written(after.version)
+
+
+Check: TypeAlias = Callable[[LedgerMetadata, LedgerMetadata], None]
+
+
+def show(metadata: LedgerMetadata) -> str:
+    fragments = " ".join(
+        f"{fragment.first_entry_id}:{'+'.join(fragment.ensemble)}"
+        for fragment in metadata.fragments
+    )
+    end = f" at {metadata.last_entry_id}" if metadata.closed else ""
+    return f"{metadata.state.name}{end} [{fragments}]"

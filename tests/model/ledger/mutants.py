@@ -1,0 +1,164 @@
+"""Mutants of the ledger that only the model has.
+
+They replace what no storm runs: the synchronous half of the ledger client's shells, the volume of a
+bookie.  Which set-up finds which mutant is in `cases`.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from dataclasses import replace
+from typing import Any
+
+from bookie.ledger.protocol.placement import Fragment, with_fragment
+from bookie.ledger.protocol.update import Stored
+from tests.model.ledger.recoverer import _Run
+from tests.mutants import ledger as catalogue
+from tests.mutants.patch import Edit, Mutant
+
+_MODEL = "model"
+_RECOVERER = "bookie.ledger.recoverer"
+_WRITER = "bookie.ledger.writer"
+_WRITE = "bookie.ledger.protocol.write"
+_VOLUME = "bookie.storage.volume"
+
+M05 = Mutant(
+    id="M05",
+    rule="recovery reads fence -> only the request for the last entry does",
+    module=_RECOVERER,
+    name="_Recovery._perform",
+    replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
+    source_hash="b4bfe302502f",
+    caught_by=_MODEL,
+)
+_replace = _Run.replace
+
+
+def _replace_and_publish(self: Any, ensemble: Any, failed: Any) -> Any:
+    changed = _replace(self, ensemble, failed)
+    if changed is not None:
+        marked = self._marked
+        fragment = Fragment(self._attempt._protocol._writing.lac + 1, changed)
+        fragments = with_fragment(marked.metadata.fragments, fragment)
+        metadata = replace(marked.metadata, fragments=fragments)
+        self._marked = Stored(metadata, marked.version + 1)
+        self._out.written = metadata
+    return changed
+
+
+M07 = Mutant(
+    id="M07",
+    rule="ensemble changes of a recovery are kept until it closes -> written at once",
+    module="tests.model.ledger.recoverer",
+    name="_Run.replace",
+    replacement=_replace_and_publish,
+    source_hash="5c1acfbdd890",
+    caught_by=_MODEL,
+)
+M14 = Mutant(
+    id="M14",
+    rule="recovery adds carry the recovery flag -> plain adds",
+    module=_RECOVERER,
+    name="_Recovery._frame",
+    replacement=Edit("recovery=True, ", ""),
+    source_hash="d535740a0e17",
+    caught_by=_MODEL,
+)
+M19 = Mutant(
+    id="M19",
+    rule="acknowledgements of a replaced bookie are ignored -> counted",
+    module=_WRITE,
+    name="WriteProtocol._added",
+    replacement=Edit(
+        "        return  # It has been replaced: nobody would look for the entry there.",
+        "        position = 0",
+    ),
+    source_hash="83ee44aa38b4",
+    caught_by=_MODEL,
+)
+M22 = Mutant(
+    id="M22",
+    rule="a new ensemble counts when it is in the metadata -> at once",
+    module=_WRITER,
+    name="LedgerWriter._start_change",
+    replacement=Edit(
+        "        self._context.nursery.start_soon(self._change_ensemble, wanted)",
+        "        self._context.nursery.start_soon(self._change_ensemble, wanted)\n"
+        "        self._feed(EnsembleChanged(ensemble))",
+    ),
+    source_hash="11db6e03bbef",
+    caught_by=_MODEL,
+    also=(
+        Mutant(
+            id="M22 settled",
+            rule="it counts already when it is settled",
+            module=_WRITE,
+            name="WriteProtocol._ensemble_changed",
+            replacement=Edit(
+                "    assert self.state is State.REPLACING\n",
+                "    if self.state is not State.REPLACING:\n        return\n",
+            ),
+            source_hash="63816e2e9a4e",
+            caught_by=_MODEL,
+        ),
+    ),
+)
+M27 = Mutant(
+    id="M27",
+    rule="an entry carries the LAC -> its own id",
+    module=_WRITER,
+    name="LedgerWriter.append",
+    replacement=Edit("        self.last_add_confirmed,\n", "        entry_id,\n"),
+    source_hash="66dcd7621a7a",
+    caught_by=_MODEL,
+)
+M33 = Mutant(
+    id="M33",
+    rule="a fenced ledger refuses plain adds -> it takes them",
+    module=_VOLUME,
+    name="Volume.add",
+    replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
+    source_hash="e5b48e1dc9d5",
+    caught_by=_MODEL,
+)
+M34 = Mutant(
+    id="M34",
+    rule="a fence makes a ledger that is not known, fenced -> it is ignored",
+    module=_VOLUME,
+    name="Volume.fence",
+    replacement=Edit(
+        "    state = self._authorized(ledger_id, master_key)\n",
+        "    if ledger_id not in self.ledgers:\n"
+        "        return -1\n"
+        "    state = self._authorized(ledger_id, master_key)\n",
+    ),
+    source_hash="b43937548ce5",
+    caught_by=_MODEL,
+)
+M35 = Mutant(
+    id="M35",
+    rule="a fence is in the log before it is answered -> in memory only",
+    module=_VOLUME,
+    name="Volume.fence",
+    replacement=Edit(
+        "state.fence_position = self.log.append(",
+        "state.fence_position = (lambda *_: -1)(",
+    ),
+    source_hash="b43937548ce5",
+    caught_by=_MODEL,
+)
+M56 = Mutant(
+    id="M56",
+    rule="an id that is stored again keeps its first bytes -> the last ones",
+    module=_VOLUME,
+    name="Volume._add_again",
+    replacement=Edit(
+        "        self.log.when_durable(place[0], done)\n    elif",
+        "        self._accept(state, entry_id, entry, done)\n    elif",
+    ),
+    source_hash="baed311ddcbe",
+    caught_by=_MODEL,
+)
+M03_M05 = replace(catalogue.M03, id="M03+M05", caught_by=_MODEL, also=(M05,))
+M34_M05 = replace(M34, id="M34+M05", also=(M05,))
+
+LEDGER = [M03_M05, M05, M07, M14, M19, M22, M27, M33, M34, M34_M05, M35, M56]

@@ -1,0 +1,341 @@
+"""A recoverer: the real shell of an attempt with its `RecoverProtocol`, without tasks.
+
+What goes before and behind an attempt (`recover_ledger`: marking, closing) is done here step by
+step.  A recovery whose closing write is refused would begin anew; here another recoverer does that.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import SimpleNamespace
+from typing import Any, assert_never, cast
+
+from bookie.ledger.catalog import StoredMetadata
+from bookie.ledger.protocol import recover, write
+from bookie.ledger.protocol.placement import BookieId, Ensemble
+from bookie.ledger.protocol.recover import Phase, Start
+from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
+from bookie.ledger.recoverer import _Recovery
+from tests.model.ledger.clients import (
+    Heard,
+    Input,
+    Option,
+    Output,
+    Rules,
+    SendingLane,
+    Told,
+    bookie_id,
+    bookie_number,
+    replaced,
+)
+from tests.model.ledger.messages import LEDGER_ID, Asked, Said, asked
+from tests.model.ledger.metadata import End, Mark, Outcome, Task, begin, go_on
+from tests.model.ledger.settings import LedgerSettings
+from tests.model.search import BrokenRuleError
+from wire.entry import Entry
+from wire.messages.bookie import LAST_ENTRY, Status
+
+_NOTHING = memoryview(b"")
+
+
+class Stage(Enum):
+    NEW = auto()
+    MARKING = auto()
+    RUNNING = auto()
+    CLOSING = auto()
+    OVER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """`entries`: what was read and is not written back: id, length of the ledger, payload."""
+
+    stage: Stage
+    marked: Stored | None = None
+    machine: recover.Snapshot | None = None
+    entries: tuple[tuple[int, int, bytes], ...] = ()
+    task: Task | None = None
+    give_ups: int = 0
+    changes: int = 0
+
+
+OVER = Recovering(Stage.OVER)
+
+
+class RecovererRules(Rules[Recovering]):
+    def __init__(self, settings: LedgerSettings) -> None:
+        self._settings = settings
+
+    def first(self) -> Recovering:
+        settings = self._settings
+        return Recovering(
+            Stage.NEW, give_ups=settings.recovery_give_ups, changes=settings.recovery_changes
+        )
+
+    def step(self, value: Recovering, event: Input, out: Output) -> Recovering:
+        if isinstance(event, Heard) and not self._listens(value, event):
+            return value
+        run = _Run(self._settings, value, out)
+        match event:
+            case Heard(bookie, what):
+                run.heard(bookie, what)
+            case Told(told):
+                run.told(told)
+            case Option():
+                run.take(event)
+            case _:
+                assert_never(event)
+        return run.value()
+
+    def _listens(self, value: Recovering, heard: Heard) -> bool:
+        """A lane that was closed, or a read that was given up: nobody is called back."""
+        if value.stage is not Stage.RUNNING:
+            return False
+        return heard.what.is_add or self.wants(value, heard.bookie, heard.what)
+
+    def options(self, value: Recovering) -> Sequence[Option]:
+        machine = value.machine
+        if value.stage is not Stage.RUNNING or machine is None:
+            return []
+        found: list[Option] = []
+        if machine.phase is Phase.FENCING:
+            if self._settings.fence_give_ups:
+                found += [
+                    Option("gives up fencing", bookie_number(bookie))
+                    for bookie in machine.writing[1]
+                    if bookie not in machine.fenced + machine.silent
+                ]
+            return found
+        if value.give_ups:
+            for entry_id, (order, absent, unknown, count) in machine.inquiries:
+                found += [
+                    Option("gives up reading from", bookie_number(bookie), entry_id)
+                    for bookie in order[:count]
+                    if bookie not in absent + unknown
+                ]
+            _, ensemble, missing, *_ = machine.writing
+            found += [
+                Option("gives up writing to", bookie_number(bookie), adds=True)
+                for position, bookie in enumerate(ensemble)
+                if position not in missing
+            ]
+        return found
+
+    def task(self, value: Recovering) -> Task | None:
+        return value.task
+
+    def wants(self, value: Recovering, bookie: BookieId, answer: Said) -> bool:
+        if value.stage is not Stage.RUNNING or value.machine is None:
+            return False
+        if answer.is_add and answer.status is not Status.OK:
+            return True
+        return self._makes_a_difference(value, bookie, answer.is_add, answer.entry_id)
+
+    def cares(self, value: Recovering, bookie: BookieId, request: Asked) -> bool:
+        return (
+            value.stage is Stage.RUNNING
+            and value.machine is not None
+            and self._makes_a_difference(value, bookie, request.is_add, request.entry_id)
+        )
+
+    def _makes_a_difference(
+        self, value: Recovering, bookie: BookieId, is_add: bool, entry_id: int
+    ) -> bool:
+        machine = value.machine
+        assert machine is not None
+        if is_add:
+            lac = machine.writing[3]
+            return entry_id > lac or value.give_ups > 0  # While under way it can be given up.
+        if entry_id == LAST_ENTRY:
+            answered = machine.fenced + machine.silent
+            return machine.phase is Phase.FENCING and bookie not in answered
+        return _unanswered(machine, entry_id, bookie)
+
+    def waits(self, value: Recovering, bookie: BookieId) -> bool:
+        machine = value.machine
+        if value.stage is not Stage.RUNNING or machine is None:
+            return False
+        if machine.phase is Phase.FENCING:
+            answered = machine.fenced + machine.silent
+            return bookie in machine.writing[1] and bookie not in answered
+        state, ensemble, missing, lac, _, acks, _, _ = machine.writing
+        if state is write.State.OPEN and bookie in ensemble:
+            position = ensemble.index(bookie)
+            holds = self._settings.quorums.holds
+            if position not in missing and any(
+                holds(position, entry_id) and not bits >> position & 1
+                for entry_id, bits in enumerate(acks, lac + 1)
+            ):
+                return True
+        return any(_unanswered(machine, entry_id, bookie) for entry_id, _ in machine.inquiries)
+
+
+def _unanswered(machine: recover.Snapshot, entry_id: int, bookie: BookieId) -> bool:
+    """It was asked about the entry, and its answer is not in."""
+    for each, (order, absent, unknown, count) in machine.inquiries:
+        if each == entry_id:
+            return bookie in order[:count] and bookie not in absent + unknown
+    return False
+
+
+class _Run:
+    """One step.  Also what the shell sees of the cluster."""
+
+    def __init__(self, settings: LedgerSettings, before: Recovering, out: Output) -> None:
+        self._settings = settings
+        self._stage = before.stage
+        self._marked = before.marked
+        self._task = before.task
+        self._give_ups = before.give_ups
+        self._changes = before.changes
+        self._may_abort = settings.fence_give_ups
+        self._out = out
+        self._attempt: _Recovery | None = None
+        if before.marked is not None:
+            self._attempt = self._restored(before.marked, before)
+
+    def _restored(self, marked: Stored, before: Recovering) -> _Recovery:
+        attempt = self._new_attempt(marked)
+        if before.machine is not None:
+            attempt._protocol.restore(before.machine)
+            pushed = before.machine.writing[4]
+            for entry_id, length, payload in before.entries:
+                found = Entry(LEDGER_ID, entry_id, -1, length, memoryview(payload))
+                attempt._entries[entry_id] = found
+                if entry_id <= pushed:
+                    attempt._frame(entry_id)
+        return attempt
+
+    def _new_attempt(self, marked: Stored) -> _Recovery:
+        limits = SimpleNamespace(recovery_reads_max=self._settings.reads_max)
+        context = SimpleNamespace(limits=limits, bookies=self, directory=self)
+        stored = StoredMetadata(marked.metadata, marked.version)
+        return _Recovery(cast("Any", context), LEDGER_ID, stored)
+
+    def value(self) -> Recovering:
+        if self._stage is Stage.OVER:
+            return OVER
+        attempt = self._attempt
+        if self._stage is not Stage.RUNNING or attempt is None:
+            return Recovering(
+                self._stage, task=self._task, give_ups=self._give_ups, changes=self._changes
+            )
+        entries = attempt._entries
+        return Recovering(
+            self._stage,
+            self._marked,
+            attempt._protocol.canonical(),
+            tuple((e, entries[e].length, bytes(entries[e].payload)) for e in sorted(entries)),
+            self._task,
+            self._give_ups,
+            self._changes,
+        )
+
+    # -- what the shell asks of its context
+
+    def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
+        return SendingLane(bookie, self._out)
+
+    def replace(self, ensemble: Ensemble, failed: Sequence[BookieId]) -> Ensemble | None:
+        changed = None
+        if self._changes:
+            changed = replaced(ensemble, tuple(failed), self._settings.bookies)
+        if changed is not None:
+            self._changes -= 1
+            self._out.notes.append(f"writes to {'+'.join(changed)} from now on")
+        return changed
+
+    # -- what happens
+
+    def told(self, event: Event) -> None:
+        if self._stage is Stage.NEW:
+            assert isinstance(event, Stored)
+            self._stage = Stage.MARKING
+            self._is_now(begin(Mark(), event))
+        else:
+            assert self._task is not None
+            self._is_now(go_on(self._task, event))
+
+    def heard(self, bookie: BookieId, what: Said) -> None:
+        """As `Lane` tells it."""
+        attempt = self._running()
+        buffer = memoryview(what.entry)
+        if not what.is_add:
+            if what.entry_id == LAST_ENTRY:
+                attempt._fenced(bookie, what.status, buffer)
+            else:
+                attempt._read(bookie, what.entry_id, what.status, buffer)
+        elif what.status is Status.OK:
+            attempt.added(bookie, what.entry_id, 1)
+        elif what.status in (Status.FENCED, Status.UNAUTHORIZED):
+            attempt.add_refused(bookie, what.status)
+        else:
+            attempt.add_failed(bookie, what.status.name)
+        self._settle()
+
+    def take(self, option: Option) -> None:
+        bookie, attempt = bookie_id(option.bookie), self._running()
+        match option.name:
+            case "gives up fencing":
+                attempt._fenced(bookie, None, _NOTHING)
+            case "gives up reading from":
+                self._give_ups -= 1
+                attempt._read(bookie, option.entry_id, None, _NOTHING)
+            case _:
+                self._give_ups -= 1
+                attempt.add_failed(bookie, "no answer")
+        self._settle()
+
+    def _running(self) -> _Recovery:
+        assert self._attempt is not None
+        return self._attempt
+
+    def _settle(self) -> None:
+        """See whether the attempt has ended; then go on as `recover_ledger` does."""
+        attempt, marked = self._running(), self._marked
+        reading = attempt._protocol.phase is not Phase.FENCING
+        self._out.reads = reading and any(not asked(f).is_add for _, f in self._out.sends)
+        if attempt._error is not None:
+            if self._give_ups == self._settings.recovery_give_ups and not self._may_abort:
+                raise BrokenRuleError("L2", f"everybody answers, and yet: {attempt._error}")
+            self._stage = Stage.OVER
+            self._out.notes.append(str(attempt._error))
+        elif attempt._end is not None:
+            assert marked is not None
+            end = attempt._end
+            self._stage = Stage.CLOSING
+            purpose = End(marked.version, end.last_entry_id, end.length, end.changes)
+            self._is_now(begin(purpose, marked))
+
+    # -- the metadata
+
+    def _is_now(self, progress: Task | Outcome) -> None:
+        if isinstance(progress, Task):
+            self._task = progress
+            self._out.notes.append(str(progress))
+            return
+        closing = self._stage is Stage.CLOSING
+        self._task = None
+        self._stage = Stage.OVER
+        match progress:
+            case Settled(metadata, version):
+                if metadata.closed:
+                    self._out.finished = metadata
+                    self._out.notes.append(f"recovered, the end is {metadata.last_entry_id}")
+                else:
+                    assert not closing
+                    self._start(Stored(metadata, version))
+            case NotAllowed() | NotDone() | Gone():
+                self._out.notes.append("ends without a result")
+            case _:
+                assert_never(progress)
+
+    def _start(self, marked: Stored) -> None:
+        self._stage = Stage.RUNNING
+        self._marked = marked
+        self._attempt = self._new_attempt(marked)
+        self._out.fences = True
+        self._attempt._feed(Start())
+        self._settle()

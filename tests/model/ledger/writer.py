@@ -1,0 +1,306 @@
+"""The writer: the real `LedgerWriter` with its `WriteProtocol`, without tasks.
+
+Appending, framing, hearing answers and withdrawing are the shell's own code.  What its tasks do
+with the metadata (change the ensemble, close), one at a time, is done here step by step.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, assert_never, cast
+
+from bookie.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    WriterWithdrawnError,
+)
+from bookie.ledger.catalog import StoredMetadata
+from bookie.ledger.context import LedgerLimits
+from bookie.ledger.protocol import write
+from bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
+from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
+from bookie.ledger.protocol.write import ChangePostponed, EnsembleChanged, State, WriteProtocol
+from bookie.ledger.writer import LedgerWriter, _PendingEntry
+from tests.model.ledger.clients import (
+    Heard,
+    Input,
+    Option,
+    Output,
+    Rules,
+    SendingLane,
+    Told,
+    bookie_id,
+    bookie_number,
+    replaced,
+)
+from tests.model.ledger.messages import LEDGER_ID, Asked, Said, length_at, payload_of
+from tests.model.ledger.metadata import Change, Close, Outcome, Purpose, Task, begin, go_on
+from tests.model.ledger.settings import LedgerSettings
+from tests.model.search import BrokenRuleError
+from wire.messages.bookie import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """`frames` are those of entries that are not confirmed; `close_due`: when the task is done."""
+
+    machine: write.Snapshot
+    stored: Stored
+    frames: tuple[tuple[int, bytes], ...] = ()
+    task: Task | None = None
+    close_due: bool = False
+    closes: bool = False
+    give_ups: int = 0
+    changes: int = 0
+
+
+class WriterRules(Rules[Writing]):
+    def __init__(self, settings: LedgerSettings) -> None:
+        self._settings = settings
+
+    def first(self, stored: Stored) -> Writing:
+        settings = self._settings
+        ensemble = stored.metadata.last_fragment.ensemble
+        return Writing(
+            WriteProtocol(ensemble, settings.quorums).snapshot(),
+            stored,
+            closes=settings.closes,
+            give_ups=settings.give_ups,
+            changes=settings.changes,
+        )
+
+    def step(self, value: Writing, event: Input, out: Output) -> Writing:
+        run = _Run(self._settings, value, out)
+        match event:
+            case Heard(bookie, what):
+                run.heard(bookie, what)
+            case Told(told):
+                run.told(told)
+            case Option():
+                run.take(event)
+            case _:
+                assert_never(event)
+        return run.value()
+
+    def options(self, value: Writing) -> Sequence[Option]:
+        state, ensemble, missing, lac, pushed, _, _, starved = value.machine
+        if state is State.WITHDRAWN or value.close_due:
+            return []
+        settings = self._settings
+        found: list[Option] = []
+        if pushed + 1 < settings.entries and pushed - lac < settings.in_flight:
+            found.append(Option("appends"))
+        if value.give_ups:
+            for position in range(len(ensemble)):
+                if position not in missing:
+                    found += self._ways_to_give_up(bookie_number(ensemble[position]))
+        names: Ensemble = tuple(ensemble[position] for position in missing)
+        if names and value.changes and replaced(ensemble, names, settings.bookies):
+            found.append(Option("finds a spare"))
+        if starved:
+            found += [Option("sees the return of", bookie_number(name)) for name in names]
+        if value.closes:
+            found.append(Option("closes"))
+        return found
+
+    def _ways_to_give_up(self, bookie: int) -> list[Option]:
+        names = ["gives up"]
+        if self._settings.postponed:
+            names.append("gives up, and goes on without,")
+        return [
+            Option(name, bookie, link=True, cut=cut)
+            for name in names
+            for cut in (False, True)[: 1 + bool(self._settings.cuts)]
+        ]
+
+    def task(self, value: Writing) -> Task | None:
+        return value.task
+
+    def wants(self, value: Writing, bookie: BookieId, answer: Said) -> bool:
+        state, _, _, lac, *_ = value.machine
+        if state is State.WITHDRAWN:
+            return False
+        # While it is under way it can be given up.
+        return answer.status is not Status.OK or answer.entry_id > lac or value.give_ups > 0
+
+    def cares(self, value: Writing, bookie: BookieId, request: Asked) -> bool:
+        return value.machine[0] is not State.WITHDRAWN  # It may be refused.
+
+    def waits(self, value: Writing, bookie: BookieId) -> bool:
+        state, ensemble, missing, lac, _, acks, _, _ = value.machine
+        if state is not State.OPEN or bookie not in ensemble:
+            return False
+        position = ensemble.index(bookie)
+        return position not in missing and any(
+            self._settings.quorums.holds(position, entry_id) and not bits >> position & 1
+            for entry_id, bits in enumerate(acks, lac + 1)
+        )
+
+
+class _Run:
+    """One step.  Also what the shell sees of the cluster."""
+
+    def __init__(self, settings: LedgerSettings, before: Writing, out: Output) -> None:
+        self._settings = settings
+        self._task = before.task
+        self._close_due = before.close_due
+        self._closes = before.closes
+        self._give_ups = before.give_ups
+        self._changes = before.changes
+        self._spares = True
+        self._returned: BookieId | None = None
+        self._out = out
+        self._writer = self._restored(before)
+
+    def _restored(self, before: Writing) -> LedgerWriter:
+        context = SimpleNamespace(
+            limits=LedgerLimits(),
+            directory=self,
+            catalog=SimpleNamespace(reachable=True),
+            nursery=self,
+            bookies=self,
+            mark_under_replicated=None,
+        )
+        stored = StoredMetadata(before.stored.metadata, before.stored.version)
+        writer = LedgerWriter(cast("Any", context), LEDGER_ID, stored)
+        _, _, _, lac, pushed, *_ = before.machine
+        writer._protocol.restore(before.machine)
+        writer.last_add_confirmed, writer.length = lac, length_at(lac)
+        writer.last_add_pushed, writer._pushed_length = pushed, length_at(pushed)
+        for entry_id, frame in before.frames:
+            size = len(payload_of(entry_id))
+            writer._pending[entry_id] = _PendingEntry([frame], size, length_at(entry_id))
+        if before.machine[0] is State.WITHDRAWN:
+            writer._error = WriterWithdrawnError("before")
+        writer.set_listener(self._confirmed, lambda error: self._out.notes.append(str(error)))
+        return writer
+
+    def value(self) -> Writing:
+        frames = [
+            (entry_id, b"".join(map(bytes, entry.frame)))
+            for entry_id, entry in self._writer._pending.items()
+        ]
+        return Writing(
+            self._writer._protocol.canonical(),
+            Stored(self._writer._stored.metadata, self._writer._stored.version),
+            tuple(sorted(frames)),
+            self._task,
+            self._close_due,
+            self._closes,
+            self._give_ups,
+            self._changes,
+        )
+
+    # -- what the shell asks of its context
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Options take the place of the directory's news."""
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Likewise."""
+
+    def is_usable(self, bookie: BookieId) -> bool:
+        return bookie == self._returned
+
+    def replace(self, ensemble: Ensemble, failed: Sequence[BookieId]) -> Ensemble | None:
+        if not self._changes or not self._spares:
+            return None
+        return replaced(ensemble, tuple(failed), self._settings.bookies)
+
+    def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
+        return SendingLane(bookie, self._out)
+
+    def start_soon(self, task: object, *arguments: Any) -> None:
+        if task == self._writer._change_ensemble:
+            (wanted,) = arguments
+            self._changes -= 1
+            self._begin(Change(self._writer.metadata.last_fragment, wanted))
+
+    def _confirmed(self, first: int, last: int) -> None:
+        if self._settings.white_box and self._task is not None:
+            raise BrokenRuleError("W4", "the LAC moves while a change is in flight")
+        self._out.confirmed.append((first, last - first + 1))
+        self._out.notes.append(f"ACKS e{first}" + (f" to e{last}" if last > first else ""))
+
+    # -- what happens
+
+    def heard(self, bookie: BookieId, what: Said) -> None:
+        """As `Lane.add_answered` tells it."""
+        match what.status:
+            case Status.OK:
+                self._writer.added(bookie, what.entry_id, 1)
+            case Status.FENCED | Status.UNAUTHORIZED:
+                self._writer.add_refused(bookie, what.status)
+            case _:
+                self._writer.add_failed(bookie, what.status.name)
+
+    def take(self, option: Option) -> None:
+        match option.name:
+            case "appends":
+                entry_id = self._writer.append([payload_of(self._writer.last_add_pushed + 1)])
+                self._out.notes.append(f"e{entry_id}")
+            case "finds a spare":
+                self._writer._directory_changed()
+            case "sees the return of":
+                self._returned = bookie_id(option.bookie)
+                self._writer._look_for_returned()
+            case "closes":
+                self._close()
+            case _:
+                self._give_ups -= 1
+                self._spares = option.name == "gives up"
+                self._writer.add_failed(bookie_id(option.bookie), "no answer")
+
+    def _close(self) -> None:
+        """As `LedgerWriter.close` does: changes of the metadata go one by one."""
+        self._closes = False
+        self._writer._stop(LedgerClosedError("closed by its owner"))
+        if self._task is None:
+            self._begin_close()
+        else:
+            self._close_due = True
+
+    def _begin_close(self) -> None:
+        self._close_due = False
+        self._begin(Close(self._writer.last_add_confirmed, self._writer.length))
+
+    # -- the metadata
+
+    def _begin(self, purpose: Purpose) -> None:
+        stored = self._writer._stored
+        self._is_now(purpose, begin(purpose, Stored(stored.metadata, stored.version)))
+
+    def told(self, event: Event) -> None:
+        assert self._task is not None
+        self._is_now(self._task.purpose, go_on(self._task, event))
+
+    def _is_now(self, purpose: Purpose, progress: Task | Outcome) -> None:
+        if isinstance(progress, Task):
+            self._task = progress
+            self._out.notes.append(str(progress))
+            return
+        self._task = None
+        if isinstance(progress, Settled | NotAllowed):
+            self._writer._stored = StoredMetadata(progress.metadata, progress.version)
+        if isinstance(purpose, Change):
+            self._change_ended(purpose.wanted, progress)
+        if self._close_due:
+            self._begin_close()
+
+    def _change_ended(self, wanted: Fragment, outcome: Outcome) -> None:
+        """As `LedgerWriter._change_ensemble` takes it."""
+        writer = self._writer
+        match outcome:
+            case Settled():
+                writer._feed(EnsembleChanged(wanted.ensemble))
+            case NotAllowed(metadata):
+                writer._refuse(LedgerFencedError(writer._lost(metadata)))
+            case Gone():
+                writer._refuse(NoSuchLedgerError(LEDGER_ID))
+            case NotDone():
+                writer._feed(ChangePostponed())
+            case _:
+                assert_never(outcome)

@@ -1,0 +1,123 @@
+"""Mutants of the shells of `managed_ledger`: opening a log, writing its list, keeping a cursor."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_RECOVERY = "managed_ledger.recovery"
+_LIST = "managed_ledger.ledger_list"
+_CURSOR = "managed_ledger.cursor"
+_MODEL = "model"
+
+LOG = [
+    Mutant(
+        id="K60 shell",
+        rule="a new owner recovers the last two ledgers, and all without a length -> the last one",
+        module=_RECOVERY,
+        name="recover_tail",
+        replacement=Edit(
+            'if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries"):',
+            "if i >= len(infos) - 1:",
+        ),
+        source_hash="c9cac515256d",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="K61 shell",
+        rule="a log is served when the list names its ledger -> while that is being written",
+        module=_LIST,
+        name="LedgerList._update",
+        replacement=Edit(
+            "await self._swap(info.SerializeToString())",
+            "self._context.nursery.start_soon(self._swap, info.SerializeToString())",
+        ),
+        source_hash="6f96bf6030a6",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="K62 shell",
+        rule="the list is written by compare-and-swap -> blindly",
+        module=_LIST,
+        name="LedgerList._swap",
+        replacement=Edit("set(self.path, value, self.version)", "set(self.path, value, -1)"),
+        source_hash="a5d842173836",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="K63 shell",
+        rule="a new owner fences the old one -> trusts that it has gone",
+        module=_RECOVERY,
+        name="_recover",
+        replacement=Edit("recover=True", "recover=False"),
+        source_hash="3d5aaf27ef33",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="K65 shell",
+        rule="a list of another version ends the ownership -> it is overwritten",
+        module=_LIST,
+        name="LedgerList._swap",
+        replacement=Edit(
+            "                raise self._fenced() from None",
+            "                self.version += 1\n                continue",
+        ),
+        source_hash="a5d842173836",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="K66 shell",
+        rule="an empty ledger at the tail is fenced before it is dropped -> only looked at",
+        module=_RECOVERY,
+        name="_recover",
+        replacement=Edit(
+            "        reader = await context.answered("
+            "lambda: context.client.open(ledger_id, recover=True))\n",
+            "        reader = await context.client.open(ledger_id, recover=False)\n"
+            "        if reader.last_add_confirmed >= 0:\n"
+            "            reader = await context.client.open(ledger_id, recover=True)\n",
+        ),
+        source_hash="3d5aaf27ef33",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="M60 list",
+        rule="a write of the list without an answer is in doubt -> it was carried out",
+        module=_LIST,
+        name="LedgerList._swap",
+        replacement=Edit(
+            "            if not await self._was_applied(value):\n"
+            "                await self._context.pause()\n"
+            "                continue\n",
+            "            self.version += 1\n",
+        ),
+        source_hash="a5d842173836",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="C69",
+        rule="a new cursor begins where it was told to -> behind what is there",
+        module="managed_ledger.cursors",
+        name="Cursors._create",
+        replacement=Edit("self._log.clip(initial)", "self._log.last_confirmed"),
+        source_hash="8117acab19a2",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="C70 shell",
+        rule="the record points to a ledger when its snapshot is durable -> when it was sent",
+        module=_CURSOR,
+        name="Cursor._ledger_with",
+        replacement=Edit("        await writer.wait_confirmed(writer.last_add_pushed)\n", ""),
+        source_hash="358229802e45",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="C81 shell",
+        rule="a receipt is given when the record is durable -> when it was sent",
+        module=_CURSOR,
+        name="Cursor._write",
+        replacement=Edit(
+            "await writer.wait_confirmed(writer.append([record]))", "writer.append([record])"
+        ),
+        source_hash="2a6e6a4c1c59",
+        caught_by=_MODEL,
+    ),
+]

@@ -1,0 +1,259 @@
+"""A broker: the real `OwnershipProtocol`, and what its shell adds that rules depend on.
+
+The shell (`broker/ownership.py`) turns effects into requests with tasks of their own, whose answers
+come back in any order.  Asks are counted back from the latest one here, so that a broker that asks
+again and again has few states.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
+
+from broker.protocol.bundles import BundleName
+from broker.protocol.ownership import Held, Holding, OwnershipProtocol, Snapshot, Standing
+from broker.protocol.ownership_events import (
+    Answer,
+    Answered,
+    BundleAnswer,
+    CloseTopics,
+    Created,
+    CreateFailed,
+    CreateInDoubt,
+    CreateRecord,
+    Deleted,
+    DeleteInDoubt,
+    DeleteRecord,
+    DropTopics,
+    Effect,
+    Event,
+    GuardSeen,
+    Join,
+    Joined,
+    Owner,
+    ReadFailed,
+    ReadGuard,
+    ReadRecord,
+    RecordRead,
+    RecordTouched,
+    Released,
+    TopicsClosed,
+)
+from tests.model.ownership.store import Kind, Reply, Request
+from tests.model.search import BrokenRuleError
+
+BUNDLE = BundleName("t/n/0x00000000_0xffffffff")
+_ASKED = 1000  # the number that the latest ask is given
+
+
+@dataclass(frozen=True, slots=True)
+class GuardTouched:
+    """A watch on the guard of this term has fired, or it was found not to stand: look at it."""
+
+    term: int
+
+
+Waiting: TypeAlias = BundleAnswer | Joined | GuardSeen | RecordTouched | GuardTouched
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """`answers` are on their way back; `late` may be carried out, and nobody hears of it.
+
+    `drops`: void answers are dropped; the machine would make nothing of them.
+    """
+
+    machine: Snapshot
+    requests: tuple[Request, ...] = ()
+    answers: tuple[Waiting, ...] = ()
+    late: tuple[Request, ...] = ()
+    drops: bool = True
+
+    @property
+    def holding(self) -> Holding | None:
+        held = self.machine[-1]
+        return held[0][1].holding if held else None
+
+    @property
+    def owns(self) -> bool:
+        return self.holding is Holding.OWNED
+
+    @property
+    def contact(self) -> bool:
+        return self.machine[2]
+
+
+@dataclass(slots=True)
+class Done:
+    """What a step told whoever asked."""
+
+    effects: list[Effect]
+
+    def answers(self, answer: Answer) -> bool:
+        return any(isinstance(e, Answered) and e.answer is answer for e in self.effects)
+
+    @property
+    def drops(self) -> bool:
+        return any(isinstance(effect, DropTopics) for effect in self.effects)
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, map(_show, self.effects)))
+
+
+def first(*, drops: bool = True) -> Broker:
+    return Broker(_rebased(OwnershipProtocol().snapshot())[0], drops=drops)
+
+
+def step(broker: Broker, event: Event) -> tuple[Broker, Done]:
+    protocol = OwnershipProtocol()
+    protocol.restore(broker.machine)
+    try:
+        effects = protocol.step(event)
+    except AssertionError as error:
+        raise BrokenRuleError("code", f"{event}: {error!r}") from error
+    machine, moved = _rebased(protocol.snapshot())
+    requests = [_moved(request, moved, machine) for request in broker.requests]
+    answers = [_older(answer, moved, machine) for answer in broker.answers]
+    guard = protocol.term if protocol.standing is Standing.IN else 0
+    if isinstance(event, Joined) and guard == event.term:
+        requests.append(Request(Kind.GUARD, guard))  # for the watch
+    for effect in effects:
+        match effect:
+            case Join(term):
+                requests.append(Request(Kind.JOIN, term))
+            case ReadGuard(term):
+                requests.append(Request(Kind.GUARD, term))
+            case CreateRecord(_, ask):
+                requests.append(Request(Kind.CREATE, ask - moved, guard))
+            case ReadRecord(_, ask):
+                requests.append(Request(Kind.READ, ask - moved))
+            case DeleteRecord(_, ask):
+                requests.append(Request(Kind.DELETE, ask - moved, guard))
+            case CloseTopics(_, ask):
+                requests.append(Request(Kind.CLOSE, ask - moved))
+            case DropTopics() | Answered() | Released():
+                pass
+            case _:
+                assert_never(effect)
+    after = replace(broker, machine=machine, requests=sorted_requests(requests))
+    return put(replace(after, answers=()), answers), Done(effects)
+
+
+def _rebased(machine: Snapshot) -> tuple[Snapshot, int]:
+    """With the latest ask numbered `_ASKED`; by how much all of them were moved."""
+    session, standing, contact, term, asked, held = machine
+    moved = asked - _ASKED
+    rebased = tuple((name, Held(each.holding, each.ask - moved)) for name, each in held)
+    return (session, standing, contact, term, _ASKED, rebased), moved
+
+
+def _moved(request: Request, moved: int, machine: Snapshot) -> Request:
+    """Of a request that is void it does not matter when it was made."""
+    if request.kind in (Kind.JOIN, Kind.GUARD):
+        return request
+    ask = request.number - moved
+    held = machine[-1]
+    return replace(request, number=ask if held and held[0][1].ask == ask else 0)
+
+
+def _older(answer: Waiting, moved: int, machine: Snapshot) -> Waiting:
+    """The same for answers; those about guards and watches carry no ask."""
+    match answer:
+        case Joined() | GuardSeen() | GuardTouched() | RecordTouched():
+            return answer
+        case _:
+            ask, held = answer.ask - moved, machine[-1]
+            return replace(answer, ask=ask if held and held[0][1].ask == ask else 0)
+
+
+def heard(request: Request, reply: Reply | Owner) -> list[Waiting]:
+    """What the shell's task makes of the reply; `GuardTouched` makes it look at its guard."""
+    ask, term = request.number, request.number
+    match request.kind, reply:
+        case Kind.JOIN, _:
+            return [Joined(term)]
+        case Kind.GUARD, _:
+            return [GuardSeen(term, stands=reply is Reply.DONE)]
+        case Kind.READ, Owner():
+            return [RecordRead(BUNDLE, ask, reply)]
+        case Kind.CREATE, Reply.DONE:
+            return [Created(BUNDLE, ask)]
+        case Kind.CREATE, Reply.REFUSED:
+            return [CreateFailed(BUNDLE, ask), GuardTouched(request.guard)]
+        case Kind.CREATE, _:
+            return [CreateInDoubt(BUNDLE, ask)]
+        case Kind.DELETE, Reply.DONE:
+            return [Deleted(BUNDLE, ask)]
+        case Kind.DELETE, _:
+            return [DeleteInDoubt(BUNDLE, ask), GuardTouched(request.guard)]
+        case _:
+            return [TopicsClosed(BUNDLE, ask)]
+
+
+def unanswered(request: Request) -> list[Waiting]:
+    """No answer, and it is not known whether it was carried out."""
+    make = CreateInDoubt if request.kind is Kind.CREATE else DeleteInDoubt
+    return [make(BUNDLE, request.number)]
+
+
+def failed(request: Request) -> list[Waiting]:
+    """Certainly not carried out."""
+    match request.kind:
+        case Kind.CREATE:
+            return [CreateFailed(BUNDLE, request.number)]
+        case Kind.READ:
+            return [ReadFailed(BUNDLE, request.number)]
+        case Kind.DELETE:
+            return [DeleteInDoubt(BUNDLE, request.number)]
+        case _:
+            return []
+
+
+def put(broker: Broker, answers: Sequence[Waiting]) -> Broker:
+    """These answers are on their way, too."""
+    under_way = dict.fromkeys([*broker.answers, *answers])
+    if broker.drops:
+        under_way = {answer: None for answer in under_way if not _is_void(broker, answer)}
+    return replace(broker, answers=tuple(sorted(under_way, key=repr)))
+
+
+def _is_void(broker: Broker, answer: Waiting) -> bool:
+    """It is about an older term, or the answer to an older request."""
+    match answer:
+        case RecordTouched():
+            return not broker.owns
+        case Joined(term) | GuardSeen(term) | GuardTouched(term):
+            return term != broker.machine[3]
+        case _:
+            held = broker.machine[-1]
+            return not held or held[0][1].ask != answer.ask
+
+
+def sorted_requests(requests: Sequence[Request]) -> tuple[Request, ...]:
+    unique = dict.fromkeys(requests)
+    return tuple(sorted(unique, key=lambda r: (r.kind.value, r.number, r.guard)))
+
+
+def _show(effect: Effect) -> str:
+    match effect:
+        case Join():
+            return "joins"
+        case CreateRecord():
+            return "creates the record"
+        case ReadRecord():
+            return "reads the record"
+        case DeleteRecord():
+            return "deletes the record"
+        case CloseTopics():
+            return "closes its topics"
+        case DropTopics():
+            return "DROPS its topics"
+        case Answered(_, answer):
+            return f"answers {answer.name}"
+        case Released(_, done):
+            return f"released: {done}"
+        case ReadGuard():
+            return "reads its guard"
+        case _:
+            assert_never(effect)

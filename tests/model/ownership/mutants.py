@@ -1,0 +1,65 @@
+"""Rules of ownership, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_OWNERSHIP = "broker.protocol.ownership"
+_MODEL = "model"
+
+OWNERSHIP = [
+    Mutant(
+        id="M62",
+        rule="a session that is lost ends all ownership -> it is kept",
+        module=_OWNERSHIP,
+        name="OwnershipProtocol._drop_all",
+        replacement=Edit(
+            "            case Holding.OWNED:\n                self._emit(DropTopics(bundle))",
+            "            case Holding.OWNED:\n                pass",
+        ),
+        source_hash="b62753a3e88c",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="O01",
+        rule="a creation in doubt is looked up -> it has succeeded",
+        module=_OWNERSHIP,
+        name="OwnershipProtocol._answered",
+        replacement=Edit(
+            "        case CreateInDoubt():\n            self._check(bundle)",
+            "        case CreateInDoubt():\n"
+            "            self._hold(bundle, Holding.OWNED)\n"
+            "            self._emit(Answered(bundle, Answer.OURS))",
+        ),
+        source_hash="cd4786341e57",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="O02",
+        rule="a creation in doubt is looked up -> it has failed",
+        module=_OWNERSHIP,
+        name="OwnershipProtocol._answered",
+        replacement=Edit(
+            "        case CreateInDoubt():\n            self._check(bundle)",
+            "        case CreateInDoubt():\n            self._forget(bundle, Answer.OTHERS)",
+        ),
+        source_hash="cd4786341e57",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="O03",
+        rule="a broker whose guard is gone drops everything -> only if its session is, too",
+        module=_OWNERSHIP,
+        name="OwnershipProtocol._guard_seen",
+        replacement=Edit("    if not stands:", "    if not stands and not self.contact:"),
+        source_hash="cd965d134c55",
+        caught_by=_MODEL,
+    ),
+    Mutant(
+        id="O04",
+        rule="an answer to an older request is void -> it counts",
+        module=_OWNERSHIP,
+        name="OwnershipProtocol.step",
+        replacement=Edit("held is not None and held.ask == event.ask", "held is not None"),
+        source_hash="7cf9b6c20340",
+        caught_by=_MODEL,
+    ),
+]

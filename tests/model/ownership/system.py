@@ -1,0 +1,385 @@
+"""Brokers and a metadata store, as a system to be searched.
+
+What must be true (`safety.md` 1.5, and what `protocol.ownership` promises):
+
+    O1     whoever is told that the bundle is this broker's can rely on it: the record was this
+           session's at some time; "others" is never said of a record that is ours
+    O2     a broker that is told that its session is lost drops its topics in the same step; and
+           one that has heard everything, with a session that lives, owns what the record says
+    L4     one that has heard everything and has a session is in contact with the store, behind
+           a guard that stands
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from broker.protocol.ownership import Holding, Standing
+from broker.protocol.ownership_events import (
+    Acquire,
+    Answer,
+    Event,
+    RecordTouched,
+    Release,
+    SessionChanged,
+)
+from tests.model.numbering import Numbering
+from tests.model.ownership.broker import (
+    BUNDLE,
+    Broker,
+    Done,
+    GuardTouched,
+    Waiting,
+    failed,
+    first,
+    heard,
+    put,
+    sorted_requests,
+    step,
+    unanswered,
+)
+from tests.model.ownership.store import (
+    NOBODY,
+    Kind,
+    Request,
+    Seat,
+    Store,
+    carry_out,
+    without,
+)
+from tests.model.search import BrokenRuleError, Move, State
+from wire.metadata.store import SessionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipSettings:
+    brokers: int = 2
+    cuts: int = 0  # connections to the store that break, and come back
+    expiries: int = 0  # sessions that end
+    removals: int = 0  # brokers that a peer believes dead, and removes
+    lost_answers: int = 0  # to writes: carried out, now, later or never
+    releases: int = 0
+    drops: bool = True  # answers that are void are dropped from the state
+
+    def __str__(self) -> str:
+        parts = ["2 brokers" if self.brokers == 2 else "1 broker"]
+        for text, count in [
+            ("cuts", self.cuts),
+            ("expiries", self.expiries),
+            ("removals", self.removals),
+            ("lost answers", self.lost_answers),
+            ("releases", self.releases),
+        ]:
+            if count:
+                parts.append(f"{text} {count}")
+        if not self.drops:
+            parts.append("nothing dropped")
+        return ", ".join(parts)
+
+
+Budget: TypeAlias = tuple[int, int, int, int, int]
+_CUTS, _EXPIRIES, _REMOVALS, _LOST, _RELEASES = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One broker (by number) and the store.  `touches`: watches of others that have fired."""
+
+    number: int
+    store: Store
+    broker: Broker
+    budget: Budget
+    touches: tuple[tuple[int, Waiting], ...] = ()
+
+    @property
+    def seat(self) -> Seat:
+        return self.store.seats[self.number]
+
+    def seated(self, seat: Seat) -> "View":
+        return replace(self, store=self.store.with_seat(self.number, seat))
+
+    def put(self, answers: list[Waiting]) -> "View":
+        return replace(self, broker=put(self.broker, answers))
+
+    def spent(self, what: int) -> "View":
+        budget = list(self.budget)
+        budget[what] -= 1
+        return replace(self, budget=(budget[0], budget[1], budget[2], budget[3], budget[4]))
+
+
+Step: TypeAlias = tuple[str, str, str, View | BrokenRuleError]
+"""From where to where, in words, and what comes of it."""
+
+
+class OwnershipSystem:
+    def __init__(self, settings: OwnershipSettings) -> None:
+        self._settings = settings
+        self._stores: Numbering[Store] = Numbering()
+        self._brokers: Numbering[Broker] = Numbering()
+        self._budgets: Numbering[Budget] = Numbering()
+        self._names = [f"broker {'ABC'[number]}" for number in range(settings.brokers)]
+        self._steps: dict[tuple[int, int, int, int], list[_Numbered]] = {}
+        self._touched: dict[tuple[int, Waiting], int] = {}
+        self._settled: set[tuple[int, int, int]] = set()
+        self.columns = (*self._names, "store")
+
+    def initial(self) -> State:
+        settings = self._settings
+        budget = (
+            settings.cuts,
+            settings.expiries,
+            settings.removals,
+            settings.lost_answers,
+            settings.releases,
+        )
+        store = Store(tuple(Seat() for _ in range(settings.brokers)))
+        broker = self._brokers.of(first(drops=settings.drops))
+        return self._stores.of(store), self._budgets.of(budget), *[broker] * settings.brokers
+
+    def expand(self, state: State, moves: list[Move] | None = None) -> list[State]:
+        found: list[State] = []
+        for number in range(self._settings.brokers):
+            for taken in self._of(state, number):
+                if moves is not None:
+                    moves.append(taken.move)
+                if taken.broken is not None:
+                    raise taken.broken
+                new = [taken.store, taken.budget, *state[2:]]
+                new[2 + number] = taken.broker
+                for other, answer in taken.touches:
+                    new[2 + other] = self._touch(new[2 + other], answer)
+                for each in range(self._settings.brokers):
+                    self._check_settled(new[0], each, new[2 + each])
+                found.append(tuple(new))
+        return found
+
+    def _of(self, state: State, number: int) -> "list[_Numbered]":
+        """The steps of one broker; they depend on the store and itself only."""
+        key = (number, state[0], state[1], state[2 + number])
+        known = self._steps.get(key)
+        if known is None:
+            view = View(
+                number,
+                self._stores[state[0]],
+                self._brokers[state[2 + number]],
+                self._budgets[state[1]],
+            )
+            known = self._steps[key] = [self._numbered(*each) for each in self._work_out(view)]
+        return known
+
+    def _numbered(
+        self, source: str, target: str, text: str, after: View | BrokenRuleError
+    ) -> "_Numbered":
+        move = Move(source, target, text)
+        if isinstance(after, BrokenRuleError):
+            return _Numbered(move, after)
+        return _Numbered(
+            move,
+            None,
+            self._stores.of(after.store),
+            self._budgets.of(after.budget),
+            self._brokers.of(after.broker),
+            after.touches,
+        )
+
+    def _touch(self, broker: int, answer: Waiting) -> int:
+        key = (broker, answer)
+        touched = self._touched.get(key)
+        if touched is None:
+            touched = self._brokers.of(put(self._brokers[broker], [answer]))
+            self._touched[key] = touched
+        return touched
+
+    def _check_settled(self, store: int, number: int, broker: int) -> None:
+        key = (store, number, broker)
+        if key not in self._settled:
+            _check_settled(self._stores[store], number, self._brokers[broker])
+            self._settled.add(key)
+
+    # -- one broker
+
+    def _work_out(self, view: View) -> Iterator[Step]:
+        name = self._names[view.number]
+        yield from _answers(view, name)
+        for request in view.broker.requests:
+            yield from _request(view, name, request)
+        for request in view.broker.late:
+            rest = tuple(each for each in view.broker.late if each != request)
+            gone = replace(view, broker=replace(view.broker, late=rest))
+            late = _carried_out(gone, request, hears=False, late=True)
+            yield "store", "store", f"a late {request} of {name}", late
+        yield from _contact(view, name)
+        if view.broker.holding in (None, Holding.DOUBTFUL):
+            yield name, name, "is asked for the bundle", _stepped(view, Acquire(BUNDLE))
+        if view.broker.owns and view.budget[_RELEASES]:
+            released = _stepped(view.spent(_RELEASES), Release(BUNDLE))
+            yield name, name, "is to release the bundle", released
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    move: Move
+    broken: BrokenRuleError | None
+    store: int = 0
+    budget: int = 0
+    broker: int = 0
+    touches: tuple[tuple[int, Waiting], ...] = ()
+
+
+# -- what may happen to one broker
+
+
+def _stepped(view: View, event: Event) -> View | BrokenRuleError:
+    try:
+        after, done = step(view.broker, event)
+        _check_step(view, after, done, event)
+    except BrokenRuleError as error:
+        return error
+    return replace(view, broker=after)
+
+
+def _answers(view: View, name: str) -> Iterator[Step]:
+    broker = view.broker
+    for answer in broker.answers:
+        rest = replace(broker, answers=tuple(each for each in broker.answers if each != answer))
+        if isinstance(answer, GuardTouched):
+            look = Request(Kind.GUARD, answer.term)
+            asking = replace(rest, requests=sorted_requests([*rest.requests, look]))
+            yield "store", name, "a watch on its guard fires", replace(view, broker=asking)
+        else:
+            text = repr(answer).replace(f"bundle={BUNDLE!r}, ", "")
+            yield "store", name, text, _stepped(replace(view, broker=rest), answer)
+
+
+def _request(view: View, name: str, request: Request) -> Iterator[Step]:
+    """It is carried out, or fails, or nobody knows."""
+    broker, seat = view.broker, view.seat
+    rest = replace(broker, requests=tuple(each for each in broker.requests if each != request))
+    gone = replace(view, broker=rest)
+    reached = seat.up and seat.alive
+    if request.kind is Kind.CLOSE:
+        yield name, name, "its topics are closed", _carried_out(gone, request)
+        return
+    if reached:
+        yield name, "store", f"{request}", _carried_out(gone, request)
+    elif broker.machine[0] is not SessionState.CONNECTED and request.kind is not Kind.JOIN:
+        yield name, name, f"{request} fails", gone.put(failed(request))
+    if request.writes and view.budget[_LOST]:
+        doubt = gone.spent(_LOST).put(unanswered(request))
+        if reached:
+            done = _carried_out(doubt, request, hears=False)
+            yield name, "store", f"{request}, and the answer is lost", done
+        later = sorted_requests([*doubt.broker.late, request])
+        late = replace(doubt, broker=replace(doubt.broker, late=later))
+        yield name, "store", f"{request}: no answer, it may come late", late
+        yield name, "store", f"{request}: refused now", gone.spent(_LOST).put(failed(request))
+
+
+def _contact(view: View, name: str) -> Iterator[Step]:
+    """Connection and session."""
+    seat = view.seat
+    connected = SessionChanged(SessionState.CONNECTED)
+    suspended = SessionChanged(SessionState.SUSPENDED)
+    if seat.reborn:
+        fresh = view.seated(Seat(up=True))
+        yield "store", name, "connected, in a new session", _stepped(fresh, connected)
+    elif not seat.up and seat.alive:
+        back = _all_watches(view.seated(replace(seat, up=True)))
+        yield "store", name, "connected", _stepped(back, connected)
+    elif not seat.up:
+        yield "store", name, "the session is lost", _lost(view)
+    if seat.up and not seat.reborn and view.budget[_CUTS]:
+        cut = view.seated(replace(seat, up=False)).spent(_CUTS)
+        yield "store", name, "the connection breaks", _stepped(cut, suspended)
+    if seat.alive and not seat.reborn and view.budget[_EXPIRIES]:
+        ended = _removed(view.spent(_EXPIRIES), session=True)
+        after: View | BrokenRuleError = ended
+        if seat.up:
+            after = _stepped(ended.seated(replace(ended.seat, up=False)), suspended)
+        yield "store", name, "the session expires", after
+    if seat.guard and view.budget[_REMOVALS]:
+        yield "store", "store", f"a peer removes {name}", _removed(view.spent(_REMOVALS))
+
+
+def _removed(view: View, *, session: bool = False) -> View:
+    after = replace(view, store=without(view.store, view.number, session=session))
+    return _fired(after, view.store, but=view.number if session else NOBODY)
+
+
+def _lost(view: View) -> View | BrokenRuleError:
+    """Everything that was asked for in the old session has failed."""
+    broker = view.broker
+    kept = tuple(each for each in broker.requests if each.kind is Kind.CLOSE)
+    answers = [a for each in broker.requests if each not in kept for a in failed(each)]
+    emptied = replace(view, broker=put(replace(broker, requests=kept, late=()), answers))
+    reborn = emptied.seated(Seat(up=True, reborn=True))
+    return _stepped(reborn, SessionChanged(SessionState.LOST))
+
+
+def _carried_out(view: View, request: Request, *, hears: bool = True, late: bool = False) -> View:
+    store, reply = carry_out(view.store, view.number, request, late=late)
+    after = _fired(replace(view, store=store), view.store)
+    return after.put(heard(request, reply)) if hears else after
+
+
+def _fired(view: View, before: Store, but: int = NOBODY) -> View:
+    """The watches on what has changed."""
+    for number, seat in enumerate(view.store.seats):
+        fired: list[Waiting] = []
+        if seat.watches_record and view.store.owner != before.owner:
+            fired.append(RecordTouched(BUNDLE))
+            seat = replace(seat, watches_record=False)
+        if seat.watches_guard and seat.guard != before.seats[number].guard:
+            fired.append(GuardTouched(seat.watches_guard))
+            seat = replace(seat, watches_guard=0)
+        if not fired or number == but:
+            continue
+        view = replace(view, store=view.store.with_seat(number, seat))
+        if number == view.number:
+            view = view.put(fired)
+        else:
+            view = replace(view, touches=(*view.touches, *((number, each) for each in fired)))
+    return view
+
+
+def _all_watches(view: View) -> View:
+    """Changes can hide behind a gap in the contact: all watches fire."""
+    seat = view.seat
+    fired: list[Waiting] = []
+    if seat.watches_record:
+        fired.append(RecordTouched(BUNDLE))
+    if seat.watches_guard:
+        fired.append(GuardTouched(seat.watches_guard))
+    return view.seated(replace(seat, watches_record=False, watches_guard=0)).put(fired)
+
+
+# -- the rules
+
+
+def _check_step(view: View, after: Broker, done: Done, event: Event) -> None:
+    before, seat = view.broker, view.seat
+    if done.answers(Answer.OURS) and not seat.had:
+        raise BrokenRuleError("O1", "it says that the bundle is its own, and never had the record")
+    if done.answers(Answer.OTHERS) and view.store.owner == view.number and not seat.late:
+        raise BrokenRuleError("O1", "it says that others own the bundle, and the record is its own")
+    if event == SessionChanged(SessionState.LOST):
+        if after.holding is not None:
+            raise BrokenRuleError("O2", "the session is lost, and it goes on")
+        if before.owns and not done.drops:
+            raise BrokenRuleError("O2", "the session is lost, and it keeps its topics")
+
+
+def _check_settled(store: Store, number: int, broker: Broker) -> None:
+    """It has heard everything, and its session lives."""
+    seat = store.seats[number]
+    session, standing, contact, term, *_ = broker.machine
+    if broker.requests or broker.answers or broker.late or seat.reborn:
+        return
+    if not (seat.up and seat.alive and session is SessionState.CONNECTED):
+        return
+    if standing is not Standing.IN or not contact:
+        raise BrokenRuleError("L4", "it has a session, waits for nothing, and is not in contact")
+    if seat.guard != term:
+        raise BrokenRuleError("L4", "it goes on behind a guard that does not stand any more")
+    if broker.owns and store.owner != number:
+        raise BrokenRuleError("O2", "it believes to own the bundle, and the record says otherwise")

@@ -1,0 +1,62 @@
+"""python -m tests.mutants [ID...]: each mutant against the layer that should catch it.
+
+Prints a table: mutant, rule, what caught it, after how much, in how many seconds; ends with
+`N mutants, N caught`, and with 1 if one survives.  `--list` only lists, `--hashes` says which
+mutants have to be looked at because the code that they replace has changed.
+"""
+
+import argparse
+import sys
+import time
+
+from tests.mutants.everything import ALL
+from tests.mutants.layers import hunt
+from tests.mutants.off import OFF
+from tests.mutants.patch import Mutant, target_of
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="default: all")
+    parser.add_argument("--layer", help="only those that this layer should catch")
+    parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("--hashes", action="store_true", help="only check the source hashes")
+    options = parser.parse_args()
+    mutants = [ALL[each] for each in options.ids] or list(ALL.values())
+    if options.layer:
+        mutants = [m for m in mutants if m.caught_by.partition(":")[0] == options.layer]
+    if options.hashes:
+        return _check_hashes(mutants)
+    caught = 0
+    for mutant in mutants:
+        started = time.process_time()
+        catch = None if options.list else hunt(mutant)
+        seconds = time.process_time() - started
+        caught += catch is not None
+        by = mutant.caught_by if options.list else "SURVIVES"
+        after = ""
+        if catch is not None:
+            by, after = catch.by, catch.after
+        print(f"{mutant.id:17} {by:20} {after:18} {seconds:7.1f} s  {mutant.rule}", flush=True)
+    if not options.ids and not options.layer:
+        for mutant_id, reason in OFF.items():
+            print(f"{mutant_id:17} off: {reason}")
+    if options.list:
+        return 0
+    print(f"{len(mutants)} mutants, {caught} caught")
+    return int(caught < len(mutants))
+
+
+def _check_hashes(mutants: list[Mutant]) -> int:
+    changed = 0
+    for mutant in mutants:
+        for each in (mutant, *mutant.also):
+            found = target_of(each).source_hash
+            if found != each.source_hash:
+                changed += 1
+                print(f"{mutant.id}: {each.module} {each.name}: {each.source_hash} -> {found}")
+    return int(changed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

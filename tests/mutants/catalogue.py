@@ -1,0 +1,16 @@
+"""The mutants that are kept here, by area, and those that are off because there is no code yet.
+
+The model checker has more, of what no storm runs; `everything` has them all.
+"""
+
+from tests.mutants import chain, cursor, dispatch, ledger, ownership, producer, shells, storage
+from tests.mutants.off import OFF
+from tests.mutants.patch import Mutant
+
+_AREAS = (ledger, storage, chain, cursor, dispatch, producer, ownership, shells)
+
+MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]
+BY_ID: dict[str, Mutant] = {mutant.id: mutant for mutant in MUTANTS}
+
+assert len(BY_ID) == len(MUTANTS), "a mutant is there twice"
+assert not BY_ID.keys() & OFF.keys(), "a mutant is on and off"

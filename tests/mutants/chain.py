@@ -1,0 +1,112 @@
+"""Rules of a chain of ledgers, and of its owners, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_LOG = "managed_ledger.protocol.log"
+_TRIM = "managed_ledger.protocol.trim"
+_SHELL = "tests.storms.chain_broker"
+_STORMS = "storms:chain"
+
+MUTANTS = [
+    Mutant(
+        id="K60",
+        rule="a new owner recovers the last two ledgers -> the last one",
+        module=_SHELL,
+        name="_to_recover",
+        replacement=Edit('i >= first or not ledger.HasField("entries")', "i >= first + 1"),
+        source_hash="f15a60315d76",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K61",
+        rule="served when the list names the ledger -> while that is being written",
+        module=_SHELL,
+        name="SERVES_BEFORE_LISTED",
+        replacement=True,
+        source_hash="60a33e6cf515",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K62",
+        rule="the list is written by compare-and-swap -> blindly",
+        module=_SHELL,
+        name="WRITES_BLINDLY",
+        replacement=True,
+        source_hash="60a33e6cf515",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K63",
+        rule="a new owner fences the old one -> trusts that it has gone",
+        module=_SHELL,
+        name="FENCES_OLD_OWNER",
+        replacement=False,
+        source_hash="3cbc87c7681f",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K64",
+        rule="a new ledger takes over behind the old one's last confirmation -> at once",
+        module=_LOG,
+        name="LogProtocol._maybe_switch",
+        replacement=Edit("or self.unconfirmed", ""),
+        source_hash="96512b2e082e",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K65",
+        rule="a log that may be somebody else's takes nothing any more -> goes on",
+        module=_LOG,
+        name="LogProtocol.step",
+        replacement=Edit("self.state = State.FENCED", "pass"),
+        source_hash="324179557ae1",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K65b",
+        rule="a new ledger is put on the list before the roll goes on -> if that failed, too",
+        module=_SHELL,
+        name="Broker._list_lost",
+        replacement=Edit(
+            '    self.step(log.Lost(f"the list: {why}"))', "    self.step(log.Listed())"
+        ),
+        source_hash="be18586ad0cf",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K66",
+        rule="one roll at a time: the next begins when the old ledger is closed -> before",
+        module=_LOG,
+        name="LogProtocol._maybe_roll",
+        replacement=Edit("self.state is State.OPEN", "self.state in (State.OPEN, State.SEALING)"),
+        source_hash="31473e1bd81c",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="K67",
+        rule="ledgers are kept for what cursors have stored -> for what they know",
+        module=_SHELL,
+        name="Broker.trim",
+        replacement=Edit("min(self.storm.stored_cursor, self.mark_delete)", "self.mark_delete"),
+        source_hash="d272f221e4a8",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="T01",
+        rule="a ledger goes when its last entry is acknowledged -> its first",
+        module=_TRIM,
+        name="trimmable",
+        replacement=Edit("ledger.entries - 1)", "0)"),
+        source_hash="6cf3aadce978",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="T02",
+        rule="an empty ledger leaves the list when it is closed -> any ledger does",
+        module="managed_ledger.ledger_list",
+        name="set_sealed",
+        replacement=Edit("if not row.entries:", "if row.entries < 2:"),
+        source_hash="eb4285340697",
+        caught_by=_STORMS,
+    ),
+]

@@ -1,0 +1,134 @@
+"""Rules of cursors, broken one at a time: what they know, what is recorded, what is recovered."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_STATE = "managed_ledger.protocol.cursor"
+_LEDGER = "managed_ledger.cursor_ledger"
+_ACK_SET = "managed_ledger.ack_set"
+_SHELL = "tests.storms.cursor_owner"
+_STORMS = "storms:cursor"
+
+MUTANTS = [
+    Mutant(
+        id="C68",
+        rule="what is stored is the mark-delete position -> where reading stands",
+        module=_STATE,
+        name="CursorState.take_change",
+        replacement=Edit(
+            "Change(self.mark_delete,", "Change(self._next_position(self.mark_delete),"
+        ),
+        source_hash="5f082c23fd41",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C70",
+        rule="the record points to a ledger when its snapshot is durable -> before",
+        module=_SHELL,
+        name="Owner._start_ledger",
+        replacement=Edit(
+            "    self.storm.append(self, ledger_id, parts, written)",
+            "    written(True)\n    self.storm.append(self, ledger_id, parts, lambda ok: None)",
+        ),
+        source_hash="4d1a6abfee9d",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C70b",
+        rule="a snapshot counts when all of its parts are there -> the first ones are enough",
+        module=_LEDGER,
+        name="Recovered._part",
+        replacement=Edit("len(self._parts) == count", "len(self._parts) >= count - 1"),
+        source_hash="43094c5afde3",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C71",
+        rule="one record at a time, in order -> whichever is confirmed counts",
+        module=_SHELL,
+        name="Owner.record_changes",
+        replacement=Edit("self._busy or not self.serves", "not self.serves"),
+        source_hash="86aeba5db481",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C71b",
+        rule="the mark-delete position of a change is not behind the one before -> it may be",
+        module=_STATE,
+        name="CursorState.ack_cumulative",
+        replacement=Edit("if position <= self.mark_delete:", "if False:"),
+        source_hash="2aa44ef6283f",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C72",
+        rule="holes are stored at a clean end -> only the mark-delete position",
+        module="managed_ledger.cursor_record",
+        name="folded",
+        replacement=Edit("message_ranges(runs)", "()"),
+        source_hash="58fe8e8bfd6e",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C75",
+        rule="a change holds what was acknowledged since the last one -> the newest run of it",
+        module=_STATE,
+        name="CursorState.take_change",
+        replacement=Edit("tuple(fresh.ranges())", "tuple(fresh.ranges())[-1:]"),
+        source_hash="5f082c23fd41",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C76",
+        rule="a seek voids what was recorded before -> it is added to it",
+        module=_STATE,
+        name="apply_change",
+        replacement=Edit("if change.reset:", "if False:"),
+        source_hash="2d2cf3330c3b",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C77",
+        rule="the mark-delete position moves over what is acknowledged -> one entry more",
+        module=_STATE,
+        name="CursorState._advance",
+        replacement=Edit("self.acked.run_end(following))", "self.acked.run_end(following) + 1)"),
+        source_hash="138807b5aca9",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C78",
+        rule="Pulsar's ranges are open below and closed above -> closed below, too",
+        module=_LEDGER,
+        name="add_ranges",
+        replacement=Edit("first = lower.entry_id + 1", "first = max(lower.entry_id, 0)"),
+        source_hash="4f64f19c7a9b",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C79",
+        rule="the dense form has a bit for each entry -> begins with the first word in use",
+        module=_ACK_SET,
+        name="AckSet.words",
+        replacement=Edit("bytes(bits.base // 8) + ", ""),
+        source_hash="815d23c44fbf",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C80",
+        rule="bits are cut off up to the mark-delete position -> the whole word that it is in",
+        module=_ACK_SET,
+        name="_Bits.cut",
+        replacement=Edit("below >> (end - self.base) << (end - self.base)", "0"),
+        source_hash="327e40407330",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C81",
+        rule="a receipt is given when the record is durable -> when it was sent",
+        module=_SHELL,
+        name="Owner.want_receipt",
+        replacement=Edit("self._settle(self.recorded)", "self._settle(self.state.changes)"),
+        source_hash="2c56ccdfb8bf",
+        caught_by=_STORMS,
+    ),
+]

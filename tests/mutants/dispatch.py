@@ -1,0 +1,172 @@
+"""Rules of delivering a subscription's entries, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_EXCLUSIVE = "broker.protocol.dispatch.exclusive"
+_FAILOVER = "broker.protocol.dispatch.failover"
+_SHARED = "broker.protocol.dispatch.shared"
+_PENDING = "broker.protocol.dispatch.pending"
+_STORMS = "storms:dispatch"
+
+MUTANTS = [
+    Mutant(
+        id="C73",
+        rule="an entry is done when all messages of its batch are -> when one is",
+        module="broker.partial_acks",
+        name="PartialAcks.ack",
+        replacement=Edit("if not left:", "if True:"),
+        source_hash="d969bb2b035a",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q01",
+        rule="what was read before a rewind is dropped -> delivered",
+        module=_EXCLUSIVE,
+        name="ExclusiveDispatch._brought",
+        replacement=Edit(
+            "want.generation != self._generation or self._active is None", "self._active is None"
+        ),
+        source_hash="04107263779a",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q02",
+        rule="who comes next begins at the first that is not acknowledged -> where reading stands",
+        module=_EXCLUSIVE,
+        name="ExclusiveDispatch._serve",
+        replacement=Edit("return self._rewind()", "return []"),
+        source_hash="6ca6850d6b16",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q03",
+        rule="reading goes on behind what was delivered -> behind what was read",
+        module=_EXCLUSIVE,
+        name="ExclusiveDispatch._brought",
+        replacement=Edit("Taken(count)]", "Taken(len(entries))]"),
+        source_hash="04107263779a",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q04",
+        rule="nothing is delivered without permits -> a read is delivered whole",
+        module=_EXCLUSIVE,
+        name="ExclusiveDispatch._brought",
+        replacement=Edit("if active.permits <= 0:", "if False:"),
+        source_hash="04107263779a",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q05",
+        rule="when the active consumer leaves another takes over -> when the next one joins",
+        module=_FAILOVER,
+        name="FailoverDispatch._left",
+        replacement=Edit("if not self._consumers:", "if True:"),
+        source_hash="ac0681ce96f3",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q07",
+        rule="what a lost consumer had goes to others -> it is forgotten",
+        module=_SHARED,
+        name="SharedDispatch._left",
+        replacement=Edit(
+            "*self._unacked.leave(consumer), ", "*self._unacked.leave(consumer)[:0], "
+        ),
+        source_hash="bca820134022",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q08",
+        rule="what cannot be given out now is read again -> skipped",
+        module=_SHARED,
+        name="SharedDispatch._assign",
+        replacement=Edit("return count\n", "return len(entries)\n"),
+        source_hash="cc92b8f86fae",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q09",
+        rule="a consumer with too much unacknowledged gets nothing -> it does",
+        module=_SHARED,
+        name="SharedConsumer.available",
+        replacement=Edit(" and not self.blocked", ""),
+        source_hash="3138f63204bb",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q10",
+        rule="with too much unacknowledged in all nothing is given out -> the rest of a read is",
+        module=_SHARED,
+        name="SharedDispatch._assign",
+        replacement=Edit("if self._blocked:", "if False:"),
+        source_hash="cc92b8f86fae",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q11",
+        rule="acknowledging unblocks -> only giving back does",
+        module=_SHARED,
+        name="SharedDispatch._unblock",
+        replacement=Edit("if not self._some_blocked:", "if True:"),
+        source_hash="5bc9a261a1c4",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q12",
+        rule="an entry for later waits for its time -> it is given out",
+        module=_SHARED,
+        name="SharedDispatch._assign",
+        replacement=Edit("if entry.deliver_at_ms:", "if False:"),
+        source_hash="cc92b8f86fae",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q13",
+        rule="all chunks of a message go to one consumer -> each to whose turn it is",
+        module=_SHARED,
+        name="SharedDispatch._assign",
+        replacement=Edit("fixed = self._chunks.consumer_of(entry)", "fixed = None"),
+        source_hash="cc92b8f86fae",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q14",
+        rule="a chunk whose turn comes soon is given out behind the one before -> held, for ever",
+        module=_SHARED,
+        name="SharedDispatch._hold_back",
+        replacement=Edit(
+            "    if due_ms is None:\n        return False\n",
+            "    if due_ms is None:\n"
+            "        return False\n"
+            "    if fixed is not None:\n"
+            "        self._chunks.hold(entry, fixed)\n"
+            "        return True\n",
+        ),
+        source_hash="20930b672c33",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q15",
+        rule="how often an entry was given back is counted -> how often it was lost, too",
+        module=_PENDING,
+        name="Unacked.leave",
+        replacement=Edit(
+            "    self._release(consumer, places)\n",
+            "    self._release(consumer, places)\n"
+            "    for place in places:\n"
+            "        self._redeliveries[place] = self._redeliveries.get(place, 0) + 1\n",
+        ),
+        source_hash="a094208e64a5",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q16",
+        rule="what was acknowledged before its replay is forgotten -> asked for again and again",
+        module=_SHARED,
+        name="SharedDispatch._replayed",
+        replacement=Edit("for place in sorted(gone):", "for place in ():"),
+        source_hash="1fa9ce57a2f7",
+        caught_by=_STORMS,
+    ),
+]

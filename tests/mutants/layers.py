@@ -1,0 +1,82 @@
+"""The layers that catch mutants, by the first word of `Mutant.caught_by`.
+
+    storms:KIND            the machines in storms (`tests.storms`), until a schedule breaks a rule
+    storms outside:KIND    the same without the rules about how it is done (W): what comes of it
+    model                  every interleaving of a small set-up (`tests.model`), its shortest one
+    tests:PATH [...]       pytest on these files or tests, until one fails
+
+What catches a mutant is named: the rule that a schedule broke, the test that failed.  A layer stops
+at the first catch.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.model import check
+from tests.model.cases import CASES
+from tests.mutants.patch import Mutant, applied
+from tests.storms.kinds import KINDS
+from tests.storms.run import run_seeds
+
+SCHEDULES_MAX = 100_000
+SEARCH_MAX_S = 300.0
+TESTS_TIMEOUT_S = 900.0
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    by: str
+    after: str
+
+
+def hunt(mutant: Mutant) -> Catch | None:
+    """None if the mutant survives."""
+    layer, _, what = mutant.caught_by.partition(":")
+    match layer:
+        case "storms":
+            return _in_storms(mutant, what, white_box=True)
+        case "storms outside":
+            return _in_storms(mutant, what, white_box=False)
+        case "model":
+            return _in_model(mutant)
+        case "tests":
+            return _in_tests(mutant, what)
+        case _:
+            raise ValueError(f"{mutant.id}: there is no layer {layer}")
+
+
+def _in_storms(mutant: Mutant, kind: str, *, white_box: bool) -> Catch | None:
+    assert kind in KINDS
+    with applied(mutant):
+        report = run_seeds(kind, 0, SCHEDULES_MAX, white_box=white_box)
+    if not report.failures:
+        return None
+    (failure,) = report.failures
+    return Catch(failure.rule, f"{report.schedules[kind]:,} schedules")
+
+
+def _in_model(mutant: Mutant) -> Catch | None:
+    case = next(case for case in CASES if case.mutant is mutant)
+    result = check(case.configuration, mutant, seconds_max=SEARCH_MAX_S)
+    if not result.violation:
+        return None
+    return Catch(result.rule, f"{result.states:,} states")
+
+
+def _in_tests(mutant: Mutant, what: str) -> Catch | None:
+    """In a process of their own: what they import has to be the mutant's."""
+    command = [sys.executable, "-m", "tests.mutants.within", mutant.id, *what.split()]
+    done = subprocess.run(
+        command, cwd=_ROOT, capture_output=True, text=True, timeout=TESTS_TIMEOUT_S, check=False
+    )
+    match done.returncode:
+        case 0:
+            return None
+        case 1:
+            found = [line for line in done.stdout.splitlines() if line.startswith("caught by ")]
+            return Catch(*found[0].removeprefix("caught by ").split(" after "))
+        case _:
+            raise RuntimeError(f"{mutant.id}: {done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -1,0 +1,399 @@
+"""Rules of one ledger, broken one at a time: placement, writing, reading, recovery, metadata."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_PLACEMENT = "bookie.ledger.protocol.placement"
+_READ = "bookie.ledger.protocol.read"
+_RECOVER = "bookie.ledger.protocol.recover"
+_UPDATE = "bookie.ledger.protocol.update"
+_WRITE = "bookie.ledger.protocol.write"
+_STORMS = "storms:ledger"
+_OUTSIDE = "storms outside:ledger"  # without the rules that look into the machines
+
+M03 = Mutant(
+    id="M03",
+    rule="fenced when no ack quorum is left of any write set -> one fewer",
+    module=_PLACEMENT,
+    name="Quorums.is_covered",
+    replacement=Edit("< self.ack", "<= self.ack"),
+    source_hash="f2b1fab68587",
+    caught_by=_STORMS,
+)
+M05 = Mutant(
+    id="M05",
+    rule="recovery reads fence -> only the request for the LAC does",
+    module="tests.storms.ledger_clients",
+    name="RECOVERY_READS_FENCE",
+    replacement=False,
+    source_hash="3cbc87c7681f",
+    caught_by=_STORMS,
+)
+M11 = Mutant(
+    id="M11",
+    rule="IN_RECOVERY is written before anybody is fenced -> it is not",
+    module=_UPDATE,
+    name="mark_in_recovery",
+    replacement=Edit(
+        "metadata.in_recovery() if metadata.state is LedgerState.OPEN else Ruling.KEEP",
+        "Ruling.KEEP",
+    ),
+    source_hash="a232953a646a",
+    caught_by=_STORMS,
+)
+
+RECOVERY = [
+    Mutant(
+        id="M01",
+        rule="silence and errors are unknown -> negative answers",
+        module=_READ,
+        name="Inquiry.answered",
+        replacement=Edit(
+            "self._absent if verdict is Verdict.ABSENT else self._unknown", "self._absent"
+        ),
+        source_hash="0e8d5ab0e42b",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M02",
+        rule="absent after WQ - AQ + 1 negative answers -> one fewer",
+        module=_PLACEMENT,
+        name="Quorums.absent",
+        replacement=Edit("self.write - self.ack + 1", "max(1, self.write - self.ack)"),
+        source_hash="058f0b4d58bb",
+        caught_by=_STORMS,
+    ),
+    M03,
+    Mutant(
+        id="M04",
+        rule="closed when all recovered entries are written back -> when they were sent",
+        module=_RECOVER,
+        name="RecoverProtocol._proceed",
+        replacement=Edit(
+            "self._writing.lac == self._end - 1",
+            "self._writing.last_add_pushed == self._end - 1",
+        ),
+        source_hash="6da680513130",
+        caught_by=_STORMS,
+    ),
+    M05,
+    Mutant(
+        id="M03+M05",
+        rule="the pair: loss, where each alone is covered by the other",
+        module=M03.module,
+        name=M03.name,
+        replacement=M03.replacement,
+        source_hash=M03.source_hash,
+        caught_by=_OUTSIDE,
+        also=(M05,),
+    ),
+    Mutant(
+        id="M06",
+        rule="read on from the LAC that was found -> end there",
+        module=_RECOVER,
+        name="RecoverProtocol._start_reading",
+        replacement=Edit(
+            "self._next_read = self._base + 1",
+            "self._next_read = self._end = self._base + 1",
+        ),
+        source_hash="8986edf62b59",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M07",
+        rule="ensemble changes of a recovery stay with it until it closes -> written at once",
+        module="tests.storms.ledger_clients",
+        name="Recoverer._change",
+        replacement=Edit(
+            "    if ensemble is None:\n",
+            "    if ensemble is not None:\n"
+            "        fragment = Fragment(first_entry_id, ensemble)\n"
+            "        metadata, version = self.marked\n"
+            "        from bookie.ledger.protocol.placement import with_fragment\n"
+            "        metadata = __import__('dataclasses').replace(\n"
+            "            metadata, fragments=with_fragment(metadata.fragments, fragment)\n"
+            "        )\n"
+            "        self.marked = (metadata, version + 1)\n"
+            "        write_it = update.Write(metadata, version)\n"
+            "        self.storm.ask_register(self, write_it, lambda event: None)\n"
+            "    if ensemble is None:\n",
+        ),
+        source_hash="2ba35fa0a02d",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M08",
+        rule="recovery reads from the fragments as of its start -> from its own ensemble",
+        module=_RECOVER,
+        name="RecoverProtocol._inquire",
+        replacement=Edit(
+            "self._fragments, entry_id",
+            "(*self._fragments[:-1], Fragment(self._last.first_entry_id, self.ensemble)), entry_id",
+        ),
+        source_hash="0e314f583e5a",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M09",
+        rule="recovery begins in the last fragment at least -> at the LAC that was found",
+        module=_RECOVER,
+        name="RecoverProtocol._start_reading",
+        replacement=Edit("max(self._found_lac, self._last.first_entry_id - 1)", "self._found_lac"),
+        source_hash="8986edf62b59",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M10",
+        rule="recovery closes what it has marked -> whatever is there, closed or not",
+        module=_UPDATE,
+        name="close_by_recovery",
+        replacement=Edit(
+            "            return Ruling.KEEP\n",
+            "            metadata = __import__('dataclasses').replace(\n"
+            "                metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0\n"
+            "            )\n"
+            "            return metadata.closed_at(last_entry_id, length)\n",
+        ),
+        source_hash="0a8afd90b2b9",
+        caught_by=_STORMS,
+    ),
+    M11,
+    Mutant(
+        id="M11+close anyway",
+        rule="the pair: not marked, and what was found is written over newer metadata",
+        module=M11.module,
+        name=M11.name,
+        replacement=M11.replacement,
+        source_hash=M11.source_hash,
+        caught_by=_OUTSIDE,
+        also=(
+            Mutant(
+                id="close anyway",
+                rule="recovery closes what it has marked -> whatever is not closed",
+                module=_UPDATE,
+                name="close_by_recovery",
+                replacement=Edit(
+                    "metadata.state is not LedgerState.IN_RECOVERY or version != marked_version",
+                    "False",
+                ),
+                source_hash="0a8afd90b2b9",
+                caught_by=_STORMS,
+            ),
+        ),
+    ),
+    Mutant(
+        id="M12",
+        rule="one copy recovers an entry -> an ack quorum of them",
+        module=_RECOVER,
+        name="RecoverProtocol._read_answered",
+        replacement=Edit(
+            "    if verdict is Verdict.FOUND:\n",
+            "    if verdict is Verdict.FOUND:\n"
+            "        copies = vars(self).setdefault('copies', {}).setdefault(entry_id, set())\n"
+            "        copies.add(bookie)\n"
+            "        if len(copies) < self.quorums.ack:\n"
+            "            for other in inquiry.rest():\n"
+            "                self._effects.append(FencingRead(other, entry_id))\n"
+            "            return\n",
+        ),
+        source_hash="94326c4c1e84",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M13",
+        rule="the ledger ends before the first absent entry -> later ones are taken",
+        module=_RECOVER,
+        name="RecoverProtocol._ends_before",
+        replacement=Edit(
+            "    self._end = entry_id\n",
+            "    if self._writing.last_add_pushed + 1 == entry_id < max(self._found, default=0):\n"
+            "        self._writing.lac = self._writing.last_add_pushed = entry_id\n"
+            "        return\n"
+            "    self._end = entry_id\n",
+        ),
+        source_hash="4b8de190414a",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M17",
+        rule="recovery uses the fragments of what it has marked -> of what was read before",
+        module="tests.storms.ledger_clients",
+        name="Recoverer._mark_settled",
+        replacement=Edit(
+            "effect.metadata.fragments, reads_max", "self._had_read[0].fragments, reads_max"
+        ),
+        source_hash="040d2005d9ea",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M15",
+        rule="recovered entries carry the LAC found at the start -> one that moves",
+        module=_RECOVER,
+        name="RecoverProtocol.lac",
+        replacement=Edit("self._base", "self._writing.lac"),
+        source_hash="35f85a48afab",
+        caught_by=_STORMS,
+    ),
+]
+
+WRITING = [
+    Mutant(
+        id="M22",
+        rule="a new ensemble counts when its fragment is written -> at once",
+        module="tests.storms.ledger_clients",
+        name="Writer._change",
+        replacement=Edit(
+            "    self.changing = True\n",
+            "    self.changing = False\n"
+            "    self.storm.network.send(\n"
+            "        self.host, self.host, self.step, write.EnsembleChanged(ensemble)\n"
+            "    )\n"
+            "    self._changed = lambda wanted, effect: None\n",
+        ),
+        source_hash="bbc80398dcd3",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M18",
+        rule="confirmed is a prefix without a gap -> any entry with an ack quorum",
+        module=_WRITE,
+        name="WriteProtocol._confirm",
+        replacement=Edit(
+            "acks[0].bit_count() >= ack_quorum",
+            "max(each.bit_count() for each in acks) >= ack_quorum",
+        ),
+        source_hash="8b063e62b119",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M19",
+        rule="acknowledgements of a replaced bookie are ignored -> counted",
+        module=_WRITE,
+        name="WriteProtocol._ensemble_is",
+        replacement=Edit(
+            "{bookie: position for position, bookie in enumerate(ensemble)}",
+            "{**self._positions, **{bookie: p for p, bookie in enumerate(ensemble)}}",
+        ),
+        source_hash="e4e664a209cc",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M20",
+        rule="a change takes back the acknowledgements of who was replaced -> they are kept",
+        module=_WRITE,
+        name="WriteProtocol._ensemble_changed",
+        replacement=Edit("positions & kept", "positions"),
+        source_hash="63816e2e9a4e",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M21",
+        rule="the LAC stands still while a change is in flight -> it moves",
+        module=_WRITE,
+        name="WriteProtocol._confirm",
+        replacement=Edit("if self.state is not State.OPEN:", "if False:"),
+        source_hash="8b063e62b119",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M23",
+        rule="fragments are written while the ledger is open -> whatever its state",
+        module=_UPDATE,
+        name="change_ensemble",
+        replacement=Edit(
+            "            return Ruling.REFUSE\n        if metadata.last_fragment == wanted",
+            "            metadata = __import__('dataclasses').replace(\n"
+            "                metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0\n"
+            "            )\n"
+            "        if metadata.last_fragment == wanted",
+        ),
+        source_hash="6f9cf0c2b461",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M24",
+        rule="a new fragment starts at LAC + 1 -> at the LAC",
+        module=_WRITE,
+        name="WriteProtocol._replace",
+        replacement=Edit("self.lac + 1", "max(self.lac, 0)"),
+        source_hash="d96c3278e665",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M24b",
+        rule="a new fragment starts at LAC + 1 -> behind what was pushed",
+        module=_WRITE,
+        name="WriteProtocol._replace",
+        replacement=Edit("self.lac + 1", "self.last_add_pushed + 1"),
+        source_hash="d96c3278e665",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M25",
+        rule="a newcomer is sent what is not confirmed -> only what comes",
+        module=_WRITE,
+        name="WriteProtocol._ensemble_changed",
+        replacement=Edit("self._send_pending(position)", "pass"),
+        source_hash="63816e2e9a4e",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M28",
+        rule="the writer closes while the ledger is open -> whatever its state",
+        module=_UPDATE,
+        name="close_by_writer",
+        replacement=Edit(
+            "if metadata.state is LedgerState.OPEN:\n",
+            "if metadata.last_entry_id != last_entry_id or not metadata.closed:\n"
+            "            metadata = __import__('dataclasses').replace(\n"
+            "                metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0\n"
+            "            )\n",
+        ),
+        source_hash="97ffd2994720",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M29",
+        rule="nothing is confirmed after the writer has stopped -> what is pending may be",
+        module=_WRITE,
+        name="WriteProtocol._withdraw",
+        replacement=Edit("self.state = State.WITHDRAWN", "pass"),
+        source_hash="88105d699a4e",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="R01",
+        rule="a bookie that returns is sent everything behind the LAC -> what nobody else has",
+        module=_WRITE,
+        name="WriteProtocol._runs_without",
+        replacement=Edit("positions >> position & 1", "positions"),
+        source_hash="8be5bdc05bff",
+        caught_by=_STORMS,
+    ),
+]
+
+METADATA = [
+    Mutant(
+        id="M59",
+        rule="a write without an answer is in doubt -> it was not carried out",
+        module=_UPDATE,
+        name="UpdateProtocol.step",
+        replacement=Edit("self._doubtful = True\n            return Read()", "return NotDone()"),
+        source_hash="05e5d77e41f5",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="M60",
+        rule="a write without an answer is in doubt -> it was carried out",
+        module=_UPDATE,
+        name="UpdateProtocol.step",
+        replacement=Edit(
+            "self._doubtful = True\n            return Read()",
+            "assert self._wanted is not None\n"
+            "            return Settled(self._wanted.metadata, self._wanted.version + 1)",
+        ),
+        source_hash="05e5d77e41f5",
+        caught_by=_STORMS,
+    ),
+]
+
+MUTANTS = [*RECOVERY, *WRITING, *METADATA]

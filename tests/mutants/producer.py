@@ -1,0 +1,141 @@
+"""Rules of producers, broken one at a time: receipts, lost connections, who is admitted."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_PRODUCER = "broker.producer"
+_PRODUCING = "broker.protocol.producing"
+_ACCESS = "broker.protocol.access"
+_SENDS = "clients.python.protocol.sends"
+_STORMS = "storms:producer"
+
+MUTANTS = [
+    Mutant(
+        id="P77",
+        rule="receipts are given in the order of the sends -> for the newest send",
+        module=_PRODUCER,
+        name="Producer.stored",
+        replacement=Edit(
+            "    sequence_id, highest, _ = self._outstanding.popleft()\n    if not self._receipts:",
+            "    sequence_id, highest, _ = self._outstanding.pop()\n    if not self._receipts:",
+        ),
+        source_hash="49eae0587f1b",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="P77b",
+        rule="a producer that is closed gives no receipts -> for what is stored later",
+        module=_PRODUCER,
+        name="Producer.stored",
+        replacement=Edit("if self.closed:", "if self.closed and error is not None:"),
+        source_hash="49eae0587f1b",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="P77c",
+        rule="a receipt is for the oldest send, or nothing can be trusted -> for any",
+        module=_SENDS,
+        name="PendingSends.receipt",
+        replacement=Edit("if sequence_id > queue[0].sequence_id:", "if False:"),
+        source_hash="f78410ed5193",
+        caught_by="tests:tests/clients/python/protocol/test_rules.py",
+    ),
+    Mutant(
+        id="P79",
+        rule="a receipt is given when the log has confirmed -> when the entry was handed to it",
+        module=_PRODUCER,
+        name="Producer.send",
+        replacement=Edit(
+            "    self.topic.append(send.payload",
+            "    self._receipts.append((send.sequence_id, send.highest_sequence_id, 0, 0))\n"
+            "    self.connection.receipts_ready(self)\n"
+            "    self.topic.append(send.payload",
+        ),
+        source_hash="f20fb1efa587",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="P80",
+        rule="what has no receipt is sent again in order -> the newest first",
+        module=_SENDS,
+        name="PendingSends.all",
+        replacement=Edit("list(self._queue)", "list(self._queue)[::-1]"),
+        source_hash="74ecf77f5d75",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="P81",
+        rule="what a client sends for a producer that was dropped is ignored -> a violation",
+        module=_PRODUCING,
+        name="ProducingProtocol._drop",
+        replacement=Edit("self._dropped[producer_id] = now_s + self._ignore_s", "pass"),
+        source_hash="0c7fa6c87224",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="P82",
+        rule="sends for a producer that is being opened are of the one before -> are taken",
+        module=_PRODUCING,
+        name="ProducingProtocol.sending",
+        replacement=Edit(
+            "Sending.TAKE if producer.state is State.OPEN else Sending.IGNORE", "Sending.TAKE"
+        ),
+        source_hash="b30d4eb9076d",
+        caught_by="tests:tests/broker/protocol/test_connection_machines.py",
+    ),
+    Mutant(
+        id="A01",
+        rule="an exclusive producer is alone -> beside those that are there",
+        module=_ACCESS,
+        name="AccessProtocol._join",
+        replacement=Edit(
+            "        if occupied:\n"
+            '                return [Refuse(join.producer, pb.ProducerFenced, "the topic has',
+            "        if False:\n"
+            '                return [Refuse(join.producer, pb.ProducerFenced, "the topic has',
+        ),
+        source_hash="11d021f76987",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="A02",
+        rule="one whose epoch is over is refused -> it is exclusive again",
+        module=_ACCESS,
+        name="AccessProtocol._outdated",
+        replacement=Edit("candidate.epoch >= self.epoch", "True"),
+        source_hash="8afed762b92c",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="A03",
+        rule="a producer that fences expels the others -> only those that wait",
+        module=_ACCESS,
+        name="AccessProtocol._fence",
+        replacement=Edit(
+            "[Expel(producer) for producer in self._admitted]",
+            "[Expel(producer) for producer in ()]",
+        ),
+        source_hash="17a37c94ffa3",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="A04",
+        rule="a producer is exclusive when its epoch is stored -> whatever became of that",
+        module=_ACCESS,
+        name="AccessProtocol.step",
+        replacement=Edit(
+            "case EpochNotStored(producer):\n",
+            "case EpochNotStored(producer):\n            return self._stored(producer)\n",
+        ),
+        source_hash="125ea75464f8",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="A05",
+        rule="who waits becomes exclusive when nobody is left -> when somebody leaves",
+        module=_ACCESS,
+        name="AccessProtocol._promote",
+        replacement=Edit("not self._admitted and ", ""),
+        source_hash="b66914080165",
+        caught_by=_STORMS,
+    ),
+]

@@ -1,0 +1,95 @@
+"""Rules that the shells keep, broken one at a time; their own tests have to notice.
+
+The ledger client, the log of a topic, the broker and the clients: what is around the machines.
+"""
+
+from tests.mutants.patch import Edit, Mutant
+
+_LEDGER = "tests:tests/bookie/ledger"
+_LOG = "tests:tests/managed_ledger"
+
+MUTANTS = [
+    Mutant(
+        id="M16",
+        rule="opening a ledger to follow it fences nobody -> it is recovered",
+        module="bookie.ledger.client",
+        name="LedgerClient.open",
+        replacement=Edit("if recover and not stored", "if not stored"),
+        source_hash="c76b1b208007",
+        caught_by=f"{_LEDGER}/test_reader.py",
+    ),
+    Mutant(
+        id="M26",
+        rule="a bookie is once in an ensemble -> a spare may be a member already",
+        module="bookie.ledger.ensemble",
+        name="BookieDirectory.replace",
+        replacement=Edit("if bookie not in ensemble", "if bookie not in failed"),
+        source_hash="7c786474f379",
+        caught_by=f"{_LEDGER}/test_ensemble.py",
+    ),
+    Mutant(
+        id="M31",
+        rule="a writer that is fenced stops -> it replaces the bookie",
+        module="bookie.ledger.writer",
+        name="LedgerWriter.add_refused",
+        replacement=Edit(
+            "    self._refuse(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
+            "    self._feed(AddFailed(bookie))",
+        ),
+        source_hash="a7670e2ba06c",
+        caught_by=f"{_LEDGER}/test_writer.py",
+    ),
+    Mutant(
+        id="M38",
+        rule="a bookie that does not know has not said no -> it has",
+        module="bookie.ledger.reader",
+        name="verdict_of",
+        replacement=Edit(
+            "if status in _NEGATIVE", "if status in (*_NEGATIVE, Status.UNKNOWN_LEDGER_STATE)"
+        ),
+        source_hash="86d192053d6d",
+        caught_by=f"{_LEDGER}/test_reader.py {_LEDGER[6:]}/test_recoverer.py",
+    ),
+    Mutant(
+        id="M61",
+        rule="before a list is believed the server catches up -> whatever it says",
+        module="managed_ledger.context",
+        name="LogContext._synced",
+        replacement=Edit("await self.store.sync(path)", "pass"),
+        source_hash="66bf1af2f5b1",
+        caught_by=f"{_LOG}/test_followers.py",
+    ),
+    Mutant(
+        id="K67b",
+        rule="ledgers are kept for what cursors have stored -> for what they know",
+        module="managed_ledger.cursor",
+        name="Cursor.held_from",
+        replacement=Edit("min(self._stored, self._state.mark_delete)", "self._state.mark_delete"),
+        source_hash="1bf7249c2a0a",
+        caught_by=f"{_LOG}/test_trimming.py",
+    ),
+    Mutant(
+        id="C74",
+        rule="an entry that cannot be read now is read again -> it is passed over",
+        module="broker.feeder",
+        name="Feeder._serve_once",
+        replacement=Edit(
+            "    except LedgerError:\n",
+            "    except LedgerError:\n"
+            "        self._next = self._topic.log.next_position(self.read_position)\n",
+        ),
+        source_hash="2be6f1043b47",
+        caught_by="tests:tests/broker/test_subscriptions.py tests/broker/test_produce_consume.py",
+    ),
+    Mutant(
+        id="P78",
+        rule="sequence ids go on after a reconnect -> they begin with what the broker says",
+        module="clients.python.topic_producer",
+        name="TopicProducer._register",
+        replacement=Edit(
+            "if not self._ever_attached and self._initial_sequence_id is None:", "if True:"
+        ),
+        source_hash="b2c7d5e5102d",
+        caught_by="tests:tests/clients/python/test_producer.py",
+    ),
+]

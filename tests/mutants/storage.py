@@ -1,0 +1,252 @@
+"""Rules of one bookie and its disk, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_STORAGE = "tests:tests/bookie/storage"
+_BOOT = f"{_STORAGE}/test_boot.py"
+_CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
+_DISK = f"{_STORAGE}/test_syscalls.py"
+_STORE = f"{_STORAGE}/test_store.py"
+_HOST = "tests:tests/bookie/server/test_host.py"
+_VOLUME = "bookie.storage.volume"
+_LOG = "bookie.storage.log"
+_UPKEEP = "bookie.storage.upkeep"
+_REPLAY = "bookie.storage.replay"
+_IDENTITY = "bookie.server.identity"
+
+MUTANTS = [
+    Mutant(
+        id="M33b",
+        rule="a fenced ledger refuses plain adds -> those of known ledgers are taken",
+        module=_VOLUME,
+        name="Volume.add",
+        replacement=Edit("        and not state.fenced\n", ""),
+        source_hash="e5b48e1dc9d5",
+        caught_by=_STORE,
+    ),
+    Mutant(
+        id="M35b",
+        rule="a fence is answered when it is durable -> when it is accepted",
+        module="bookie.storage.store",
+        name="LedgerStore.fence",
+        replacement=Edit("await volume.log.wait_durable(position)", "pass"),
+        source_hash="e0a40ba445b8",
+        caught_by="tests:tests/bookie/server/test_durability.py",
+    ),
+    Mutant(
+        id="M39",
+        rule="empty directories of a known bookie are refused -> taken for those of a new one",
+        module=_IDENTITY,
+        name="examine",
+        replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
+        source_hash="881d55bf362b",
+        caught_by=_HOST,
+    ),
+    Mutant(
+        id="M40",
+        rule="every directory carries the cookie -> one is enough",
+        module=_IDENTITY,
+        name="examine",
+        replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
+        source_hash="881d55bf362b",
+        caught_by=_HOST,
+    ),
+    Mutant(
+        id="M41",
+        rule="that records were lost is durable before anybody is served -> kept in memory",
+        module=_UPKEEP,
+        name="Upkeep.start",
+        replacement=Edit("    if self.replayed.losses:\n", "    if False:\n"),
+        source_hash="b1ca543996bb",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M43",
+        rule="after a loss absence is unknown -> absence of entries is a no",
+        module=_VOLUME,
+        name="Volume.absent",
+        replacement=Edit("if self.doubt:", "if self.doubt and status is StoreStatus.NO_LEDGER:"),
+        source_hash="788210fb2238",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M43b",
+        rule="after a loss absence is unknown -> absence of ledgers is a no",
+        module=_VOLUME,
+        name="Volume.absent",
+        replacement=Edit("if self.doubt:", "if self.doubt and status is StoreStatus.NO_ENTRY:"),
+        source_hash="788210fb2238",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M44",
+        rule="a record that is damaged is an I/O error -> no such entry",
+        module="bookie.storage.segments",
+        name="_checked",
+        replacement=Edit("StoreStatus.IO_ERROR", "StoreStatus.NO_ENTRY"),
+        source_hash="37c2afcc7e5d",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M45",
+        rule="a ledger is looked for where it was written -> where its id says",
+        module="bookie.storage.store",
+        name="LedgerStore._volume_of",
+        replacement=Edit(
+            "self._routes.get(ledger_id)", "self._volumes[ledger_id % len(self._volumes)]"
+        ),
+        source_hash="5fc09b449b51",
+        caught_by=_STORE,
+    ),
+    Mutant(
+        id="M49",
+        rule="a ledger that was deleted takes nothing any more -> it is made again",
+        module=_VOLUME,
+        name="Volume._refusal",
+        replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
+        source_hash="f0f617ca1dd8",
+        caught_by=_STORE,
+    ),
+    Mutant(
+        id="M50",
+        rule="a checkpoint covers what is durable in the log -> what is accepted",
+        module=_UPKEEP,
+        name="Upkeep._checkpoint",
+        replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
+        source_hash="2334a72ed8a0",
+        caught_by=_CRASHES,
+    ),
+    Mutant(
+        id="M52",
+        rule="a batch counts if all of it is there -> as far as it is there",
+        module=_REPLAY,
+        name="_read_batch",
+        replacement=Edit(
+            "whole and len(data) == header.size and len(records) == header.count", "True"
+        ),
+        source_hash="d5032f19f2b0",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M52b",
+        rule="behind a damaged batch the next one is looked for -> the segment ends there",
+        module=_REPLAY,
+        name="_Walk.segment",
+        replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
+        source_hash="0618eea0a9fa",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M52c",
+        rule="what is missing below a mark was lost -> it is a torn tail",
+        module=_REPLAY,
+        name="_Walk._confirm",
+        replacement=Edit("if mark > self._reached:", "if False:"),
+        source_hash="0c04af7debac",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M53",
+        rule="after an error of a sync nothing is written any more -> it is tried once more",
+        module=_LOG,
+        name="Log.run",
+        replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
+        source_hash="35d33f30d162",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M54",
+        rule="the name of a new segment is synced -> only its bytes",
+        module="bookie.storage.disk",
+        name="FileAppender._start",
+        replacement=Edit("    _sync_directory(os.path.dirname(path))\n", ""),
+        source_hash="489d0613c689",
+        caught_by=_DISK,
+    ),
+    Mutant(
+        id="M55",
+        rule="an add is answered when it is durable -> when it is accepted",
+        module=_LOG,
+        name="Log.append",
+        replacement=Edit(
+            "        group.dones.append(done)\n",
+            "        done(StoreStatus.OK)\n",
+        ),
+        source_hash="2c225ebfdfa7",
+        caught_by=_CRASHES,
+    ),
+    Mutant(
+        id="M55b",
+        rule="an append returns when its bytes are synced -> when they are written",
+        module="bookie.storage.growing",
+        name="GrowingFile._append_direct",
+        replacement=Edit("0 if pieces else os.RWF_DSYNC", "0"),
+        source_hash="d7ec2c63e39e",
+        caught_by=_DISK,
+    ),
+    Mutant(
+        id="M55c",
+        rule="a large append is synced -> its last piece is",
+        module="bookie.storage.growing",
+        name="GrowingFile._append_direct",
+        replacement=Edit("        os.fdatasync(self._descriptor)\n", "        pass\n"),
+        source_hash="d7ec2c63e39e",
+        caught_by=_DISK,
+    ),
+    Mutant(
+        id="M55d",
+        rule="a read waits for what is accepted and not durable -> it says that it is not there",
+        module=_VOLUME,
+        name="Volume.read",
+        replacement=Edit(
+            "    await self.log.wait_durable(place[0])\n",
+            "    if place[0] >= self.log.durable:\n"
+            "        raise self.absent(StoreStatus.NO_ENTRY)\n",
+        ),
+        source_hash="e23197406761",
+        caught_by=_STORE,
+    ),
+    Mutant(
+        id="M57",
+        rule="an explicit LAC is in the log before it is answered -> in memory only",
+        module=_VOLUME,
+        name="Volume.write_lac",
+        replacement=Edit(
+            "state.explicit_position = self.log.append(",
+            "state.explicit_position = (lambda *_: -1)(",
+        ),
+        source_hash="d3eb4a8195d8",
+        caught_by=_CRASHES,
+    ),
+    Mutant(
+        id="M58",
+        rule="a bookie without room takes recovery adds -> nothing",
+        module=_VOLUME,
+        name="Volume._refusal",
+        replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
+        source_hash="f0f617ca1dd8",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="B01",
+        rule="records that the last process left in doubt are written again -> taken as they are",
+        module=_UPKEEP,
+        name="Upkeep.start",
+        replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
+        source_hash="b1ca543996bb",
+        caught_by=_CRASHES,
+    ),
+    Mutant(
+        id="B02",
+        rule="the master key of a ledger is a record in front of its first entry -> kept in memory",
+        module=_VOLUME,
+        name="Volume._keep_key",
+        replacement=Edit(
+            "        self.log.append(Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID,"
+            " state.master_key, None)\n",
+            "",
+        ),
+        source_hash="328971e2da94",
+        caught_by=_CRASHES,
+    ),
+]

@@ -1,0 +1,41 @@
+"""Each rule that is broken is noticed; here those that are noticed soon.  All: `make mutants`."""
+
+import pytest
+
+from bookie.ledger.protocol.placement import Quorums
+from tests.mutants.catalogue import BY_ID, MUTANTS
+from tests.mutants.layers import hunt
+from tests.mutants.patch import Edit, Mutant, SourceChangedError, applied, target_of
+
+SLOW = {"M03+M05", "M05", "M08", "M09", "M28"}  # in storms: thousands of schedules
+FAST = [m.id for m in MUTANTS if m.caught_by.startswith("storms") and m.id not in SLOW]
+
+
+@pytest.mark.parametrize("mutant_id", FAST)
+def test_a_broken_rule_is_noticed(mutant_id: str) -> None:
+    assert hunt(BY_ID[mutant_id]) is not None
+
+
+@pytest.mark.parametrize("mutant_id", list(BY_ID))
+def test_mutants_are_made_for_the_code_as_it_is(mutant_id: str) -> None:
+    mutant = BY_ID[mutant_id]
+    originals = [target_of(each).original for each in (mutant, *mutant.also)]
+    with applied(mutant):
+        for each, original in zip((mutant, *mutant.also), originals, strict=True):
+            assert target_of(each).original is not original
+    assert [target_of(each).original for each in (mutant, *mutant.also)] == originals
+
+
+def test_a_mutant_of_code_that_has_changed_is_refused() -> None:
+    mutant = Mutant(
+        id="X",
+        rule="",
+        module="bookie.ledger.protocol.placement",
+        name="Quorums.absent",
+        replacement=Edit("self.write", "1"),
+        source_hash="0" * 12,
+        caught_by="storms:ledger",
+    )
+    with pytest.raises(SourceChangedError, match=r"Quorums\.absent is"), applied(mutant):
+        pass
+    assert Quorums(3, 3, 2).absent == 2

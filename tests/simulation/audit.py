@@ -1,0 +1,114 @@
+"""What an auditor writes into the history: each version of the metadata, each copy of an entry."""
+
+from zlib import crc32
+
+from bookie.errors import MalformedMetadataError
+from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
+from bookie.ledger.protocol.placement import fragment_at
+from bookie.storage.status import StoreError, StoreStatus
+from managed_ledger.errors import LogCorruptError
+from managed_ledger.records import parse
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from tests.history.events import Copy, LedgerGone, LedgerVersion, ListGone, ListVersion, Trimmed
+from tests.history.recorder import Recorder
+from tests.simulation.cluster import BOOKIE_PORT, Cluster
+from wire.digest import Digester
+from wire.entry import decode_entry
+from wire.errors import WireError
+from wire.metadata.store import Record
+from wire.topics import url_decode
+
+_NO = (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)
+
+
+class MetadataAudit:
+    """Sees every write to the metadata store."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.ledgers: dict[int, LedgerMetadata] = {}
+        self.problems: list[str] = []  # what does not parse
+        self._recorder = recorder
+        self._first: dict[str, int] = {}
+
+    def on_write(self, path: str, record: Record | None) -> None:
+        parts = path.split("/")
+        match parts:
+            case ["", "ledgers", "00", _, name] if name.startswith("L"):
+                self._ledger(int("".join(parts[2:]).replace("L", "")), record)
+            case ["", "managed-ledgers", tenant, namespace, "persistent", name]:
+                self._list(f"persistent://{tenant}/{namespace}/{url_decode(name)}", record)
+            case _:
+                pass
+
+    def _ledger(self, ledger_id: int, record: Record | None) -> None:
+        if record is None:
+            if self.ledgers.pop(ledger_id, None) is not None:
+                self._recorder.note(LedgerGone(ledger_id))
+            return
+        try:
+            metadata = self.ledgers[ledger_id] = decode_metadata(record.value)
+        except MalformedMetadataError as error:
+            self.problems.append(f"ledger {ledger_id}: {error}")
+            return
+        quorums = metadata.quorums
+        self._recorder.note(
+            LedgerVersion(
+                ledger_id,
+                record.stat.version,
+                metadata.state.name,
+                metadata.last_entry_id if metadata.closed else -1,
+                metadata.length if metadata.closed else 0,
+                (quorums.ensemble, quorums.write, quorums.ack),
+                tuple((each.first_entry_id, tuple(each.ensemble)) for each in metadata.fragments),
+            )
+        )
+
+    def _list(self, topic: str, record: Record | None) -> None:
+        if record is None:
+            self._first.pop(topic, None)
+            self._recorder.note(ListGone(topic))
+            return
+        try:
+            info = parse(ManagedLedgerInfo(), record.value, topic)
+        except LogCorruptError as error:
+            self.problems.append(f"the list of {topic}: {error}")
+            return
+        ledgers = tuple(each.ledgerId for each in info.ledgerInfo)
+        self._recorder.note(ListVersion(topic, record.stat.version, ledgers))
+        if ledgers:
+            before = self._first.setdefault(topic, ledgers[0])
+            if ledgers[0] != before:
+                self._first[topic] = ledgers[0]
+                self._recorder.note(Trimmed(topic, ledgers[0]))
+
+
+async def audit_copies(cluster: Cluster, audit: MetadataAudit, recorder: Recorder) -> None:
+    """Each entry of each closed ledger, on each bookie that the metadata name for it."""
+    for ledger_id, metadata in audit.ledgers.items():
+        if metadata.state is not LedgerState.CLOSED:
+            continue
+        assert metadata.digest_type is not None
+        digester = Digester(metadata.digest_type, metadata.password or b"")
+        for entry_id in range(metadata.last_entry_id + 1):
+            ensemble = fragment_at(metadata.fragments, entry_id).ensemble
+            for offset in range(metadata.quorums.write):
+                bookie = ensemble[(entry_id + offset) % len(ensemble)]
+                recorder.note(await _copy(cluster, bookie, ledger_id, entry_id, digester))
+
+
+async def _copy(
+    cluster: Cluster, bookie_id: str, ledger_id: int, entry_id: int, digester: Digester
+) -> Copy:
+    running = cluster.bookie(bookie_id.removesuffix(f":{BOOKIE_PORT}"))
+    if running is None:
+        return Copy(ledger_id, entry_id, bookie_id, "unknown")
+    try:
+        stored = await running.store.read(ledger_id, entry_id)
+        entry = decode_entry(stored, digester, ledger_id, entry_id)
+    except StoreError as error:
+        found = "no" if error.status in _NO else "unknown"
+        return Copy(ledger_id, entry_id, bookie_id, found)
+    except WireError:
+        return Copy(ledger_id, entry_id, bookie_id, "unknown")
+    digest = f"{crc32(entry.payload):08x}"
+    return Copy(ledger_id, entry_id, bookie_id, "yes", digest, len(entry.payload))

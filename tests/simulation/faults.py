@@ -1,0 +1,364 @@
+"""Carries the faults of a plan out, and heals everything in the end.
+
+Faults begin in no task, between two steps of the others, so that a host is hit exactly where the
+plan says.  What has been begun twice is undone when the last one ends.
+"""
+
+import errno
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from tests.history.events import Fault, FaultEnd
+from tests.history.recorder import Recorder
+from tests.simulation import plan as plans
+from tests.simulation.cluster import Cluster, Life
+from tests.simulation.metadata import Odds
+from tests.simulation.moments import Moments
+from tests.simulation.network import Slow
+from tests.simulation.plan import PEER, SUBJECT, Act, At, Mishap, On, Plan
+
+_TIGHT_BYTES = 1 << 20  # less than what a bookie keeps for itself
+
+
+class Nemesis:
+    """Of one run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        moments: Moments,
+        recorder: Recorder,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._plan = plan
+        self._cluster = cluster
+        self._moments = moments
+        self._recorder = recorder
+        self._nursery = nursery
+        self._healed = False
+        self._cuts: Counter[tuple[str, str]] = Counter()
+        self._silent: Counter[str] = Counter()  # hosts out of contact with the metadata store
+        self._outages = 0
+        self._frozen: dict[str, Life] = {}
+        self._open: dict[str, None] = {}
+        self._hosts = [
+            *plan.shape.bookie_names(),
+            *plan.shape.broker_names(),
+            *plan.shape.client_names(),
+        ]
+
+    def begin(self) -> None:
+        """The storm begins now."""
+        now = self._cluster.run.clock.now
+        for mishap in self._plan.faults:
+            match mishap.when:
+                case At(seconds):
+                    self._cluster.run.at(now + seconds, partial(self._strike, mishap, "", ""))
+                case On(moment, nth, after_s):
+                    self._moments.when(moment, nth, partial(self._soon, mishap, after_s))
+
+    def _soon(self, mishap: Mishap, after_s: float, subject: str, peer: str) -> None:
+        run = self._cluster.run
+        run.at(run.clock.now + after_s, partial(self._strike, mishap, subject, peer))
+
+    def _strike(self, mishap: Mishap, subject: str, peer: str) -> None:
+        if self._healed:
+            return
+        roles = {SUBJECT: subject, PEER: peer}
+
+        def host(name: str) -> str:
+            return roles.get(name, name)
+
+        end = self._do(mishap.act, host)
+        if end is None:
+            return
+        self.counts[type(mishap.act).__name__] += 1
+        self._recorder.note(Fault(mishap.name, self._text(mishap.act, subject, peer)))
+        self._open[mishap.name] = None
+        for_s, undo = end
+
+        def over() -> None:
+            undo()
+            if self._open.pop(mishap.name, "") is None:
+                self._recorder.note(FaultEnd(mishap.name))
+
+        self._cluster.run.at(self._cluster.run.clock.now + for_s, over)
+
+    def _text(self, act: Act, subject: str, peer: str) -> str:
+        text = plans.describe_part(act)
+        for role, name in ((SUBJECT, subject), (PEER, peer)):
+            text = text.replace(f"={role}", f"={name}")
+        return text
+
+    # -- what is done: for how long, and how it is undone; None if it makes no sense now
+
+    def _do(self, act: Act, host: Callable[[str], str]) -> tuple[float, Callable[[], None]] | None:
+        match act:
+            case plans.Kill(name, down_s, power, torn, silent):
+                return self._kill([host(name)], down_s, power=power, torn=torn, silent=silent)
+            case plans.KillAll(down_s, power):
+                servers = [name for name in self._hosts if not name.startswith("client")]
+                return self._kill(servers, down_s, power=power, torn=False, silent=False)
+            case plans.Restart(name, down_s):
+                return self._restart(host(name), down_s)
+            case plans.Freeze(name, for_s):
+                return self._freeze(host(name), for_s)
+            case plans.JumpClock(name, by_s):
+                self._cluster.clock_of(host(name)).offset_ms += round(by_s * 1000)
+                return 0.0, _nothing
+            case plans.Cut() | plans.Isolate() | plans.Reset() | plans.SlowLink() | plans.Swizzle():
+                return self._on_network(act, host)
+            case plans.LoseContact() | plans.Expire() | plans.Outage() | plans.Flaky():
+                return self._on_metadata(act, host)
+            case plans.SlowDisk() | plans.StuckDisk() | plans.FailDisk() | plans.FullDisk():
+                return self._on_disk(act, host(act.host))
+
+    # -- processes
+
+    def _kill(
+        self, names: list[str], down_s: float, *, power: bool, torn: bool, silent: bool
+    ) -> tuple[float, Callable[[], None]] | None:
+        alive = [name for name in names if name in self._cluster.lives]
+        if not alive:
+            return None
+        for name in alive:
+            self._frozen.pop(name, None)
+            self._cluster.kill(name, power=power, torn=torn, silent=silent)
+        return down_s, partial(self._revive, alive)
+
+    def _revive(self, names: list[str]) -> None:
+        for name in names:
+            if not name.startswith("client") and name not in self._cluster.lives:
+                self._nursery.start_soon(self._cluster.revive, name)
+
+    def _restart(self, name: str, down_s: float) -> tuple[float, Callable[[], None]] | None:
+        life = self._cluster.lives.get(name)
+        if life is None or life.running is None or life.stopping or name in self._frozen:
+            return None
+
+        async def stop() -> None:
+            with trio.move_on_after(down_s):
+                await self._cluster.stop(name)
+            if self._cluster.lives.get(name) is life:
+                self._cluster.kill(name)
+            await trio.sleep(down_s)
+            self._revive([name])
+
+        self._nursery.start_soon(stop)
+        return 2 * down_s, _nothing
+
+    def _freeze(self, name: str, for_s: float) -> tuple[float, Callable[[], None]] | None:
+        if name not in self._cluster.lives or name in self._frozen:
+            return None
+        life = self._frozen[name] = self._cluster.freeze(name)
+
+        def thaw() -> None:
+            if self._frozen.get(name) is life:
+                del self._frozen[name]
+                self._cluster.thaw(life)
+
+        return for_s, thaw
+
+    # -- the network
+
+    def _on_network(
+        self, act: Act, host: Callable[[str], str]
+    ) -> tuple[float, Callable[[], None]] | None:
+        network = self._cluster.network
+        match act:
+            case plans.Cut(name, other, for_s, one_way, reset):
+                pairs = [(host(name), host(other))]
+                if not one_way:
+                    pairs.append((host(other), host(name)))
+                return for_s, self._block(pairs, reset=reset)
+            case plans.Isolate(name, for_s):
+                return for_s, self._isolate(host(name))
+            case plans.Reset(name, other, torn):
+                network.cut(host(name), host(other) or None, torn=torn)
+                return 0.0, _nothing
+            case plans.SlowLink(name, other, for_s, factor, bytes_per_s):
+                pairs = [(host(name), host(other)), (host(other), host(name))]
+                for source, target in pairs:
+                    network.slow(source, target, Slow(factor, bytes_per_s))
+
+                def mend() -> None:
+                    for source, target in pairs:
+                        network.slow(source, target, None)
+
+                return for_s, mend
+            case plans.Swizzle(names, freed, step_s):
+                return self._swizzle(names, freed, step_s)
+            case _:
+                raise AssertionError(act)
+
+    def _block(self, pairs: list[tuple[str, str]], *, reset: bool) -> Callable[[], None]:
+        network = self._cluster.network
+        for pair in pairs:
+            self._cuts[pair] += 1
+            network.block(*pair)
+
+        def unblock() -> None:
+            if reset:
+                for source, target in pairs:
+                    network.cut(source, target)
+            for pair in pairs:
+                self._cuts[pair] -= 1
+                if not self._cuts[pair]:
+                    network.unblock(*pair)
+
+        return unblock
+
+    def _isolate(self, name: str) -> Callable[[], None]:
+        others = [other for other in self._hosts if other != name]
+        pairs = [(name, other) for other in others] + [(other, name) for other in others]
+        unblock = self._block(pairs, reset=False)
+        contact = self._lose_contact(name)
+
+        def over() -> None:
+            unblock()
+            contact()
+
+        return over
+
+    def _swizzle(
+        self, names: tuple[str, ...], freed: tuple[str, ...], step_s: float
+    ) -> tuple[float, Callable[[], None]]:
+        run, undo = self._cluster.run, dict[str, Callable[[], None]]()
+        now = run.clock.now
+
+        def stop(name: str) -> None:
+            if not self._healed:
+                undo[name] = self._isolate(name)
+
+        def free(name: str) -> None:
+            if name in undo:
+                undo.pop(name)()
+
+        for index, name in enumerate(names):
+            run.at(now + index * step_s, partial(stop, name))
+        for index, name in enumerate(freed):
+            run.at(now + (len(names) + index) * step_s, partial(free, name))
+
+        def free_all() -> None:
+            for name in names:
+                free(name)
+
+        return (len(names) + len(freed)) * step_s, free_all
+
+    # -- the metadata store
+
+    def _on_metadata(
+        self, act: Act, host: Callable[[str], str]
+    ) -> tuple[float, Callable[[], None]] | None:
+        metadata = self._cluster.metadata
+        match act:
+            case plans.LoseContact(name, for_s):
+                return for_s, self._lose_contact(host(name))
+            case plans.Expire(name):
+                if host(name) not in self._cluster.lives:
+                    return None
+                metadata.expire(host(name))
+                return 0.0, _nothing
+            case plans.Outage(for_s):
+                self._outages += 1
+                metadata.go_away()
+                return for_s, self._come_back
+            case plans.Flaky(for_s, lose_request, lose_answer, late, stale, slowness):
+                metadata.odds = Odds(lose_request, lose_answer, late, stale)
+                metadata.slowness = slowness
+
+                def settle() -> None:
+                    metadata.odds, metadata.slowness = Odds(), 1.0
+
+                return for_s, settle
+            case _:
+                raise AssertionError(act)
+
+    def _come_back(self) -> None:
+        self._outages -= 1
+        if not self._outages:
+            self._cluster.metadata.come_back()
+
+    def _lose_contact(self, name: str) -> Callable[[], None]:
+        metadata = self._cluster.metadata
+        self._silent[name] += 1
+        metadata.cut(name)
+
+        def heal() -> None:
+            self._silent[name] -= 1
+            if not self._silent[name]:
+                metadata.heal(name)
+
+        return heal
+
+    # -- disks
+
+    def _on_disk(self, act: Act, name: str) -> tuple[float, Callable[[], None]] | None:
+        if not name.startswith("bookie"):
+            return None
+        platter = self._cluster.platter(name)
+        match act:
+            case plans.SlowDisk(_, for_s, factor):
+                platter.slowness = factor
+                return for_s, platter.repair
+            case plans.StuckDisk(_, for_s):
+                platter.stick()
+                return for_s, platter.repair
+            case plans.FailDisk(_, operation, down_s):
+                platter.fail_next(operation, OSError(errno.EIO, "input/output error"))
+                return down_s, partial(self._start_over, name)
+            case plans.FullDisk(_, for_s, hard):
+                platter.full, platter.free_bytes = hard, _TIGHT_BYTES
+
+                def make_room() -> None:
+                    platter.full, platter.free_bytes = False, 1 << 40
+                    self._start_over(name)
+
+                return for_s, make_room
+            case _:
+                raise AssertionError(act)
+
+    def _start_over(self, name: str) -> None:
+        """Its operator has seen to it."""
+        platter = self._cluster.platter(name)
+        platter.repair()
+        running = self._cluster.bookie(name)
+        if running is not None and running.store.statistics().failure and name not in self._frozen:
+            self._cluster.kill(name)
+        if name not in self._cluster.lives:
+            self._revive([name])
+
+    # -- the end
+
+    def heal(self) -> None:
+        """Undo everything, for ever.  Hosts that are down are started; that takes a while."""
+        self._healed = True
+        cluster = self._cluster
+        for source, target in [pair for pair, count in self._cuts.items() if count]:
+            cluster.network.unblock(source, target)
+        self._cuts.clear()
+        for name in list(self._frozen):
+            cluster.thaw(self._frozen.pop(name))
+        if self._outages:
+            self._outages = 0
+            cluster.metadata.come_back()
+        cluster.metadata.odds, cluster.metadata.slowness = Odds(), 1.0
+        for name in self._hosts:
+            cluster.metadata.heal(name)
+            for other in self._hosts:
+                cluster.network.slow(name, other, None)
+        self._silent.clear()
+        for name in self._plan.shape.bookie_names():
+            platter = cluster.platter(name)
+            platter.full, platter.free_bytes = False, 1 << 40
+            self._start_over(name)
+        self._revive(self._plan.shape.broker_names())
+
+
+def _nothing() -> None:
+    """There is nothing to undo."""

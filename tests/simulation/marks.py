@@ -1,0 +1,145 @@
+"""Interesting situations, and how often runs have met them: a mark at 0 means weak faults."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tests.history.events import (
+    Ack,
+    Acked,
+    Attached,
+    Deleted,
+    Deliver,
+    LedgerVersion,
+    ListVersion,
+    Nack,
+    Ok,
+    Read,
+    Send,
+    Sought,
+    Stamped,
+    Trimmed,
+    Unknown,
+    Unsubscribed,
+)
+
+SOMETIMES = (
+    "a ledger was recovered",
+    "a ledger was recovered twice",
+    "a ledger got a new fragment",
+    "recovery closed with a new fragment",
+    "a recovered ledger was empty",
+    "a list had two open ledgers",
+    "a list was trimmed",
+    "a send had an unknown outcome",
+    "a message was stored twice",
+    "a message was delivered twice",
+    "a consumer was moved",
+    "an acknowledgement had no receipt",
+    "a part of a batch was acknowledged",
+    "a seek was carried out",
+    "a subscription was ended",
+    "a topic was deleted",
+    "fence answered",
+    "recovery read",
+    "recovery add",
+    "fenced",
+    "no entry",
+    "no ledger",
+    "read only",
+    "io error",
+    "ledger deleted",
+    "cursor created",
+    "cursor deleted",
+    "segment",
+    "checkpoint",
+    "log a topic is dropped",
+    "log not closed in good order",
+)
+
+
+def marks_of(events: Iterable[Stamped]) -> Counter[str]:
+    """What a history shows."""
+    marks: Counter[str] = Counter()
+    states: dict[int, LedgerVersion] = {}
+    delivered: set[tuple[str, str]] = set()
+    subscriptions: dict[str, int] = {}
+    sent, acked = 0, 0
+    for stamped in events:
+        match stamped.event:
+            case LedgerVersion(ledger):
+                before = states.get(ledger)
+                states[ledger] = stamped.event
+                if before is not None:
+                    marks.update(_changes(before, stamped.event))
+            case ListVersion(_, _, ledgers):
+                states_there = [states[each].state for each in ledgers if each in states]
+                marks["a list had two open ledgers"] += states_there.count("OPEN") > 1
+            case Trimmed():
+                marks["a list was trimmed"] += 1
+            case Unknown():
+                marks["a send had an unknown outcome"] += 1
+            case Deliver(consumer, _, _, value):
+                key = (consumer.split(".")[0], value)
+                marks["a message was delivered twice"] += key in delivered
+                delivered.add(key)
+            case Attached(consumer):
+                subscriptions[consumer] = subscriptions.get(consumer, 0) + 1
+                marks["a consumer was moved"] += subscriptions[consumer] > 1
+            case Ack(_, _, _, positions):
+                sent += 1
+                marks["a part of a batch was acknowledged"] += any(p[2] >= 0 for p in positions)
+            case Acked():
+                acked += 1
+            case Sought():
+                marks["a seek was carried out"] += 1
+            case Unsubscribed():
+                marks["a subscription was ended"] += 1
+            case Deleted():
+                marks["a topic was deleted"] += 1
+            case Nack():
+                marks["a message was refused"] += 1
+            case Send() | Ok() | Read():
+                marks[type(stamped.event).__name__.lower()] += 1
+            case _:
+                pass
+    marks["an acknowledgement had no receipt"] += sent - acked
+    values = Counter(e.event.value for e in events if isinstance(e.event, Read) and _is_last(e))
+    marks["a message was stored twice"] += sum(count > 1 for count in values.values())
+    return marks
+
+
+def _is_last(stamped: Stamped) -> bool:
+    return isinstance(stamped.event, Read) and stamped.event.reader.startswith("reader.")
+
+
+def _changes(before: LedgerVersion, after: LedgerVersion) -> list[str]:
+    found: list[str] = []
+    if after.state == "IN_RECOVERY":
+        found.append("a ledger was recovered")
+        if before.state == "IN_RECOVERY":
+            found.append("a ledger was recovered twice")
+    if before.state == after.state == "OPEN" and after.fragments != before.fragments:
+        found.append("a ledger got a new fragment")
+    if before.state == "IN_RECOVERY" and after.state == "CLOSED":
+        if after.fragments != before.fragments:
+            found.append("recovery closed with a new fragment")
+        if after.last_entry < 0:
+            found.append("a recovered ledger was empty")
+    return found
+
+
+def table(runs: list[Counter[str]]) -> list[str]:
+    """For people: in how many runs each mark was met, and how often in all."""
+    total: Counter[str] = Counter()
+    met: Counter[str] = Counter()
+    for run in runs:
+        total.update(run)
+        met.update({mark for mark, count in run.items() if count})
+    lines = [f"{'met in runs':>12} {'in all':>10}  situation, in {len(runs)} runs"]
+    lines += [f"{met[mark]:12} {total[mark]:10}  {mark}" for mark in SOMETIMES]
+    others = sorted(mark for mark in total if mark not in SOMETIMES)
+    lines += [f"{met[mark]:12} {total[mark]:10}  {mark}" for mark in others]
+    never = [mark for mark in SOMETIMES if not met[mark]]
+    if never:
+        lines.append(f"never: {', '.join(never)}")
+    return lines

@@ -1,0 +1,355 @@
+"""What happens in a run, as data: drawn first, carried out second.
+
+So it can be printed, shrunk, and written down as a scenario.
+
+    Plan     the seed of everything that is drawn on the way, the shape of the cluster,
+    work     what clients and administrators do,
+    faults   what goes wrong, when
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias
+
+from tests.simulation.cluster import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The hosts.  Names: bookie-1.., broker-1.., client-1.."""
+
+    bookies: int = 3
+    brokers: int = 2
+    clients: int = 1
+    settings: Settings = field(default_factory=Settings)
+
+    def bookie_names(self) -> list[str]:
+        return [f"bookie-{i + 1}" for i in range(self.bookies)]
+
+    def broker_names(self) -> list[str]:
+        return [f"broker-{i + 1}" for i in range(self.brokers)]
+
+    def client_names(self) -> list[str]:
+        return [f"client-{i + 1}" for i in range(self.clients)]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    partitions: int = 0  # 0: it has none
+
+
+# -- work
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Messages to a topic, one every `pace_s` on average, in bursts."""
+
+    name: str
+    host: str
+    topic: str
+    messages: int
+    pace_s: float = 0.05
+    burst: int = 5
+    batching: bool = True
+    payload_bytes: int = 20
+    compression: str = "none"
+    send_timeout_s: float | None = None
+    reopen: float = 0.0  # how often, after a burst
+    wait: bool = False  # for each receipt, before the next message
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """A consumer of a subscription, and what it does with messages."""
+
+    name: str
+    host: str
+    topic: str
+    subscription: str
+    type: str = "exclusive"
+    start: str = "earliest"
+    receipts: bool = True
+    cumulative: float = 0.0  # how often an acknowledgement is of everything up to a message
+    linger_s: float = 0.05  # before a message is acknowledged, on average
+    nack: float = 0.0  # of each message
+    forget: float = 0.0  # of each message: neither acknowledged nor refused
+    leave: float = 0.0  # after each batch: close, and come back
+    abandon: float = 0.0  # the same without a goodbye
+    seek: float = 0.0
+    unsubscribe: float = 0.0
+    queue: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """A reader from the earliest message, or from an offset, to whatever comes."""
+
+    name: str
+    host: str
+    topic: str
+    by_offset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Administer:
+    """One act of an administrator, told by a client's host.
+
+    unload, unload bundle, delete, create subscription, delete subscription, skip all, reset,
+    stats, list
+    """
+
+    name: str
+    host: str
+    act: str
+    topic: str
+    at_s: float
+    subscription: str = ""
+
+
+Work: TypeAlias = Produce | Consume | Follow | Administer
+
+
+# -- faults: when
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """So many seconds after the cluster has begun to work."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """When something happens for the `nth` time, and so many seconds later.  See `moments`."""
+
+    moment: str
+    nth: int = 1
+    after_s: float = 0.0
+
+
+# -- faults: what.  Hosts by name; or the one that the moment is about (SUBJECT), or its PEER.
+
+SUBJECT, PEER = "subject", "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    host: str
+    down_s: float
+    power: bool = False  # what its disk had not synced is lost, all or in part
+    torn: bool = False  # a part of what it has sent last arrives
+    silent: bool = False  # the machine is gone, too: nobody is told
+
+
+@dataclass(frozen=True, slots=True)
+class KillAll:
+    """All bookies and brokers."""
+
+    down_s: float
+    power: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """In good order."""
+
+    host: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What `host` sends to `other` waits; both ways, unless `one_way`.  `reset` breaks it later."""
+
+    host: str
+    other: str
+    for_s: float
+    one_way: bool = False
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """Cut off from everybody, and from the metadata store."""
+
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """All connections of a host, or those with another one, break."""
+
+    host: str
+    other: str = ""
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    host: str
+    other: str
+    for_s: float
+    factor: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzle:
+    """Hosts are cut off from all others, one after the other, and freed in another order."""
+
+    hosts: tuple[str, ...]
+    freed: tuple[str, ...]
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoseContact:
+    """With the metadata store."""
+
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The metadata store ends the session of a host."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Nobody reaches the metadata store."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flaky:
+    """The metadata store loses requests, answers, is late, slow, or answers from an old state."""
+
+    for_s: float
+    lose_request: float = 0.0
+    lose_answer: float = 0.0
+    late: float = 0.0
+    stale: float = 0.0
+    slowness: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDisk:
+    host: str
+    for_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class StuckDisk:
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailDisk:
+    """An operation fails; some time later the bookie is started again."""
+
+    host: str
+    operation: str  # write, sync, create, sync_names, read, index_write
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FullDisk:
+    """No room is left, or almost none; then there is again."""
+
+    host: str
+    for_s: float
+    hard: bool  # writes fail; else only the limit is passed
+
+
+@dataclass(frozen=True, slots=True)
+class JumpClock:
+    host: str
+    by_s: float
+
+
+Act: TypeAlias = (
+    Kill
+    | KillAll
+    | Restart
+    | Freeze
+    | Cut
+    | Isolate
+    | Reset
+    | SlowLink
+    | Swizzle
+    | LoseContact
+    | Expire
+    | Outage
+    | Flaky
+    | SlowDisk
+    | StuckDisk
+    | FailDisk
+    | FullDisk
+    | JumpClock
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """A fault of a plan."""
+
+    name: str
+    when: At | On
+    act: Act
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int | str
+    shape: Shape
+    topics: tuple[Topic, ...]
+    work: tuple[Work, ...]
+    faults: tuple[Mishap, ...]
+    storm_s: float = 20.0  # then everything is healed
+    power_cycle: bool = True  # all bookies lose their power before the audit
+
+
+def describe(plan: Plan) -> list[str]:
+    """The plan for people, a line for each part; what is as usual is left out."""
+    lines = [f"seed {plan.seed}, faults for {plan.storm_s:g} s", f"shape   {_facts(plan.shape)}"]
+    lines += [f"topic   {topic.name}, partitions: {topic.partitions}" for topic in plan.topics]
+    lines += [f"work    {describe_part(work)}" for work in plan.work]
+    for fault in plan.faults:
+        match fault.when:
+            case At(seconds):
+                when = f"at {seconds:.3f} s"
+            case On(moment, nth, after_s):
+                when = f"on {moment} number {nth}" + (f" + {after_s:.3f} s" if after_s else "")
+        lines.append(f"fault   {fault.name} {when}: {describe_part(fault.act)}")
+    return lines
+
+
+def describe_part(part: Work | Act) -> str:
+    return f"{type(part).__name__} {_facts(part)}"
+
+
+def _facts(part: Work | Act | Shape | Settings) -> str:
+    shown: list[str] = []
+    for each in fields(part):
+        value = getattr(part, each.name)
+        if isinstance(value, Settings):
+            shown.append(_facts(value))
+        elif value != each.default:
+            text = f"{value:.3f}" if isinstance(value, float) else value
+            shown.append(f"{each.name}={text}")
+    return " ".join(shown)

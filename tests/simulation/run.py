@@ -1,0 +1,322 @@
+"""One run: a plan is carried out, and what came of it is judged.
+
+storm      the work goes on while faults strike
+calm       everything is healed; clients come to their end
+drain      topics take messages again, are read, and subscriptions are emptied: liveness
+stop       brokers stop in order, and nothing of them is left
+audit      bookies lose their power, start again, and show every copy that they owe
+check      the history (`tests.history`), and what hosts have logged as errors
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from tests.history.check import check
+from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Run, Stamped
+from tests.simulation import scheduler
+from tests.simulation.audit import MetadataAudit, audit_copies
+from tests.simulation.cluster import Cluster, Life, Main
+from tests.simulation.faults import Nemesis
+from tests.simulation.moments import Moments
+from tests.simulation.plan import Administer, Consume, Follow, Plan, Produce, Work
+from tests.simulation.scheduler import Scheduler, SimulationStuckError
+from tests.simulation.workloads.administer import administer
+from tests.simulation.workloads.consume import consume
+from tests.simulation.workloads.drain import LivenessError, drain, within
+from tests.simulation.workloads.follow import follow
+from tests.simulation.workloads.produce import produce
+from tests.simulation.workloads.scene import Scene
+from wire.metadata.store import Record
+from wire.topics import TopicName
+
+LIVENESS_S = 120.0  # virtual, for each step of the end
+STEPS_MAX = 3_000_000
+_IN_FLIGHT_S = 1.0
+_ACK_LOSS_S = 2.5  # the flush interval of a log, and what a client gathers
+_SILENCE_S = 100  # then a broker has noticed that a client's machine is gone
+_SETTLE_S = 12.0  # a late write of the metadata store is carried out 10 s after it was given up
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a run."""
+
+    plan: Plan
+    violations: list[str] = field(default_factory=list[str])
+    events: list[Stamped] = field(default_factory=list[Stamped])
+    steps: int = 0
+    virtual_s: float = 0.0
+    trace: str = ""
+    marks: Counter[str] = field(default_factory=Counter[str])
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(stamped.event, kind) for stamped in self.events)
+
+    @property
+    def line(self) -> str:
+        verdict = "ok" if self.ok else "FAILED"
+        return f"seed {self.plan.seed}: {verdict}, {self.steps} steps, trace {self.trace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """Who wants to see more of a run; seeing changes nothing of it."""
+
+    say: Callable[[float, str, str], None] | None = None  # time, host, what
+    entry: Callable[[float, str, int, int], None] | None = None  # time, what, ledger, entry
+
+
+def simulate(plan: Plan, watching: Watching | None = None) -> Outcome:
+    """Carry a plan out."""
+    outcome = Outcome(plan)
+    try:
+        scheduler.run(
+            lambda handle: _Simulation(plan, handle, outcome, watching or Watching()).run(),
+            seed=_number(plan.seed),
+            steps_max=STEPS_MAX,
+        )
+    except SimulationStuckError as error:
+        outcome.violations.append(f"stuck: {error}")
+    if not outcome.violations:
+        _judge(outcome)
+    return outcome
+
+
+def _number(seed: int | str) -> int:
+    return seed if isinstance(seed, int) else int.from_bytes(seed.encode(), "big")
+
+
+def _judge(outcome: Outcome) -> None:
+    try:
+        outcome.violations += map(str, check(outcome.events))
+    except HistoryError as error:
+        outcome.violations.append(f"history: {error}")
+
+
+class _Simulation:
+    def __init__(self, plan: Plan, handle: Scheduler, outcome: Outcome, watching: Watching) -> None:
+        self._plan = plan
+        self._handle = handle
+        self._outcome = outcome
+        self._watching = watching
+        self._moments = Moments()
+        self._cluster: Cluster
+        self._scene: Scene
+        self._audit: MetadataAudit
+        self._nemesis: Nemesis
+
+    def _say(self, host: str, text: str) -> None:
+        if self._watching.say is not None:
+            self._watching.say(self._handle.clock.now, host, text)
+
+    def _entry(self, text: str, ledger_id: int, entry_id: int) -> None:
+        if self._watching.entry is not None:
+            self._watching.entry(self._handle.clock.now, text, ledger_id, entry_id)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._set_up(nursery)
+            try:
+                await self._play()
+            except (LivenessError, BaseExceptionGroup) as error:
+                found, rest = _split(error)
+                self._outcome.violations += [f"liveness: {each}" for each in found]
+                if rest is not None:
+                    raise rest from None
+            self._cluster.end()
+            nursery.cancel_scope.cancel()
+        self._close()
+
+    def _set_up(self, nursery: trio.Nursery) -> None:
+        plan, moments, watching = self._plan, self._moments, self._watching
+        cluster = self._cluster = Cluster(
+            self._handle,
+            plan.seed,
+            nursery,
+            plan.shape.settings,
+            say=self._say if watching.say is not None else None,
+        )
+        scene = self._scene = Scene(cluster, plan)
+        scene.memory.events = self._outcome.events
+        scene.recorder("run").note(
+            Run(
+                name=f"python -m tests.simulation --seed {plan.seed}",
+                in_flight_s=_IN_FLIGHT_S,
+                ack_loss_s=_ACK_LOSS_S,
+                settle_s=_SETTLE_S,
+            )
+        )
+        for topic in plan.topics:
+            scene.topics[topic.name] = topic.partitions
+        audit = self._audit = MetadataAudit(scene.recorder("metadata"))
+
+        def on_write(host: str, path: str, record: Record | None) -> None:
+            audit.on_write(path, record)
+            moments.on_write(host, path, record)
+
+        cluster.metadata.tree.observer = on_write
+        cluster.network.tap = moments.on_wire
+        cluster.disk_tap = moments.on_disk
+        if watching.say is not None:
+            moments.say = self._say
+        if watching.entry is not None:
+            moments.entries = self._entry
+        self._nemesis = Nemesis(plan, cluster, moments, scene.recorder("nemesis"), nursery)
+
+    async def _play(self) -> None:
+        cluster, scene, shape = self._cluster, self._scene, self._plan.shape
+        async with trio.open_nursery() as nursery:
+            for name in (*shape.bookie_names(), *shape.broker_names()):
+                nursery.start_soon(cluster.start, name)
+        await within(LIVENESS_S, "creating topics", self._create_topics)
+        for name in shape.client_names():
+            work = [each for each in self._plan.work if each.host == name]
+            await cluster.live(name, partial(_client, scene, work))
+        self._say("nemesis", "the storm begins")
+        self._nemesis.begin()
+        await trio.sleep(self._plan.storm_s)
+        self._say("nemesis", "the storm is over")
+        self._nemesis.heal()
+        scene.calm.set()
+        await within(LIVENESS_S, "starting what was down", self._all_up)
+        scene.recorder("nemesis").note(Healed())
+        for name in shape.client_names():
+            if (life := cluster.lives.get(name)) is not None:
+                await within(LIVENESS_S, f"the end of {name}", life.ended.wait)
+        await self._clients_gone()
+        await self._drain()
+        await self._stop_brokers()
+        if self._plan.power_cycle:
+            for name in shape.bookie_names():
+                cluster.kill(name, power=True)
+            for name in shape.bookie_names():
+                await within(LIVENESS_S, f"starting {name}", partial(cluster.revive, name))
+        await audit_copies(cluster, self._audit, scene.recorder("auditor"))
+
+    async def _create_topics(self) -> None:
+        """Those with partitions; the others come by themselves."""
+        broker = self._cluster.broker("broker-1")
+        for topic in self._plan.topics:
+            if topic.partitions:
+                assert broker is not None
+                name = TopicName.parse(topic.name)
+                operations = broker.operations
+                await self._cluster.call(
+                    "broker-1", partial(operations.create_partitioned, name, topic.partitions)
+                )
+
+    async def _all_up(self) -> None:
+        shape = self._plan.shape
+        while not all(
+            name in self._cluster.lives and self._cluster.lives[name].running is not None
+            for name in (*shape.bookie_names(), *shape.broker_names())
+        ):
+            await self._handle.sleep(0.1)
+
+    async def _drain(self) -> None:
+        errors: list[BaseException] = []
+
+        async def auditor(life: Life, status: trio.TaskStatus[object]) -> None:
+            async with self._scene.connect(life) as client:
+                status.started(client)
+                try:
+                    await drain(self._scene, client, LIVENESS_S)
+                except (LivenessError, BaseExceptionGroup) as error:
+                    errors.append(error)
+
+        main: Main = auditor
+        await self._cluster.live("auditor", main)
+        if (life := self._cluster.lives.get("auditor")) is not None:
+            await within(LIVENESS_S * 4, "the end of the auditor", life.ended.wait)
+        if errors:
+            raise errors[0]
+
+    async def _stop_brokers(self) -> None:
+        """In good order; then nothing of clients and brokers is left."""
+        cluster = self._cluster
+        await trio.sleep(1.0)
+        await self._clients_gone()
+        for name in self._plan.shape.broker_names():
+            await within(LIVENESS_S, f"stopping {name}", partial(cluster.stop, name))
+        await trio.sleep(1.0)
+        for stream in cluster.network.open_streams:
+            if stream.port == 0:
+                self._leak(f"a connection from {stream.host} to {stream.peer}")
+
+    async def _clients_gone(self) -> None:
+        """Brokers take a while to notice that the machine of a client is gone, and then do."""
+        for name in self._plan.shape.broker_names():
+            for _ in range(_SILENCE_S):
+                if self._connections(name) > self._peers_of(name):
+                    await trio.sleep(1.0)
+            if self._connections(name) > self._peers_of(name):
+                self._leak(f"{name} has {self._connections(name)} connections")
+
+    def _connections(self, name: str) -> int:
+        broker = self._cluster.broker(name)
+        return 0 if broker is None else broker.clients.connections
+
+    def _peers_of(self, name: str) -> int:
+        """Brokers keep a connection to each other."""
+        return len([each for each in self._plan.shape.broker_names() if each != name])
+
+    def _leak(self, text: str) -> None:
+        self._outcome.violations.append(f"leak: {text}")
+
+    def _close(self) -> None:
+        outcome, cluster, handle = self._outcome, self._cluster, self._handle
+        outcome.violations += [f"death: {each}" for each in cluster.deaths]
+        outcome.violations += [f"error: {each}" for each in cluster.logs.errors]
+        outcome.violations += [f"metadata: {each}" for each in self._audit.problems]
+        outcome.steps = handle.policy.steps
+        outcome.virtual_s = handle.clock.now
+        handle.record("end", outcome.count(Ok), outcome.count(Deliver))
+        outcome.trace = handle.trace.hexdigest()[:16]
+        for name, count in self._moments.counts.items():
+            outcome.marks[name] += count
+        for name, count in self._nemesis.counts.items():
+            outcome.marks[f"fault {name}"] += count
+        for name, count in cluster.logs.lines.items():
+            outcome.marks[f"log {name}"] += count
+
+
+async def _client(
+    scene: Scene, work: Sequence[Work], life: Life, status: trio.TaskStatus[object]
+) -> None:
+    """A process with some actors; ends when they have."""
+    async with scene.connect(life) as client, trio.open_nursery() as nursery:
+        status.started(client)
+        for each in work:
+            match each:
+                case Produce():
+                    nursery.start_soon(produce, scene, client, each)
+                case Consume():
+                    nursery.start_soon(consume, scene, client, each)
+                case Follow():
+                    nursery.start_soon(follow, scene, client, each)
+                case Administer():
+                    nursery.start_soon(administer, scene, client, each)
+
+
+def _split(error: BaseException) -> tuple[list[str], BaseException | None]:
+    """What of it says that something does not work, and the rest, which is a bug."""
+    if isinstance(error, LivenessError):
+        return [str(error)], None
+    if isinstance(error, BaseExceptionGroup):
+        mine, rest = error.split(LivenessError)
+        return ([] if mine is None else _texts(mine)), rest
+    return [], error
+
+
+def _texts(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [text for each in error.exceptions for text in _texts(each)]
+    return [str(error)]

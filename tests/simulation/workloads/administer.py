@@ -1,0 +1,185 @@
+"""What administrators do meanwhile, through the operations that the admin REST offers."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from broker.errors import BrokerError, NotFoundError, NotOwnerError
+from broker.operations import Operations
+from broker.owned_topics import Start
+from clients.python.client import Client
+from tests.history.events import (
+    Attached,
+    Delete,
+    Deleted,
+    Detach,
+    Seek,
+    Sought,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tests.simulation.cluster import HostDiedError
+from tests.simulation.plan import Administer
+from tests.simulation.workloads.scene import Actor, Scene
+from wire.topics import TopicName
+
+_TRIES = 6
+_AGAIN_S = 0.5
+_NAMESPACE = "public/default"
+
+Operate = Callable[[Operations], Awaitable[object]]
+
+
+OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
+
+
+class NotDoneError(Exception):
+    """Nobody has said that it is done; it may be."""
+
+
+async def administer(scene: Scene, client: Client, work: Administer) -> None:
+    if await scene.wait_calm(work.at_s):
+        return
+    actor = Actor(scene, client, scene.recorder(work.name))
+    try:
+        await _Act(actor, work).run()
+    except NotDoneError:
+        return
+
+
+class _Act:
+    def __init__(self, actor: Actor, work: Administer) -> None:
+        self._actor = actor
+        self._scene = actor.scene
+        self._work = work
+
+    async def run(self) -> None:
+        match self._work.act:
+            case "unload":
+                await self._unload()
+            case "unload bundle":
+                with self._actor.hand_over("unload of a namespace"):
+                    await self._anywhere(lambda ops: ops.unload_namespace(_NAMESPACE))
+            case "delete":
+                await self._delete()
+            case "create subscription":
+                await self._create_subscription()
+            case "delete subscription":
+                await self._delete_subscription()
+            case "skip all":
+                await self._move("latest", self._skip_all)
+            case "reset":
+                await self._move("earliest", self._reset)
+            case "stats":
+                await self._owner(self._stats)
+            case "list":
+                await self._anywhere(lambda ops: ops.topics(_NAMESPACE))
+            case other:
+                raise ValueError(other)
+
+    # -- where
+
+    async def _anywhere(self, operate: Operate) -> None:
+        await self._try(operate)
+
+    async def _owner(self, operate: OperateOn) -> None:
+        for topic in self._scene.concrete(self._work.topic):
+            name = TopicName.parse(topic)
+            await self._try(partial(_swapped, operate, name))
+
+    async def _try(self, operate: Operate) -> None:
+        """Ask brokers until one does it.  NotDoneError if none has, as far as we know.
+
+        NotFoundError passes: that is an answer.
+        """
+        cluster, rng = self._scene.cluster, self._scene.rng(self._work.name)
+        brokers = self._scene.plan.shape.broker_names()
+        rng.shuffle(brokers)
+        for _round in range(_TRIES):
+            for name in brokers:
+                running = cluster.broker(name)
+                if running is None:
+                    continue
+                operations = running.operations
+                try:
+                    await cluster.call(name, partial(operate, operations))
+                except NotFoundError:
+                    raise
+                except NotOwnerError:
+                    continue
+                except (BrokerError, HostDiedError):
+                    raise NotDoneError from None
+                else:
+                    return
+            if await self._scene.wait_calm(_AGAIN_S):
+                break
+        raise NotDoneError
+
+    # -- what
+
+    async def _unload(self) -> None:
+        with self._actor.hand_over(f"unload of {self._work.topic}"):
+            try:
+                await self._owner(lambda ops, topic: ops.unload_topic(topic))
+            except NotFoundError:
+                return
+
+    async def _stats(self, operations: Operations, topic: TopicName) -> None:
+        try:
+            await operations.stats(topic)
+            await operations.internal_stats(topic)
+            await operations.last_message_id(topic)
+        except NotFoundError:
+            return
+
+    async def _delete(self) -> None:
+        topic = self._work.topic
+        self._actor.note(Delete(topic))
+        with suppress(NotFoundError):
+            await self._owner(lambda ops, name: ops.delete_topic(name, force=True))
+        self._actor.note(Deleted(topic))
+
+    async def _create_subscription(self) -> None:
+        topic, name = self._work.topic, self._work.subscription
+        consumer = f"{self._work.name}.{self._scene.number(self._work.name)}"
+        self._scene.subscriptions[topic, name] = "shared"
+        self._actor.note(Subscribe(topic, name, consumer, "shared", "earliest"))
+        since_ns = self._scene.now_ns()
+        try:
+            await self._owner(
+                lambda ops, where: ops.create_subscription(where, name, Start.earliest())
+            )
+        except NotFoundError:
+            del self._scene.subscriptions[topic, name]
+        else:
+            self._actor.note(Attached(consumer, since_ns))
+        finally:
+            self._actor.note(Detach(consumer))
+
+    async def _delete_subscription(self) -> None:
+        topic, name = self._work.topic, self._work.subscription
+        self._actor.note(Unsubscribe(topic, name))
+        with suppress(NotFoundError):
+            await self._owner(lambda ops, where: ops.delete_subscription(where, name, force=True))
+        self._actor.note(Unsubscribed(topic, name))
+
+    async def _move(self, to: str, operate: OperateOn) -> None:
+        topic, name = self._work.topic, self._work.subscription
+        number = self._scene.number("seek")
+        self._actor.note(Seek(topic, name, number, to))
+        try:
+            await self._owner(operate)
+        except NotFoundError:
+            return
+        self._actor.note(Sought(number))
+
+    async def _skip_all(self, operations: Operations, topic: TopicName) -> None:
+        await operations.skip_all(topic, self._work.subscription)
+
+    async def _reset(self, operations: Operations, topic: TopicName) -> None:
+        await operations.reset_to(topic, self._work.subscription, Start.earliest())
+
+
+async def _swapped(operate: OperateOn, topic: TopicName, operations: Operations) -> object:
+    return await operate(operations, topic)

@@ -1,0 +1,283 @@
+"""Consumers of every type, and what they do with messages."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import trio
+
+from clients.python.client import Client
+from clients.python.consumer import Consumer
+from clients.python.errors import BrokerError
+from clients.python.messages import Message
+from clients.python.topic_consumer import TopicConsumer
+from tests.history.events import (
+    Ack,
+    Acked,
+    Attached,
+    Deliver,
+    Detach,
+    Nack,
+    Seek,
+    Sought,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
+from tests.simulation.plan import Consume
+from tests.simulation.workloads.messages import digest_of, position_of, value_of
+from tests.simulation.workloads.scene import Actor, Scene
+
+_AGAIN_S = 0.3
+_BATCH_MAX = 20
+_GROUP_MAX = 10
+_CLOSE_S = 10.0
+
+
+@dataclass(slots=True)
+class Consuming:
+    """One consumer, from its subscription to its end."""
+
+    actor: Actor
+    topic: str
+    subscription: str
+    name: str
+    consumer: Consumer
+    receipts: bool
+    acks: int = 0
+    kept: list[Message] = field(default_factory=list[Message])  # delivered, to seek to
+
+    def watch(self) -> None:
+        """Note when it is attached again."""
+        for end in self.consumer._ends:
+            self._watch_end(end)
+
+    def _watch_end(self, end: TopicConsumer) -> None:
+        since_ns = 0
+        register: Callable[[Any], Awaitable[None]] = end._register
+        attached: Callable[[Any], None] = end._attached
+
+        async def noting_register(connection: object) -> None:
+            nonlocal since_ns
+            since_ns = self.actor.scene.now_ns()
+            await register(connection)
+
+        topic = self.actor.scene.topic_of(self.topic, end.topic.partition)
+
+        def noting_attached(connection: object) -> None:
+            self.actor.note(Attached(self.name, since_ns, topic))
+            attached(connection)
+
+        vars(end).update(_register=noting_register, _attached=noting_attached)
+
+    def delivered(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.actor.note(
+                Deliver(
+                    self.name,
+                    self._topic_of(message),
+                    position_of(message.message_id),
+                    value_of(message),
+                    digest_of(message),
+                    message.redelivery_count,
+                )
+            )
+        self.kept = [*self.kept, *messages][-50:]
+
+    async def ack(self, messages: list[Message], *, cumulative: bool = False) -> None:
+        """Of one partition.  Messages from before a seek are of no interest to anybody."""
+        current = [message for message in messages if _is_current(message)]
+        if not current:
+            return
+        number, self.acks = self.acks, self.acks + 1
+        told = current[-1:] if cumulative else current
+        positions = tuple(position_of(message.message_id) for message in told)
+        self.actor.note(
+            Ack(self.name, number, self._topic_of(told[0]), positions, cumulative=cumulative)
+        )
+        if cumulative:
+            await self.consumer.ack_cumulative(told[0])
+        else:
+            await self.consumer.ack(told)
+        if self.receipts:
+            self.actor.note(Acked(self.name, number))
+
+    def nack(self, message: Message) -> None:
+        if _is_current(message):
+            where = position_of(message.message_id)
+            self.actor.note(Nack(self.name, self._topic_of(message), where))
+            self.consumer.nack(message)
+
+    async def seek(self, to: Message | str) -> None:
+        """In one partition, or to the beginning or the end of all."""
+        number = self.actor.scene.number("seek")
+        topics = [self.topic] if isinstance(to, str) else [self._topic_of(to)]
+        where = to if isinstance(to, str) else position_of(to.message_id)
+        self.actor.note(Seek(topics[0], self.subscription, number, where, self.name))
+        await self.consumer.seek(to if isinstance(to, str) else to.message_id)
+        self.actor.note(Sought(number))
+        self.kept.clear()
+
+    def _topic_of(self, message: Message) -> str:
+        return self.actor.scene.topic_of(self.topic, message.partition)
+
+
+def _is_current(message: Message) -> bool:
+    source = message.entry.source
+    assert isinstance(source, TopicConsumer)
+    return message.entry.generation == source.generation
+
+
+async def subscribe(
+    actor: Actor,
+    topic: str,
+    subscription: str,
+    *,
+    kind: str,
+    start: str,
+    receipts: bool,
+    queue: int = 100,
+    by: str = "",
+) -> Consuming:
+    """Raises BrokerError."""
+    by = by or actor.recorder.by
+    scene, name = actor.scene, f"{by}.{actor.scene.number(by)}"
+    scene.subscriptions[topic, subscription] = kind
+    actor.note(Subscribe(topic, subscription, name, kind, start))
+    since_ns = scene.now_ns()
+    try:
+        consumer = await actor.client.subscribe(
+            topic,
+            subscription,
+            type=kind,
+            initial_position=start,
+            consumer_name=name,
+            receiver_queue_size=queue,
+            ack_receipts=receipts,
+            nack_delay_s=0.2,
+        )
+    except BrokerError:
+        actor.note(Detach(name))
+        raise
+    actor.note(Attached(name, since_ns))
+    consuming = Consuming(actor, topic, subscription, name, consumer, receipts)
+    consuming.watch()
+    return consuming
+
+
+async def consume(scene: Scene, client: Client, work: Consume) -> None:
+    """Until the storm is over."""
+    rng = scene.rng(work.name)
+    actor = Actor(scene, client, scene.recorder(work.name))
+    while not scene.calm.is_set():
+        try:
+            consuming = await subscribe(
+                actor,
+                work.topic,
+                work.subscription,
+                kind=work.type,
+                start=work.start,
+                receipts=work.receipts,
+                queue=work.queue,
+            )
+        except BrokerError:
+            await scene.wait_calm(_AGAIN_S)
+            continue
+        await _Session(consuming, work, rng).run()
+        await scene.wait_calm(rng.random() * _AGAIN_S)
+
+
+class _Session:
+    """What one consumer does until it leaves."""
+
+    def __init__(self, consuming: Consuming, work: Consume, rng: Random) -> None:
+        self._consuming = consuming
+        self._work = work
+        self._rng = rng
+        self._scene = consuming.actor.scene
+        self._due: list[tuple[float, Message]] = []
+        self._more = trio.Event()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_calm, nursery.cancel_scope)
+            nursery.start_soon(self._ack)
+            try:
+                while await self._batch():
+                    pass
+            except BrokerError:
+                pass
+            nursery.cancel_scope.cancel()
+        await self._leave()
+
+    async def _until_calm(self, scope: trio.CancelScope) -> None:
+        await self._scene.calm.wait()
+        scope.cancel()
+
+    async def _leave(self) -> None:
+        consuming = self._consuming
+        if self._rng.random() < self._work.abandon:
+            with consuming.actor.hand_over(f"{consuming.name} goes without a word"):
+                consuming.consumer.abandon()
+        else:
+            with trio.move_on_after(_CLOSE_S):
+                await consuming.consumer.aclose()
+            consuming.consumer.abandon()
+        consuming.actor.note(Detach(consuming.name))
+
+    async def _batch(self) -> bool:
+        """Receive, and decide what becomes of each message; False to leave."""
+        consuming, work, rng = self._consuming, self._work, self._rng
+        messages = await consuming.consumer.receive_batch(_BATCH_MAX)
+        consuming.delivered(messages)
+        now = trio.current_time()
+        for message in messages:
+            drawn = rng.random()
+            if drawn < work.nack:
+                consuming.nack(message)
+            elif drawn >= work.nack + work.forget:
+                self._due.append((now + rng.expovariate(1 / work.linger_s), message))
+        self._due.sort(key=lambda due: due[0])
+        self._more.set()
+        if rng.random() < work.seek:
+            await self._seek()
+        if rng.random() < work.unsubscribe:
+            await self._unsubscribe()
+            return False
+        return rng.random() >= work.leave
+
+    async def _seek(self) -> None:
+        consuming, rng = self._consuming, self._rng
+        self._due.clear()
+        to: Message | str = rng.choice(["earliest", "latest"])
+        if consuming.kept and rng.random() < 0.7:
+            to = rng.choice(consuming.kept)
+        await consuming.seek(to)
+
+    async def _unsubscribe(self) -> None:
+        actor, work = self._consuming.actor, self._work
+        actor.note(Unsubscribe(work.topic, work.subscription))
+        await self._consuming.consumer.unsubscribe()
+        actor.note(Unsubscribed(work.topic, work.subscription))
+
+    async def _ack(self) -> None:
+        """What is due, a few messages of one partition at a time."""
+        while True:
+            if not self._due:
+                self._more = trio.Event()
+                await self._more.wait()
+                continue
+            await trio.sleep_until(self._due[0][0])
+            if not self._due:
+                continue
+            partition = self._due[0][1].partition
+            now = trio.current_time()
+            due = [m for at, m in self._due if at <= now and m.partition == partition]
+            some = due[: self._rng.randint(1, _GROUP_MAX)]
+            self._due = [(at, m) for at, m in self._due if m not in some]
+            cumulative = self._work.type != "shared" and self._rng.random() < self._work.cumulative
+            try:
+                await self._consuming.ack(some, cumulative=cumulative)
+            except BrokerError:
+                await trio.sleep(_AGAIN_S)

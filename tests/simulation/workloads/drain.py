@@ -1,0 +1,105 @@
+"""The end of a run: everything works again, everything is read, every subscription is emptied."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from clients.python.client import Client
+from clients.python.errors import BrokerError
+from tests.history.events import Detach, Drained, Ok, ReadEnd, Send
+from tests.simulation.workloads.consume import Consuming, subscribe
+from tests.simulation.workloads.follow import note_read
+from tests.simulation.workloads.messages import digest, payload, position_of
+from tests.simulation.workloads.scene import Actor, Scene
+
+_QUIET_S = 3.0
+_PROOFS = 2
+_ACK_MAX = 50
+
+
+class LivenessError(Exception):
+    """All is well again, and something does not work."""
+
+
+async def within(seconds: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Raises LivenessError."""
+    try:
+        with trio.fail_after(seconds):
+            await work()
+    except trio.TooSlowError:
+        raise LivenessError(f"not in {seconds:g} s: {what}") from None
+    except BrokerError as error:
+        raise LivenessError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+async def drain(scene: Scene, client: Client, seconds: float) -> None:
+    """Raises LivenessError, also in groups."""
+    actor = Actor(scene, client, scene.recorder("auditor"))
+    topics = [each for topic in scene.topics for each in scene.concrete(topic)]
+
+    async def all_of(what: str, calls: list[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+        async with trio.open_nursery() as nursery:
+            for name, call in calls:
+                nursery.start_soon(within, seconds, f"{what} {name}", call)
+
+    await all_of("sending to", [(topic, partial(_prove, actor, topic)) for topic in topics])
+    await all_of("reading", [(topic, partial(_read, actor, topic)) for topic in topics])
+    await all_of(
+        "draining",
+        [
+            (f"{subscription} of {topic}", partial(_drain, actor, topic, subscription, kind))
+            for (topic, subscription), kind in scene.subscriptions.items()
+        ],
+    )
+
+
+async def _prove(actor: Actor, topic: str) -> None:
+    """It takes messages again."""
+    name = f"proof.{actor.scene.number('proof')}"
+    async with await actor.client.create_producer(topic, send_timeout_s=None) as producer:
+        for seq in range(_PROOFS):
+            value = f"{name}/{seq}"
+            data = payload(value, 0)
+            actor.note(Send(topic, name, seq, value, digest(data, None, {})))
+            message_id = await producer.send(data)
+            actor.note(Ok(topic, name, seq, position_of(message_id)))
+
+
+async def _read(actor: Actor, topic: str) -> None:
+    """From the first message to the last."""
+    name = f"reader.{actor.scene.number('reader')}"
+    async with await actor.client.create_reader(topic, start="earliest") as reader:
+        while await reader.has_message_available():
+            for message in await reader.receive_batch():
+                note_read(actor.recorder, topic, name, message)
+        actor.note(ReadEnd(topic, name))
+
+
+async def _drain(actor: Actor, topic: str, subscription: str, kind: str) -> None:
+    """Acknowledge what comes, until nothing more does."""
+    consuming = await subscribe(
+        actor,
+        topic,
+        subscription,
+        kind=kind,
+        start="earliest",
+        receipts=True,
+        by=f"drain of {subscription}",
+    )
+    scope = trio.CancelScope()
+    while not scope.cancelled_caught:
+        with trio.move_on_after(_QUIET_S) as scope:
+            messages = await consuming.consumer.receive_batch(_ACK_MAX)
+            scope.deadline = float("inf")
+            consuming.delivered(messages)
+            await _ack(consuming)
+    actor.note(Drained(topic, subscription))
+    await consuming.consumer.aclose()
+    actor.note(Detach(consuming.name))
+
+
+async def _ack(consuming: Consuming) -> None:
+    messages, consuming.kept = consuming.kept, []
+    for partition in sorted({message.partition for message in messages}):
+        await consuming.ack([message for message in messages if message.partition == partition])

@@ -1,0 +1,36 @@
+"""Messages of a simulated run: each names its send, and shows if anything of it has changed."""
+
+from zlib import crc32
+
+from clients.python.messages import Message, MessageId
+from tests.history.events import Position
+
+_END = b"|"
+
+
+def payload(value: str, size: int) -> bytes:
+    return value.encode() + _END + bytes(i * 7 % 251 for i in range(size))
+
+
+def key_of(value: str) -> str:
+    return f"k{crc32(value.encode()) % 7}"
+
+
+def properties_of(value: str) -> dict[str, str]:
+    return {"of": value} if crc32(value.encode()) % 3 == 0 else {}
+
+
+def digest(data: bytes, key: str | None, properties: dict[str, str]) -> str:
+    return f"{crc32(repr((data, key, sorted(properties.items()))).encode()):08x}"
+
+
+def digest_of(message: Message) -> str:
+    return digest(bytes(message.data), message.key, dict(message.properties))
+
+
+def value_of(message: Message) -> str:
+    return bytes(message.data).partition(_END)[0].decode(errors="replace")
+
+
+def position_of(message_id: MessageId) -> Position:
+    return message_id.ledger_id, message_id.entry_id, message_id.batch_index

@@ -1,0 +1,484 @@
+"""A subscription: who gets which entry, exclusive, failover or shared.
+
+The log grows; one feeder reads and hands out, as `broker.feeder` does it, while consumers come and
+go, give permits, acknowledge whole entries or some messages of them, and give entries back.  What
+they say, and what they get, is under way for a while.  The rules are Q of `safety`, and C2: nothing
+is skipped, nothing is delivered that is acknowledged, permits and limits are kept.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias
+
+from broker.partial_acks import PartialAcks
+from broker.protocol.dispatch.events import (
+    Acked,
+    AckedUpTo,
+    Activate,
+    Blocked,
+    Brought,
+    Cleared,
+    Deliver,
+    Dispatch,
+    DispatchLimits,
+    Effect,
+    Entry,
+    Event,
+    Joined,
+    Left,
+    Permits,
+    Place,
+    Read,
+    Redeliver,
+    Replay,
+    Rewind,
+    Taken,
+    Tick,
+    Want,
+    Writable,
+)
+from broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from broker.protocol.dispatch.failover import FailoverDispatch
+from broker.protocol.dispatch.shared import SharedDispatch
+from tests.storms.chance import Chance
+from tests.storms.dispatch_consumer import Consumer, Message
+from tests.storms.network import Network
+from tests.storms.storm import OFTEN, SOME, Storm
+
+EXCLUSIVE, FAILOVER, SHARED = range(3)
+TYPES = ("exclusive", "failover", "shared")
+BROKER = 0
+CONSUMERS_MAX = 24
+AT_ONCE_MAX = 4
+LEDGER_ENTRIES = 4
+PARTIAL_BYTES_MAX = 10_000
+TURNS_AT_END = 4000
+
+Bits: TypeAlias = int
+
+
+class DispatchStorm(Storm):
+    kind = "dispatch"
+    steps_max = 250
+    wanted: ClassVar[dict[str, float]] = {
+        "exclusive": 0.2,
+        "failover": 0.2,
+        "shared": 0.2,
+        "taken over by another": 0.05,
+        "given back": 0.03,
+        "counted as given back": 0.01,
+        "stale read": 0.005,
+        "overdrawn": 0.03,
+        "blocked by what it has": 0.01,
+        "subscription blocked": 0.005,
+        "delayed": 0.02,
+        "chunks": 0.02,
+        "some messages of a batch": 0.03,
+        "seek": 0.02,
+        "acknowledged late": 0.002,
+    }
+
+    def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
+        super().__init__(chance, trace)
+        self.network = Network(chance, 1 + CONSUMERS_MAX, fifo=True)
+        self.limits = DispatchLimits(
+            read_entries_max=chance.one_of((1, 3, 10)),
+            turn_messages_min=chance.one_of((1, 3)),
+            unacked_messages_max=chance.one_of((100, 4, 8)),
+            subscription_unacked_messages_max=chance.one_of((100, 8)),
+            replay_entries_max=chance.one_of((10, 1, 3)),
+            delayed_entries_max=chance.one_of((100, 1)),
+            held_entries_max=chance.one_of((100, 1)),
+            failover_delay_ms=2,
+        )
+        self.type = EXCLUSIVE
+        self.log: list[Message] = []
+        self.consumers: dict[int, Consumer] = {}
+        self.now_ms = 1
+        self._messages_max = chance.one_of((3, 8, 20))
+        self._types = chance.one_of(((EXCLUSIVE,), (FAILOVER,), (SHARED,), (0, 1, 2)))
+        self._batches = chance.one_of((0.0, 0.0, 0.5, 1.0))
+        self._times = chance.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
+        self._groups = chance.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
+        self._fails = chance.one_of((0.0, 0.0, 0.1))
+        self._machine: Dispatch = ExclusiveDispatch(self.limits)
+        self._partial = PartialAcks(PARTIAL_BYTES_MAX)
+        self._acked: set[Place] = set()  # what the cursor has
+        self._truth: dict[Place, Bits] = {}  # messages that consumers have acknowledged
+        self._next: int | None = None  # index of the entry where reading goes on
+        self._reading: tuple[Want, int] | None = None
+        self._given_back: dict[Place, int] = {}
+        self._delivered: set[Place] = set()  # chunks, since the subscription was begun or moved
+        self._large: dict[int, tuple[str, int]] = {}  # messages whose chunks are being sent
+        self._came = 0
+        self._last_active: int | None = None
+        self._expected: int | None = None  # the next entry, of a subscription in order
+        self.actor(self.network.deliver, (1.0,))
+        self.actor(self._feed, (0.2, 1.0))
+        self.actor(self._append, OFTEN)
+        self.actor(self._join, (0.02, 0.05, 0.2))
+        self.actor(self._leave, (0.0, 0.01, 0.03))
+        self.actor(self._flow, (0.1, 0.3))
+        self.actor(self._ack, (0.05, 0.2, 0.5))
+        self.actor(self._give_back, (0.0, 0.02, 0.1))
+        self.actor(self._slow, SOME)
+        self.actor(self._seek, SOME)
+        self.actor(self._skip_all, SOME)
+        self.actor(self._tick, (0.02, 0.1, 0.3))
+
+    @property
+    def shared(self) -> bool:
+        return self.type == SHARED
+
+    # -- what happens
+
+    def _append(self) -> None:
+        index = len(self.log)
+        if index == self._messages_max:
+            return
+        place = (1 + index // LEDGER_ENTRIES, index % LEDGER_ENTRIES)
+        messages = 1 + self.chance.below(4) if self.chance.happens(self._batches) else 1
+        at_ms = 0
+        if self.chance.happens(self._times):
+            at_ms = self.now_ms + 1 + self.chance.below(6)
+        group, ends = None, False
+        if self.chance.happens(self._groups):
+            group, ends, at_ms = self._chunk(at_ms)
+        self.log.append(Message(index, place, messages, at_ms, group, ends))
+        self._truth[place] = 0
+
+    def _chunk(self, at_ms: int) -> tuple[str, bool, int]:
+        """The next chunk of one of two large messages that are being sent; is it the last one?
+
+        All chunks of a message are for the same time.
+        """
+        which = self.chance.below(2)
+        name, at_ms = self._large.setdefault(which, (f"g{len(self.log)}", at_ms))
+        ends = self.chance.happens(0.3)
+        if ends:
+            del self._large[which]
+        return name, ends, at_ms
+
+    def _join(self) -> None:
+        alive = self.consumers
+        if len(alive) == AT_ONCE_MAX or self._came == CONSUMERS_MAX:
+            return
+        if alive and self.type == EXCLUSIVE:
+            return
+        if not alive:
+            self.type = self.chance.one_of(self._types)
+            self._machine = self._new_machine()
+            self.mark(TYPES[self.type])
+        self._came += 1
+        priority = self.chance.below(2) if self.chance.happens(0.3) else 0
+        consumer = Consumer(self, self._came, priority)
+        self.say(f"{consumer.name} joins, {TYPES[self.type]}, priority {priority}")
+        alive[consumer.key] = consumer
+        self._step(Joined(consumer.key, consumer.name, priority))
+
+    def _new_machine(self) -> Dispatch:
+        if self.type == EXCLUSIVE:
+            return ExclusiveDispatch(self.limits)
+        if self.type == FAILOVER:
+            return FailoverDispatch(self.limits, topic="topic", partition=self.chance.below(3) - 1)
+        return SharedDispatch(self.limits)
+
+    def _some(self) -> Consumer | None:
+        return self.chance.one_of(list(self.consumers.values())) if self.consumers else None
+
+    def _leave(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            self._remove(consumer)
+
+    def _remove(self, consumer: Consumer) -> None:
+        self.say(f"{consumer.name} is gone")
+        del self.consumers[consumer.key]
+        self.network.disconnect(BROKER, consumer.key)
+        consumer.alive = False
+        self._step(Left(consumer.key))
+        if not self.consumers:
+            self._reading = None  # The feeder stops.
+            self._given_back.clear()
+            self._delivered.clear()
+
+    def _flow(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            consumer.flow(1 + self.chance.below(5))
+
+    def _ack(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            consumer.ack()
+
+    def _give_back(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            consumer.give_back()
+
+    def _slow(self) -> None:
+        """Too much waits to be sent to a consumer, or no more."""
+        consumer = self._some()
+        if consumer is not None:
+            consumer.writable = not consumer.writable
+            self.say(f"{consumer.name} is {'writable again' if consumer.writable else 'slow'}")
+            event = Writable if consumer.writable else Blocked
+            self._step(event(consumer.key))
+
+    def _seek(self) -> None:
+        for consumer in list(self.consumers.values()):
+            self._remove(consumer)
+        index = self.chance.below(len(self.log) + 1)
+        self.mark("seek")
+        self.say(f"the cursor is moved to entry {index}")
+        self._acked = {message.place for message in self.log[:index]}
+        self._partial.done(list(self._truth))
+        for message in self.log:
+            self._truth[message.place] = message.all if message.index < index else 0
+        self._step(Cleared())
+
+    def _skip_all(self) -> None:
+        """Somebody wants the backlog gone."""
+        if self.log:
+            self.say(f"everything up to entry {len(self.log) - 1} is skipped")
+            self._done_up_to(self.log[-1].place)
+
+    def _tick(self) -> None:
+        self.now_ms += 1
+
+    # -- what consumers say, as it arrives
+
+    def hear_flow(self, consumer: Consumer, messages: int) -> None:
+        consumer.permits += messages
+        self.say(f"{consumer.name} -> broker: {messages} permits")
+        self._step(Permits(consumer.key, messages))
+
+    def hear_ack(self, consumer: Consumer, place: Place, pending: Bits) -> None:
+        """`pending`: the messages of the entry that the consumer has not acknowledged."""
+        message = self.message(place)
+        self.say(f"{consumer.name} -> broker: ack {message.index}, pending {pending:b}")
+        self._truth[place] |= message.all & ~pending
+        if place in self._acked:
+            self.mark("acknowledged late")
+        if pending and not self._partial.ack(place, pending):
+            self.mark("some messages of a batch")
+            return
+        self._partial.done([place])
+        whole = self._truth[place] == message.all
+        self.rule("C2", whole, f"entry {message.index} is done, not all of its messages are")
+        self._acked.add(place)
+        self._given_back.pop(place, None)
+        for each in self.consumers.values():
+            each.holds.pop(place, None)
+        self._step(Acked(consumer.key, [place]))
+
+    def hear_ack_up_to(self, consumer: Consumer, place: Place) -> None:
+        self.say(f"{consumer.name} -> broker: ack up to {self.message(place).index}")
+        self._done_up_to(place)
+
+    def _done_up_to(self, place: Place) -> None:
+        for message in self.log:
+            if message.place <= place:
+                self._truth[message.place] = message.all
+                self._acked.add(message.place)
+                self._given_back.pop(message.place, None)
+                for consumer in self.consumers.values():
+                    consumer.holds.pop(message.place, None)
+        self._partial.done_up_to(place)
+        self._step(AckedUpTo(place))
+
+    def hear_give_back(self, consumer: Consumer, places: Sequence[Place]) -> None:
+        """All that it has, if none is named."""
+        self.mark("given back")
+        self.say(f"{consumer.name} -> broker: give again {list(places) or 'all'}")
+        if self.type == SHARED:
+            for place in [p for p in consumer.holds if not places or p in places]:
+                del consumer.holds[place]
+                self._given_back[place] = self._given_back.get(place, 0) + 1
+        self._step(Redeliver(consumer.key, places))
+
+    # -- the feeder
+
+    def _feed(self) -> None:
+        """Begin to read what is wanted; or bring what was read."""
+        if self._reading is None:
+            deadline_ms = self._machine.deadline_ms
+            if deadline_ms is not None and deadline_ms <= self.now_ms:
+                self._step(Tick(self.now_ms))
+            want = self._machine.want() if self.consumers else None
+            if isinstance(want, Read) and self._start() == len(self.log):
+                want = None
+            if want is not None:
+                self._reading = (want, self._start())
+            return
+        want, start = self._reading
+        self._reading = None
+        if self.chance.happens(self._fails):
+            return
+        match want:
+            case Read(count):
+                count = 1 + self.chance.below(min(count, len(self.log) - start))
+                raw = self.log[start : start + count]
+            case Replay(places):
+                raw = [self.message(place) for place in places]
+        self._bring(want, raw)
+
+    def _start(self) -> int:
+        if self._next is None:
+            self._next = self._first_unacked()
+        return self._next
+
+    def _first_unacked(self) -> int:
+        for message in self.log:
+            if message.place not in self._acked:
+                return message.index
+        return len(self.log)
+
+    def _bring(self, want: Want, raw: Sequence[Message]) -> None:
+        visible = [self._entry(m) for m in raw if m.place not in self._acked]
+        given: list[tuple[Place, Consumer, Entry, int]] = []
+        effects = self._machine.step(Brought(want, visible))
+        if not effects and visible:
+            self.mark("stale read")
+        for effect in effects:
+            match effect:
+                case Deliver(key, entries, redeliveries):
+                    counts = redeliveries or [0] * len(entries)
+                    given += [
+                        (entry.place, self.consumers[key], entry, count)
+                        for entry, count in zip(entries, counts, strict=True)
+                    ]
+                case Taken(count):
+                    self._taken(count, visible, raw)
+                case _:
+                    raise AssertionError(effect)
+        # What one step gives out comes by consumer; it was decided entry by entry.
+        for _, consumer, entry, count in sorted(given, key=lambda each: each[0]):
+            self._deliver(consumer, entry, count)
+
+    def _taken(self, count: int, visible: Sequence[Entry], raw: Sequence[Message]) -> None:
+        if count < len(visible):
+            self._next = self.message(visible[count].place).index
+        else:
+            self._next = raw[-1].index + 1
+
+    def _entry(self, message: Message) -> Entry:
+        pending = self._partial.pending(message.place)
+        pending = message.all if pending is None else pending & message.all
+        entry = Entry(message.place, pending.bit_count(), pending)
+        if self.type == SHARED:
+            if message.at_ms > self.now_ms:
+                self.mark("delayed")
+                entry.deliver_at_ms = message.at_ms
+            entry.group, entry.group_ends = message.group, message.ends
+        return entry
+
+    def _step(self, event: Event) -> None:
+        for effect in self._machine.step(event):
+            self._perform(effect)
+        for consumer in self.consumers.values():
+            permits = self._machine.permits_of(consumer.key)
+            if permits != consumer.permits:
+                self.rule("Q4", False, f"{consumer.name}: {permits}, not {consumer.permits}")
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Rewind():
+                self.say("reading begins again at the first that is not acknowledged")
+                self._next = self._expected = None
+            case Activate(key, active):
+                self.consumers[key].active = active
+                if active and self._last_active not in (None, key):
+                    self.mark("taken over by another")
+                self._last_active = key if active else self._last_active
+            case Deliver() | Taken():
+                raise AssertionError("only what a read brought is given out")
+
+    # -- rules
+
+    def message(self, place: Place) -> Message:
+        return self.log[(place[0] - 1) * LEDGER_ENTRIES + place[1]]
+
+    def _deliver(self, consumer: Consumer, entry: Entry, redeliveries: int) -> None:
+        message = self.message(entry.place)
+        index = message.index
+        self.say(f"broker -> {consumer.name}: entry {index}, {entry.messages} messages")
+        self.rule("Q2", message.place not in self._acked, f"entry {index} is acknowledged")
+        self.rule("Q4", consumer.permits > 0, f"{consumer.name} has {consumer.permits} permits")
+        consumer.permits -= entry.messages
+        if consumer.permits < 0:
+            self.mark("overdrawn")
+        if self.type == SHARED:
+            self._check_shared(consumer, message, redeliveries)
+            consumer.holds[message.place] = entry.messages
+        else:
+            self._check_in_order(consumer, message)
+        self.network.send(BROKER, consumer.key, consumer.take, message.place, entry.token)
+
+    def _check_in_order(self, consumer: Consumer, message: Message) -> None:
+        """Q1: what comes next is the first behind the one before that is not acknowledged."""
+        first = self._first_unacked() if self._expected is None else self._expected
+        for between in self.log[first : message.index]:
+            done = between.place in self._acked
+            self.rule("Q1", done, f"{between.index} is skipped, {message.index} is delivered")
+        self.rule("Q1", message.index >= first, f"{message.index} behind {first}")
+        self.rule("Q1", consumer.key == self._machine.active, f"{consumer.name} is not active")
+        self._expected = message.index + 1
+
+    def _check_shared(self, consumer: Consumer, message: Message, redeliveries: int) -> None:
+        index = message.index
+        others = [c.name for c in self.consumers.values() if message.place in c.holds]
+        self.rule("Q5", not others, f"{', '.join(others)} has entry {index}")
+        counted = self._given_back.get(message.place, 0)
+        self.rule("Q4", redeliveries == counted, f"{index} was given back {counted} times")
+        if counted:
+            self.mark("counted as given back")
+        self.rule("Q6", message.at_ms <= self.now_ms, f"{index} is delivered before its time")
+        limits, unacked = self.limits, sum(consumer.holds.values())
+        self.rule("Q4", unacked < limits.unacked_messages_max, f"{consumer.name} has {unacked}")
+        if unacked + message.messages >= limits.unacked_messages_max:
+            self.mark("blocked by what it has")
+        total = sum(sum(each.holds.values()) for each in self.consumers.values())
+        self.rule("Q4", total < limits.subscription_unacked_messages_max, f"all have {total}")
+        if total + message.messages >= limits.subscription_unacked_messages_max:
+            self.mark("subscription blocked")
+        if message.group is not None:
+            self._check_chunk(consumer, message)
+
+    def _check_chunk(self, consumer: Consumer, message: Message) -> None:
+        """Q7: the chunks of a message go to one consumer as long as that has an earlier one."""
+        self.mark("chunks")
+        if message.place not in self._delivered:
+            for later in self.log[message.index + 1 :]:
+                first = later.group != message.group or later.place not in self._delivered
+                self.rule("Q7", first, f"{later.index} is delivered before {message.index}")
+        self._delivered.add(message.place)
+        for earlier in reversed(self.log[: message.index]):
+            for other in self.consumers.values() if earlier.group == message.group else ():
+                has = other is not consumer and earlier.place in other.holds
+                self.rule("Q7", not has, f"{other.name} has {earlier.index}, not {consumer.name}")
+
+    def finish(self) -> None:
+        """Everything that was appended is delivered, and acknowledged by somebody."""
+        self._fails = 0.0
+        self.now_ms += 100
+        while self.consumers and self.chance.happens(0.5):
+            self._leave()
+        self._came = min(self._came, CONSUMERS_MAX - 1)
+        if not self.consumers:
+            self._join()
+        for _ in range(TURNS_AT_END):
+            if len(self._acked) == len(self.log):
+                break
+            self._tick()
+            for consumer in list(self.consumers.values()):
+                if not consumer.writable:
+                    consumer.writable = True
+                    self._step(Writable(consumer.key))
+                if consumer.permits <= 0:
+                    self.hear_flow(consumer, 3 - consumer.permits)
+                consumer.ack_all()
+            self._feed()
+            self.network.deliver_all(100)
+        missing = [message.index for message in self.log if message.place not in self._acked]
+        self.rule("L4", not missing, f"entries {missing} do not come")

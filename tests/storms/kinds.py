@@ -1,0 +1,29 @@
+"""The kinds of storms, and how many of a thousand schedules are of which."""
+
+from tests.storms.chain import ChainStorm
+from tests.storms.cursor import CursorStorm
+from tests.storms.dispatch import DispatchStorm
+from tests.storms.ledger import LedgerStorm
+from tests.storms.ownership import OwnershipStorm
+from tests.storms.producer import ProducerStorm
+from tests.storms.storm import Storm
+
+KINDS: dict[str, type[Storm]] = {
+    storm.kind: storm
+    for storm in (
+        LedgerStorm,
+        ChainStorm,
+        CursorStorm,
+        DispatchStorm,
+        ProducerStorm,
+        OwnershipStorm,
+    )
+}
+SHARES = {
+    "ledger": 350,
+    "chain": 150,
+    "cursor": 150,
+    "dispatch": 150,
+    "producer": 100,
+    "ownership": 100,
+}

@@ -1,0 +1,425 @@
+"""The clients of a ledger in a storm: they carry out what the machines want, and nothing else.
+
+What the shells on trio do with sockets and tasks (`bookie.ledger.writer`, `.recoverer`, `.reader`)
+is done here with messages of the storm's network.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.protocol import read, recover, update, write
+from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment, fragment_at
+from bookie.ledger.protocol.read import Verdict
+
+if TYPE_CHECKING:
+    from tests.storms.ledger import LedgerStorm
+
+RECOVERY_READS_FENCE = True
+"""What a shell makes of `FencingRead`; a mutant forgets the flag."""
+
+ENTRY_BYTES = 10
+
+
+@dataclass(slots=True)
+class Stored:
+    payload: str
+    lac: int
+    length: int
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What a client asks of a bookie; `done` once its client has heard of it, or given it up."""
+
+    client: "Client"
+    bookie: BookieId
+    kind: str  # add, last (which may fence), read
+    entry_id: int
+    stored: Stored | None = None
+    recovery: bool = False
+    fence: bool = False
+    done: bool = False
+
+    def __str__(self) -> str:
+        what = f"{self.kind} {self.entry_id}" if self.entry_id != NO_ENTRY else self.kind
+        lac = "" if self.stored is None else f" (lac {self.stored.lac})"
+        flags = " recovery" * self.recovery + " fencing" * self.fence
+        return f"{what}{lac}{flags}"
+
+
+class Answer(Protocol):
+    """`Stored`, (entry id, Stored), or a word: ok, no, fenced, error."""
+
+
+class Client:
+    """What all of them have in common.  `host` is its number in the network."""
+
+    def __init__(self, storm: "LedgerStorm", name: str, host: int) -> None:
+        self.storm = storm
+        self.name = name
+        self.host = host
+        self.dead = False
+        self.requests: list[Request] = []
+
+    def ask(self, request: Request) -> None:
+        self.requests.append(request)
+        storm = self.storm
+        storm.network.send(self.host, storm.host_of[request.bookie], storm.serve, request)
+
+    def hear(self, request: Request, answer: Answer) -> None:
+        if not self.dead:
+            if self.storm.trace is not None:
+                self.storm.say(f"{request.bookie} -> {self.name}: {request}: {_text(answer)}")
+            self.answered(request, answer)
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        raise NotImplementedError
+
+    def given_up(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def settle(self, request: Request) -> bool:
+        """False if the answer comes too late."""
+        if request.done or self.dead:
+            return False
+        request.done = True
+        self.requests.remove(request)
+        return True
+
+    def change_metadata(
+        self,
+        stored: tuple[LedgerMetadata, int],
+        decide: update.Decide,
+        then: Callable[[update.Effect], None],
+    ) -> None:
+        protocol = update.UpdateProtocol(decide)
+
+        def go(effect: update.Effect) -> None:
+            if self.dead:
+                return
+            match effect:
+                case update.Write() | update.Read():
+                    self.storm.ask_register(self, effect, lambda event: go(protocol.step(event)))
+                case _:
+                    then(effect)
+
+        go(protocol.start(*stored))
+
+
+class Writer(Client):
+    def __init__(
+        self, storm: "LedgerStorm", host: int, ensemble: Ensemble, missing: Ensemble
+    ) -> None:
+        super().__init__(storm, "writer", host)
+        self.protocol = write.WriteProtocol(ensemble, storm.quorums, missing=missing)
+        self.frames: dict[int, Stored] = {}
+        self.stored = (storm.metadata, storm.version)
+        self.withdrawn = False
+        self.changing = False  # a change of the ensemble is in flight
+        self._closing = False
+
+    def step(self, event: write.Event) -> None:
+        for effect in self.protocol.step(event):
+            self._perform(effect)
+
+    def append(self, count: int) -> None:
+        """So many entries more."""
+        first = self.protocol.last_add_pushed + 1
+        for entry_id in range(first, first + count):
+            length = ENTRY_BYTES * (entry_id + 1)
+            self.frames[entry_id] = Stored(f"payload {entry_id}", self.protocol.lac, length)
+        self.step(write.Append(count))
+
+    def _perform(self, effect: write.Effect) -> None:
+        match effect:
+            case write.Send(first, count, to):
+                for bookie in to:
+                    for entry_id in range(first, first + count):
+                        self.ask(Request(self, bookie, "add", entry_id, self.frames[entry_id]))
+            case write.Confirm(first, count):
+                for entry_id in range(first, first + count):
+                    self.storm.confirmed(entry_id)
+            case write.ChangeEnsemble(first_entry_id, failed):
+                self._change(first_entry_id, failed)
+            case write.Starved(missing):
+                self.storm.mark("starved")
+                self.storm.say(f"writer waits for {', '.join(missing)}")
+            case write.Withdraw(reason=reason):
+                self.withdrawn = True
+                self.storm.say(f"writer withdraws: {reason}")
+
+    def _change(self, first_entry_id: int, failed: Ensemble) -> None:
+        storm = self.storm
+        ensemble = storm.replace(self.protocol.ensemble, failed)
+        if ensemble is None:
+            storm.network.send(self.host, self.host, self.step, write.ChangePostponed())
+            return
+        if storm.trace is not None:
+            storm.say(f"writer wants {' '.join(ensemble)} from entry {first_entry_id}")
+        self.changing = True
+        wanted = Fragment(first_entry_id, ensemble)
+        decide = update.change_ensemble(self.stored[0].last_fragment, wanted)
+        self.change_metadata(self.stored, decide, lambda effect: self._changed(wanted, effect))
+
+    def _changed(self, wanted: Fragment, effect: update.Effect) -> None:
+        self.changing = False
+        match effect:
+            case update.Settled(metadata, version):
+                self.stored = (metadata, version)
+                self.step(write.EnsembleChanged(wanted.ensemble))
+            case update.NotDone():
+                self.step(write.ChangePostponed())
+            case _:
+                self.step(write.Refused("the ledger is no longer open"))
+        if self._closing:
+            self._write_end()
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        """An answer counts, also if it comes after the request was given up."""
+        self.settle(request)
+        match answer:
+            case "ok":
+                self.step(write.Added(request.bookie, request.entry_id))
+            case "fenced":
+                self.step(write.Refused("fenced"))
+            case _:
+                self.given_up(request)
+
+    def given_up(self, request: Request) -> None:
+        for other in [r for r in self.requests if r.bookie == request.bookie]:
+            self.settle(other)
+        self.step(write.AddFailed(request.bookie))
+
+    def news(self) -> None:
+        """The directory of bookies says that somebody is there."""
+        missing = self.protocol.missing
+        if missing and self.storm.chance.happens(0.5):
+            self.step(write.BookieReturned(self.storm.chance.one_of(missing)))
+        else:
+            self.step(write.SpareFound())
+
+    def close(self) -> None:
+        self.storm.say("writer closes")
+        self._closing = True
+        self.step(write.Stop())
+        if not self.changing:  # else behind the change
+            self._write_end()
+
+    def _write_end(self) -> None:
+        lac = self.protocol.lac
+        decide = update.close_by_writer(lac, ENTRY_BYTES * (lac + 1))
+        self.change_metadata(self.stored, decide, lambda effect: None)
+
+
+class Recoverer(Client):
+    def __init__(self, storm: "LedgerStorm", name: str, host: int) -> None:
+        super().__init__(storm, name, host)
+        self.protocol: recover.RecoverProtocol | None = None
+        self.marked: tuple[LedgerMetadata, int] | None = None
+        self.entries: dict[int, Stored] = {}
+        self.denied: dict[int, set[BookieId]] = {}  # entry -> who said that it has none
+        self._reads_max = storm.chance.one_of((1, 2, 4))
+        self._begin(storm.stale())
+
+    def _begin(self, stored: tuple[LedgerMetadata, int]) -> None:
+        self._had_read = stored  # which may be old
+        self.change_metadata(stored, update.mark_in_recovery, self._mark_settled)
+
+    def _mark_settled(self, effect: update.Effect) -> None:
+        if not isinstance(effect, update.Settled):
+            self.dead = True
+        elif effect.metadata.closed:
+            self._finished(effect.metadata)
+        else:
+            self.marked = (effect.metadata, effect.version)
+            in_recovery = self.storm.metadata.state is not LedgerState.OPEN
+            self.storm.rule("W3", in_recovery, f"{self.name} recovers a ledger that is open")
+            self.entries.clear()
+            self.denied.clear()
+            self.protocol = recover.RecoverProtocol(
+                self.storm.quorums, effect.metadata.fragments, reads_max=self._reads_max
+            )
+            self.step(recover.Start())
+
+    def step(self, event: recover.Event) -> None:
+        if self.protocol is not None and not self.dead:
+            for effect in self.protocol.step(event):
+                self._perform(effect)
+
+    def _perform(self, effect: recover.Effect) -> None:
+        assert self.protocol is not None
+        assert self.marked is not None
+        match effect:
+            case recover.Fence(bookies):
+                for bookie in bookies:
+                    self.ask(Request(self, bookie, "last", NO_ENTRY, fence=True))
+            case recover.FencingRead(bookie, first, count):
+                for entry_id in range(first, first + count):
+                    self._read(bookie, entry_id)
+            case write.Send(first, count, to):
+                for entry_id in range(first, first + count):
+                    found = self.entries[entry_id]
+                    stored = Stored(found.payload, self.protocol.lac, found.length)
+                    for bookie in to:
+                        self.ask(Request(self, bookie, "add", entry_id, stored, recovery=True))
+            case write.ChangeEnsemble(first_entry_id, failed):
+                self._change(first_entry_id, self.storm.replace(self.protocol.ensemble, failed))
+            case recover.CloseLedger(last_entry_id, length, changes):
+                self.storm.check_end(self.name, last_entry_id, self.denied, self.marked[0])
+                decide = update.close_by_recovery(self.marked[1], last_entry_id, length, changes)
+                self.change_metadata(self.marked, decide, self._close_settled)
+            case recover.Abort(reason):
+                self.storm.mark("recovery aborted")
+                self.storm.say(f"{self.name} gives up: {reason}")
+                self.dead = True
+            case write.Confirm() | recover.Drop():
+                pass
+
+    def _change(self, first_entry_id: int, ensemble: Ensemble | None) -> None:
+        """It is known here only, until the closing write."""
+        if ensemble is None:
+            self.storm.network.send(self.host, self.host, self.step, write.ChangePostponed())
+            return
+        self.storm.mark("ensemble changed in recovery")
+        self.storm.say(f"{self.name} goes on with {' '.join(ensemble)} from {first_entry_id}")
+        self.storm.network.send(self.host, self.host, self.step, write.EnsembleChanged(ensemble))
+
+    def _read(self, bookie: BookieId, entry_id: int) -> None:
+        assert self.marked is not None
+        fragments = self.marked[0].fragments
+        self.storm.check_read(self.name, fragments[-1].ensemble)
+        belongs = bookie in fragment_at(fragments, entry_id).ensemble
+        self.storm.rule("W5", belongs, f"{self.name} asks {bookie} for {entry_id}")
+        self.ask(Request(self, bookie, "read", entry_id, fence=RECOVERY_READS_FENCE))
+
+    def _close_settled(self, effect: update.Effect) -> None:
+        match effect:
+            case update.Settled(metadata):
+                self._finished(metadata)
+            case update.NotAllowed(metadata, version):
+                self.protocol = None  # Decide anew, about what is stored now.
+                self._begin((metadata, version))
+            case _:
+                self.dead = True
+
+    def _finished(self, metadata: LedgerMetadata) -> None:
+        self.dead = True
+        self.storm.recovered(self.name, metadata)
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        if not self.settle(request) or self.protocol is None:
+            return
+        bookie, entry_id = request.bookie, request.entry_id
+        match request.kind, answer:
+            case _, "error":
+                self._failed(request)
+            case "add", _:
+                self.step(write.Added(bookie, entry_id))
+            case "last", (int(last), Stored(_, lac, length)):
+                self.step(recover.FenceAnswered(bookie, True, recover.LastEntry(last, lac, length)))
+            case "last", _:
+                self.step(recover.FenceAnswered(bookie, True))
+            case _, Stored(_, _, length):
+                if self.protocol.wants(entry_id):
+                    self.entries[entry_id] = answer
+                self.step(recover.ReadAnswered(bookie, entry_id, Verdict.FOUND, length))
+            case _:
+                self.denied.setdefault(entry_id, set()).add(bookie)
+                self.step(recover.ReadAnswered(bookie, entry_id, Verdict.ABSENT))
+
+    def given_up(self, request: Request) -> None:
+        if self.settle(request):
+            self._failed(request)
+
+    def _failed(self, request: Request) -> None:
+        match request.kind:
+            case "add":
+                self.step(write.AddFailed(request.bookie))
+            case "last":
+                self.step(recover.FenceAnswered(request.bookie, False))
+            case _:
+                self.step(recover.ReadAnswered(request.bookie, request.entry_id, Verdict.UNKNOWN))
+
+
+class Reader(Client):
+    """Follows the ledger: asks for the LAC, then for everything up to it; fences nobody."""
+
+    def __init__(self, storm: "LedgerStorm", host: int, metadata: LedgerMetadata) -> None:
+        super().__init__(storm, "reader", host)
+        self._metadata = metadata
+        self._lac = metadata.last_entry_id
+        self._lacs: dict[BookieId, int] = {}
+        self._protocol: read.ReadProtocol | None = None
+        if metadata.closed:
+            self._read_all()
+        else:
+            for bookie in metadata.last_fragment.ensemble:
+                self.ask(Request(self, bookie, "last", NO_ENTRY))
+
+    def _read_all(self) -> None:
+        storm, metadata = self.storm, self._metadata
+        storm.check_readable_up_to(self._lac)
+        storm.say(f"reader may read up to {self._lac}")
+        self._protocol = read.ReadProtocol(
+            storm.quorums, metadata.fragments, 0, self._lac + 1, avoid=storm.avoided()
+        )
+        self._step(read.Start())
+
+    def _step(self, event: read.Event) -> None:
+        assert self._protocol is not None
+        for effect in self._protocol.step(event):
+            match effect:
+                case read.Ask(bookie, first, count):
+                    for entry_id in range(first, first + count):
+                        self.ask(Request(self, bookie, "read", entry_id))
+                case read.Found():
+                    self.storm.mark("read by a reader")
+                case read.Failed(entry_id, absent):
+                    self.storm.check_absence(entry_id, absent, self._metadata)
+        if self._protocol.done:
+            self.dead = True
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        if not self.settle(request):
+            return
+        if request.kind == "last":
+            self._heard_last(request.bookie, answer)
+            return
+        match answer:
+            case Stored(payload):
+                self.storm.rule("S5", payload == f"payload {request.entry_id}", payload)
+                verdict = Verdict.FOUND
+            case "no":
+                verdict = Verdict.ABSENT
+            case _:
+                verdict = Verdict.UNKNOWN
+        self._step(read.Answered(request.bookie, request.entry_id, verdict))
+
+    def _heard_last(self, bookie: BookieId, answer: Answer) -> None:
+        if self._protocol is not None or answer == "error":
+            return
+        self._lacs[bookie] = answer[1].lac if isinstance(answer, tuple) else NO_ENTRY
+        last = self._metadata.last_fragment
+        if self.storm.quorums.is_covered([last.ensemble.index(b) for b in self._lacs]):
+            self._lac = max(last.first_entry_id - 1, *self._lacs.values())
+            self._read_all()
+
+    def given_up(self, request: Request) -> None:
+        if self.settle(request) and self._protocol is not None and request.kind == "read":
+            self._step(read.Answered(request.bookie, request.entry_id, Verdict.UNKNOWN))
+
+    def slow(self) -> None:
+        if self._protocol is not None and not self.dead:
+            self._step(read.Slow())
+
+
+def _text(answer: Answer) -> str:
+    match answer:
+        case Stored(payload, lac):
+            return f"{payload} (lac {lac})"
+        case (entry_id, Stored(_, lac)):
+            return f"{entry_id} (lac {lac})"
+        case _:
+            return str(answer)

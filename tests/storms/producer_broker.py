@@ -1,0 +1,308 @@
+"""The broker of producers in a storm: connections, the topic with its log, who is admitted.
+
+`broker.client_connection`, `.requests`, `.topic_producers` and `.topic`, as far as producers go,
+without tasks; the producers themselves are real.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.producer import Producer
+from broker.protocol import access, producing
+from broker.protocol.producing import Sending
+from managed_ledger.errors import FencedError
+from managed_ledger.position import Position
+from tests.storms.producer_client import PRODUCER_ID, Close, Open, ProducerClient
+from wire.fields import U32
+from wire.messages.client import Send, SendReceipt
+from wire.messages.registry import Command, decode_frame
+from wire.proto import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from tests.storms.producer import ProducerStorm
+
+IGNORE_S = 1000.0  # longer than anything is under way
+SENDS_AT_ONCE = 3
+
+
+class Connection:
+    """Both ends of it.  What was sent before the client lost it may arrive yet."""
+
+    def __init__(self, storm: "ProducerStorm", client: ProducerClient) -> None:
+        self.storm = storm
+        self.client = client
+        self.client_gone = False
+        self.closed = False
+        self.producers: dict[int, Producer] = {}
+        self.producing = producing.ProducingProtocol(producers_max=10, ignore_s=IGNORE_S)
+        self._opening: dict[int, Open] = {}  # by attempt
+        self._with_receipts: list[Producer] = []
+
+    # what a producer needs of it
+
+    peer = "client"
+    client_version = "storm"
+    connected_ms = 0
+
+    async def is_alive(self, within_s: float) -> bool:
+        raise AssertionError("asked by `Topic` here")
+
+    def send(self, buffers: Any) -> None:
+        data = b"".join(buffers)
+        while data:
+            size = U32.unpack_from(data)[0]
+            decoded = decode_frame(memoryview(data)[U32.size : U32.size + size])
+            data = data[U32.size + size :]
+            if isinstance(decoded, SendReceipt):
+                self._to_client(decoded)
+            else:
+                command = cast("Command", decoded)
+                base = pb.BaseCommand(type=cast("Any", command.type))
+                self._to_client(base)
+
+    def receipts_ready(self, producer: Producer) -> None:
+        """Sent with those of the same turn."""
+        self._with_receipts.append(producer)
+        self.storm.network.send(0, 0, producer.flush_receipts)
+
+    def forget_producer(self, producer: Producer) -> None:
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+            self.feed(producing.Dropped(PRODUCER_ID, self.storm.now_s))
+
+    def tell(self, base: pb.BaseCommand) -> None:
+        self._to_client(base)
+
+    def _to_client(self, message: pb.BaseCommand | SendReceipt) -> None:
+        def arrive() -> None:
+            if not self.client_gone:
+                if self.storm.trace is not None:
+                    self.storm.say(f"broker -> {self.client.name}: {_text(message)}")
+                self.client.hear(message)
+
+        if not self.closed:
+            self.storm.network.send(0, self.client.host, arrive)
+
+    # what the client says
+
+    def to_broker(self, message: Open | Close | Send) -> None:
+        def arrive() -> None:
+            if not self.closed:
+                if self.storm.trace is not None:
+                    self.storm.say(f"{self.client.name} -> broker: {_text(message)}")
+                self._hear(message)
+
+        self.storm.network.send(self.client.host, 0, arrive)
+
+    def _hear(self, message: Open | Close | Send) -> None:
+        match message:
+            case Open(request_id, epoch):
+                self.feed(producing.Open(PRODUCER_ID, request_id, epoch), message)
+            case Close(request_id):
+                self.feed(producing.CloseAsked(PRODUCER_ID, request_id))
+            case Send():
+                self._on_send(message)
+
+    def _on_send(self, send: Send) -> None:
+        match self.producing.sending(PRODUCER_ID, self.storm.now_s):
+            case Sending.TAKE:
+                self.producers[PRODUCER_ID].send(send)
+            case Sending.IGNORE:
+                self.storm.mark("ignored")
+            case Sending.VIOLATION:
+                self.storm.rule("P6", False, f"a SEND of {self.client.name} breaks the protocol")
+
+    def feed(self, event: producing.Event, opening: Open | None = None) -> None:
+        for effect in self.producing.step(event):
+            match effect:
+                case producing.Attach(_, attempt):
+                    assert opening is not None
+                    self._opening[attempt] = opening
+                    self.storm.network.send(0, 0, self.storm.load, self, attempt, opening)
+                case producing.Abort(_, attempt):
+                    self.opened(attempt, None, pb.ServiceNotReady)
+                case producing.Drain(producer_id):
+                    producer = self.producers[producer_id]
+                    producer.drain(lambda: self.feed(producing.Drained(PRODUCER_ID)))
+                case producing.Detach(producer_id):
+                    producer = self.producers.pop(producer_id)
+                    cast("Topic", producer.topic).remove(producer)
+                case producing.Confirm(request_id):
+                    base = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
+                    base.success.request_id = request_id
+                    self.tell(base)
+                case producing.Repeat(producer_id, request_id):
+                    self.tell(_success(request_id, self.producers[producer_id]))
+                case producing.Refuse(request_id, code, reason):
+                    self.tell(_error(request_id, code, reason))
+
+    def opened(self, attempt: int, producer: Producer | None, code: int = 0) -> None:
+        """What came of an attempt; the first word counts."""
+        opening = self._opening.pop(attempt, None)
+        if opening is None or self.closed or (producer is not None and producer.closed):
+            if producer is not None:
+                cast("Topic", producer.topic).remove(producer)
+            if opening is None:
+                return
+            producer = None
+        if producer is None:
+            self.tell(_error(opening.request_id, code or pb.ServiceNotReady, "not now"))
+            self.feed(producing.OpenFailed(PRODUCER_ID, attempt))
+            return
+        self.producers[PRODUCER_ID] = producer
+        self.feed(producing.Opened(PRODUCER_ID, attempt))
+        self.tell(_success(opening.request_id, producer))
+
+    def close(self) -> None:
+        """The broker has noticed that it is lost."""
+        if not self.closed:
+            self.storm.say(f"broker closes a connection of {self.client.name}")
+            self.closed = True
+            for producer in list(self.producers.values()):
+                cast("Topic", producer.topic).remove(producer)
+            self.producers.clear()
+            for attempt in list(self._opening):
+                self.opened(attempt, None)
+
+
+class Topic:
+    """One life of the topic: from a takeover of its log to the next one."""
+
+    def __init__(self, storm: "ProducerStorm", epoch: int | None) -> None:
+        self.storm = storm
+        self.serving = True
+        self.log = cast("Any", None)  # Nobody reads here.
+        self.by_name: dict[str, Producer] = {}
+        self.access = access.AccessProtocol(epoch)
+        self.pending: deque[tuple[Producer, Send]] = deque()
+        self._by_key: dict[int, Producer] = {}
+        self._applicants: dict[int, tuple[Producer, Connection, int]] = {}
+        self._asked: dict[int, int | None] = {}  # the epoch that it had before
+
+    # -- producers
+
+    def add(self, connection: Connection, attempt: int, opening: Open) -> None:
+        name = connection.client.name
+        holder = self._holder(name)
+        if holder is not None:
+            holding = cast("Connection", holder.connection)
+            if holding is connection or not holding.client_gone:
+                connection.opened(attempt, None, pb.ProducerBusy)
+                return
+            holder.disconnect()
+            self.remove(holder)
+        key = self.storm.next_key()
+        producer = Producer(key, PRODUCER_ID, name, connection, cast("Any", self))
+        self._applicants[key] = (producer, connection, attempt)
+        self._asked[key] = opening.topic_epoch
+        self._feed(access.Join(key, opening.mode, opening.topic_epoch))
+
+    def _holder(self, name: str) -> Producer | None:
+        waiting = (p for p, _, _ in self._applicants.values() if p.name == name)
+        return self.by_name.get(name) or next(waiting, None)
+
+    def remove(self, producer: Producer) -> None:
+        producer.close()
+        self._by_key.pop(producer.key, None)
+        if self.by_name.get(producer.name) is producer:
+            del self.by_name[producer.name]
+        self._applicants.pop(producer.key, None)
+        self._feed(access.Leave(producer.key))
+
+    def _feed(self, event: access.Event) -> None:
+        for effect in self.access.step(event):
+            match effect:
+                case access.Admit(key, epoch):
+                    self._admit(key, epoch)
+                case access.Wait():
+                    self.storm.mark("waits to be exclusive")
+                case access.Refuse(key, code, _):
+                    if key in self._applicants:
+                        _, connection, attempt = self._applicants.pop(key)
+                        connection.opened(attempt, None, code)
+                case access.Expel(key):
+                    self.storm.mark("expelled")
+                    producer = self._by_key.pop(key)
+                    del self.by_name[producer.name]
+                    producer.disconnect()
+                case access.StoreEpoch(key, epoch):
+                    self.storm.store_epoch(self, key, epoch)
+
+    def epoch_stored(self, key: int, *, ok: bool) -> None:
+        self._feed(access.EpochStored(key) if ok else access.EpochNotStored(key))
+
+    def _admit(self, key: int, epoch: int | None) -> None:
+        if key not in self._applicants:
+            return
+        producer, connection, attempt = self._applicants.pop(key)
+        producer.epoch = epoch
+        self.storm.check_admitted(self, producer, self._asked[key])
+        self._by_key[key] = producer
+        self.by_name[producer.name] = producer
+        connection.opened(attempt, producer)
+
+    # -- the log
+
+    def append(
+        self, payload: memoryview, messages: int, producer: Producer, *, is_chunk: bool
+    ) -> None:
+        self.storm.check_append(self, producer)
+        self.storm.append(self, producer, payload)
+
+    def appended(self) -> None:
+        pass
+
+    def append_failed(self, error: Exception) -> None:
+        self.let_go()
+
+    def confirmed(self, producer: Producer, position: Position) -> None:
+        if self.serving:
+            producer.stored(position, None)
+
+    def fenced(self, producer: Producer) -> None:
+        producer.stored(None, FencedError("fenced"))
+
+    def let_go(self) -> None:
+        """Its log is somebody else's: clients are told, and come again."""
+        if self.serving:
+            self.serving = False
+            self.storm.say("the topic is let go")
+            for key in list(self._applicants):
+                if key in self._applicants:
+                    _, connection, attempt = self._applicants.pop(key)
+                    connection.opened(attempt, None)
+            for producer in list(self.by_name.values()):
+                producer.disconnect()
+            self.by_name.clear()
+            self._by_key.clear()
+
+
+def _success(request_id: int, producer: Producer) -> pb.BaseCommand:
+    base = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
+    base.producer_success.request_id = request_id
+    base.producer_success.producer_ready = True
+    if producer.epoch is not None:
+        base.producer_success.topic_epoch = producer.epoch
+    return base
+
+
+def _error(request_id: int, code: int, reason: str) -> pb.BaseCommand:
+    base = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+    base.error.request_id = request_id
+    base.error.error = cast("Any", code)
+    base.error.message = reason
+    return base
+
+
+def _text(message: pb.BaseCommand | SendReceipt | Open | Close | Send) -> str:
+    match message:
+        case SendReceipt(_, sequence_id, _, ledger_id, entry_id):
+            return f"receipt {sequence_id} at {ledger_id}:{entry_id}"
+        case Send(sequence_id=sequence_id):
+            return f"send {sequence_id}"
+        case Open(request_id, epoch, mode, topic_epoch):
+            return f"open ({request_id}), {mode.name}, epoch {epoch}, topic epoch {topic_epoch}"
+        case Close(request_id):
+            return f"close ({request_id})"
+        case _:
+            return pb.BaseCommand.Type.Name(message.type)

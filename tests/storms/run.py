@@ -1,0 +1,142 @@
+"""Many schedules: which of them break a rule, what states they met, how fast they were."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from tests.storms.chance import Chance, Drawn, Given, Recorded, Schedule
+from tests.storms.kinds import KINDS, SHARES
+from tests.storms.shrink import shrink
+from tests.storms.storm import Storm, ViolationError
+
+CHUNK = 1000
+CODE = "the code itself"  # the rule that an assertion or an error of the code stands for
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: str
+    seed: int
+    rule: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.seed}: {self.rule}: {self.detail}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of some schedules."""
+
+    schedules: Counter[str] = field(default_factory=Counter[str])
+    marks: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    failures: list[Failure] = field(default_factory=list[Failure])
+    seconds: float = 0.0  # of one processor
+
+    def add(self, other: "Report") -> None:
+        self.schedules += other.schedules
+        self.seconds += other.seconds
+        self.failures += other.failures
+        for kind, marks in other.marks.items():
+            self.marks.setdefault(kind, Counter()).update(marks)
+
+    def rare(self, kind: str) -> list[str]:
+        """Marks that were met less often than they should be."""
+        total, seen = self.schedules[kind], self.marks.get(kind, Counter())
+        return [
+            f"{kind}: {mark}: {seen[mark]} of {total}"
+            for mark, part in KINDS[kind].wanted.items()
+            if seen[mark] < part * total
+        ]
+
+
+def play(
+    kind: str, chance: Chance, trace: list[str] | None = None, *, white_box: bool = True
+) -> tuple[Storm, Failure | None]:
+    """One schedule; the seed of the failure is not known here, and 0."""
+    storm = KINDS[kind](chance, trace)
+    storm.white_box = white_box
+    try:
+        storm.run()
+    except ViolationError as violation:
+        return storm, Failure(kind, 0, violation.rule, str(violation).partition(": ")[2])
+    except Exception as error:  # Whatever a machine raises that it should not.
+        return storm, Failure(kind, 0, CODE, f"{type(error).__name__}: {error}")
+    return storm, None
+
+
+def drawn(kind: str, seed: int) -> Drawn:
+    return Drawn(seed, KINDS[kind].steps_max)
+
+
+def run_seeds(kind: str, first: int, count: int, *, white_box: bool = True) -> Report:
+    """Up to the first failure."""
+    report, marks = Report(), Counter[str]()
+    started = time.process_time()
+    for seed in range(first, first + count):
+        storm, failure = play(kind, drawn(kind, seed), white_box=white_box)
+        report.schedules[kind] += 1
+        marks.update(storm.marks)
+        if failure is not None:
+            report.failures.append(Failure(kind, seed, failure.rule, failure.detail))
+            break
+    report.marks[kind] = marks
+    report.seconds = time.process_time() - started
+    return report
+
+
+def chunks(schedules: int, first: int, kinds: list[str]) -> Iterator[tuple[str, int, int]]:
+    """Kinds by their shares; each kind counts its own seeds."""
+    total = sum(SHARES[kind] for kind in kinds)
+    left = {kind: max(1, schedules * SHARES[kind] // total) for kind in kinds}
+    at = dict.fromkeys(kinds, first)
+    while any(left.values()):
+        for kind in kinds:
+            if count := min(CHUNK, left[kind]):
+                yield kind, at[kind], count
+                at[kind] += count
+                left[kind] -= count
+
+
+def run_many(
+    schedules: int, *, first: int = 0, kinds: list[str] | None = None, jobs: int = 1
+) -> Report:
+    """So many in all, until one fails."""
+    report = Report()
+    work = chunks(schedules, first, kinds or list(KINDS))
+    if jobs == 1:
+        for kind, start, count in work:
+            report.add(run_seeds(kind, start, count))
+            if report.failures:
+                break
+        return report
+    with ProcessPoolExecutor(jobs) as pool:
+        for part in pool.map(run_seeds, *zip(*work, strict=True)):
+            report.add(part)
+            if report.failures:
+                pool.shutdown(wait=True, cancel_futures=True)
+                break
+    return report
+
+
+def explain(failure: Failure) -> list[str]:
+    """How to see it again, and the shortest schedule that was found, as a message sequence."""
+    recorded = Recorded(drawn(failure.kind, failure.seed))
+    play(failure.kind, recorded)
+
+    def breaks(schedule: Schedule) -> bool:
+        found = play(failure.kind, Given(schedule))[1]
+        return found is not None and found.rule == failure.rule
+
+    schedule = shrink(recorded.schedule, breaks)
+    trace: list[str] = []
+    found = play(failure.kind, Given(schedule), trace)[1]
+    assert found is not None
+    return [
+        f"python -m tests.storms --kind {failure.kind} --seed {failure.seed}",
+        f"{len(recorded.schedule) - 2} steps, shrunk to {len(schedule) - 2}:",
+        *(f"  {number:3} {line}" for number, line in enumerate(trace)),
+        f"  {found.rule}: {found.detail}",
+    ]

@@ -1,0 +1,76 @@
+"""The machines keep their rules in seeded storms, and the storms are the storms they should be.
+
+A failing seed fails every time, and says how to see it: `python -m tests.storms --kind K --seed N`.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.mutants.catalogue import BY_ID
+from tests.mutants.patch import applied
+from tests.storms.chance import Given, Recorded
+from tests.storms.kinds import KINDS, SHARES
+from tests.storms.run import drawn, explain, play, run_many, run_seeds
+
+SCHEDULES = 4000
+KIND_NAMES = list(KINDS)
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_no_schedule_breaks_a_rule(kind: str) -> None:
+    report = run_many(SCHEDULES, kinds=[kind])
+    assert [line for failure in report.failures for line in explain(failure)] == []
+    assert report.rare(kind) == [], "the storms do not meet what they should"
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_a_seed_is_one_schedule_in_every_process(kind: str) -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        for seed in range(20):
+            play(kind, drawn(kind, seed), trace)
+    assert traces[0] == traces[1]
+    command = [sys.executable, "-m", "tests.storms", "--kind", kind, "--seed", "7"]
+    texts = [
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_what_was_recorded_can_be_played_again(kind: str) -> None:
+    for seed in range(50):
+        recorded, first, second = Recorded(drawn(kind, seed)), list[str](), list[str]()
+        play(kind, recorded, first)
+        play(kind, Given(recorded.schedule), second)
+        assert first == second
+
+
+def test_a_failure_says_how_to_see_it_again_and_is_made_short() -> None:
+    with applied(BY_ID["M04"]):
+        (failure,) = run_seeds("ledger", 0, 5000).failures
+        command, shrunk, *trace = explain(failure)
+    assert command == f"python -m tests.storms --kind ledger --seed {failure.seed}"
+    before, after = (int(word) for word in shrunk.replace(":", "").split() if word.isdecimal())
+    assert after <= 25 < before
+    assert trace[-1].strip().startswith("S11: 1 of")
+
+
+def test_several_processes_do_what_one_does() -> None:
+    one, two = run_many(3000, jobs=1), run_many(3000, jobs=2)
+    assert one.schedules == two.schedules
+    assert one.marks == two.marks
+
+
+def test_every_kind_has_its_share() -> None:
+    assert SHARES.keys() == KINDS.keys()
+    assert sum(SHARES.values()) == 1000

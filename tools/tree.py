@@ -1,0 +1,129 @@
+"""Writes `docs/tree.md`: the files of the repository, each with the first sentence that it says.
+
+    python tools/tree.py            write it
+    python tools/tree.py --check    exit with 1 if it is not up to date
+
+A Python file says it in its docstring, a document in its title, others in their first comment; of
+data there is one line for a folder.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BAR = "\\|"  # in a table
+DOCUMENT = ROOT / "docs" / "tree.md"
+HEAD = """# The tree
+
+One line for each file: what it says of itself. Written by `python tools/tree.py`; a test checks
+that it is up to date.
+"""
+# What cannot say it itself.
+KNOWN = {
+    ".ci/run": "What the continuous integration runs.",
+    ".gitignore": "What is not kept here.",
+    "docs/tree.md": "The tree",
+    "LICENSE": "Apache-2.0.",
+    "pyproject.toml": "What is installed, and how code is checked.",
+    "daybook/py.typed": "Says that the package has types.",
+}
+DATA = {
+    "tests/golden/": "Bytes as they were once written; they never change.",
+    "tests/fuzz/crashes/": "Inputs that once broke something.",
+}
+COMMENT = re.compile(r"\s*(?://|#(?!!))\s*(.*)")
+
+
+def files() -> list[str]:
+    """What is kept, or would be with the next commit."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return sorted(name for name in set(listed.stdout.splitlines()) if (ROOT / name).is_file())
+
+
+def sentence(text: str) -> str:
+    """The first sentence of the first paragraph, on one line."""
+    paragraph = " ".join(text.strip().split("\n\n")[0].split())
+    return re.split(r"(?<=[^.][.])\s|(?<=:)$", paragraph)[0]
+
+
+def says(name: str) -> str:
+    """What the file says of itself; empty if it says nothing."""
+    if name in KNOWN:
+        return KNOWN[name]
+    path = ROOT / name
+    if re.search(r"_pb2\.pyi?$", name):
+        return f"Generated from `{re.sub('_pb2.*', '.proto', path.name)}`."
+    for data, told in DATA.items():
+        if name.startswith(data):
+            return told
+    text = path.read_text(errors="replace")
+    match path.suffix:
+        case ".py":
+            return sentence(ast.get_docstring(ast.parse(text)) or "")
+        case ".md":
+            return text.partition("\n")[0].lstrip("# ")
+        case _:
+            return first_comment(text)
+
+
+def first_comment(text: str) -> str:
+    lines: list[str] = []
+    for line in text.splitlines():
+        found = COMMENT.fullmatch(line)
+        if found and found[1]:
+            lines.append(found[1])
+        elif lines or (line.strip() and not line.startswith("#!")):
+            break
+    return sentence(" ".join(lines))
+
+
+def folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def document() -> str:
+    parts = [HEAD]
+    for where, names in groupby(sorted(files(), key=lambda name: (folder(name), name)), folder):
+        parts.append(f"\n## {where or 'top'}\n\n| file | |\n|---|---|\n")
+        shown = {
+            "*" if name.startswith(tuple(DATA)) else name.rpartition("/")[2]: says(name)
+            for name in names
+        }
+        for file, told in shown.items():
+            parts.append(f"| `{file}` | {told.replace('|', BAR)} |\n")
+    return "".join(parts)
+
+
+def silent() -> list[str]:
+    """Files that do not say what they are; a package of tests need not."""
+    return [
+        name
+        for name in files()
+        if not says(name) and not re.fullmatch(r"tests/.*__init__\.py", name)
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    if mute := silent():
+        sys.exit(f"without a docstring or a comment that says what it is: {', '.join(mute)}")
+    if arguments == ["--check"]:
+        if DOCUMENT.read_text() != document():
+            sys.exit("docs/tree.md is not up to date: run python tools/tree.py")
+    elif arguments:
+        sys.exit("usage: python tools/tree.py [--check]")
+    else:
+        DOCUMENT.write_text(document())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

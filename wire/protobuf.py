@@ -1,0 +1,34 @@
+"""What the protobuf runtime does not check when it parses, and those who read a message rely on."""
+
+from google.protobuf.message import Message
+
+from wire.errors import MalformedError
+
+
+def check_readable(message: Message) -> None:
+    """Raise MalformedError if a required field is missing or a string is not UTF-8.
+
+    The runtime checks neither when it parses, and gives `bytes` for such a string.
+    """
+    if not message.IsInitialized():
+        raise MalformedError(f"{message.DESCRIPTOR.name} without all that it must have")
+    _check_strings(message)
+
+
+def _check_strings(message: Message) -> None:
+    for field, value in message.ListFields():
+        is_message, is_text = field.type == field.TYPE_MESSAGE, field.type == field.TYPE_STRING
+        if not (is_message or is_text):
+            continue
+        kind = field.message_type
+        if kind is not None and field.is_repeated and kind.GetOptions().map_entry:
+            try:
+                dict(value)  # Of a map the runtime does say it, when it is read.
+            except UnicodeDecodeError as error:
+                raise MalformedError(f"{field.full_name} is not UTF-8") from error
+            continue
+        for part in value if field.is_repeated else (value,):
+            if is_message:
+                _check_strings(part)
+            elif not isinstance(part, str):
+                raise MalformedError(f"{field.full_name} is not UTF-8")
