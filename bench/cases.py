@@ -216,15 +216,15 @@ async def takeover(cluster: StandaloneProcess) -> list[Figure]:
 async def _owner(cluster: StandaloneProcess, topic: str) -> dict[str, int]:
     async with connect(cluster.service_url) as client:
         url = await client.lookup(topic)
-    status = await trio.to_thread.run_sync(cluster.local, "status")
-    return next(p for p in status["parts"] if p.get("service_url") == url)
+    parts = await trio.to_thread.run_sync(cluster.parts)
+    return next(part for part in parts if part.get("service_url") == url)
 
 
 async def _all_ready(cluster: StandaloneProcess) -> None:
     with trio.fail_after(60):
         while True:
-            status = await trio.to_thread.run_sync(cluster.local, "status")
-            if all(part["state"] == "running" for part in status["parts"]):
+            parts = await trio.to_thread.run_sync(cluster.parts)
+            if all(part["state"] == "running" for part in parts):
                 return
             await trio.sleep(0.2)
 

@@ -34,7 +34,7 @@ class Profile:
 
     def _used(self) -> dict[str, float]:
         """Processor seconds so far, by name of the process."""
-        parts: list[dict[str, object]] = self.cluster.local("status")["parts"]
+        parts: list[dict[str, object]] = self.cluster.parts()
         used = {str(part["name"]): _seconds(part["pid"]) for part in parts}
         mine = os.times()
         return {"client": mine.user + mine.system, **used}

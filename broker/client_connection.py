@@ -42,6 +42,7 @@ from wire.transport import Buffer, Stream
 T = pb.BaseCommand
 
 FRAME_PADDING_BYTES = 10 * 1024
+_FRAMES_IN_A_TURN = 128  # of one connection; then others have theirs
 _PONG = encode(pb.CommandPong())
 _PING = encode(pb.CommandPing())
 
@@ -135,12 +136,15 @@ class ClientConnection:
         try:
             while not self._closing and (batch := await self._frames.receive()):
                 self._heard.set()
-                for frame in batch:
+                for count, frame in enumerate(batch, 1):
                     self._dispatch(decode_frame(frame))
                     if self._closing:
                         return
                     if self._under_way >= self._limits.requests_max:
                         await self._wait_fewer()
+                    if not count % _FRAMES_IN_A_TURN:
+                        await self._wait_room()
+                        await trio.lowlevel.checkpoint()
                 await self._wait_room()
         except OversizeError as error:
             self._feed_session(session.Violated(str(error)))

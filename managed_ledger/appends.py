@@ -12,6 +12,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
 from wire.transport import Buffer
 
+ENTRY_OVERHEAD_BYTES = 1024  # objects, here and in the ledger client
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]
 
 
@@ -28,6 +29,12 @@ class Appends:
         self.bytes = 0
         self._waiting: deque[Pending] = deque()
         self._submitted: deque[Pending] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, about: a small entry costs more than its bytes."""
+        entries = len(self._waiting) + len(self._submitted)
+        return self.bytes + entries * ENTRY_OVERHEAD_BYTES
 
     def take(self, entry: Pending) -> None:
         self.bytes += entry.bytes

@@ -180,7 +180,8 @@ class ManagedLedger:
 
     async def wait_room(self) -> None:
         """Return when little enough is pending; at once if the log is of no use any more."""
-        while self.pending_bytes > self.config.pending_bytes_max and self._protocol.usable:
+        room_bytes = self.config.pending_bytes_max
+        while self._appends.held_bytes > room_bytes and self._protocol.usable:
             await self._room.wait()
 
     def _submit(self, count: int) -> None:

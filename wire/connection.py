@@ -152,13 +152,16 @@ class FrameConnection:
 
     async def _make_room(self, need: int) -> None:
         """Have room for the frame that has begun, or for a good many small ones."""
-        left = self._written - self._read
         arena = self._arena
         if arena is not None:
             room = len(arena) - self._written
             if room >= _ROOM_BYTES_MIN and need <= len(arena) - self._read:
                 return
         fresh = await self._arenas.acquire(need + _ROOM_BYTES_MIN)
+        if self.closed:  # meanwhile; nobody would give it back
+            self._arenas.release(fresh)
+            raise ConnectionLostError(self.close_reason)
+        left = self._written - self._read
         view = memoryview(fresh)
         view[:left] = self._view[self._read : self._written]
         self._give_back()

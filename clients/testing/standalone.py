@@ -17,8 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from clients.cli.control import ask
+
 STOP_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 120.0
+# For a directory that stays, without the usual ports: others may have them.
+ANY_PORTS = ("--port", "0", "--admin-port", "0", "--zookeeper-port", "0")
 
 
 class StandaloneProcess:
@@ -69,23 +72,14 @@ class StandaloneProcess:
     def directory(self) -> Path:
         return Path(self.ready["dir"])
 
-    def local(self, command: str, name: str | None = None) -> dict[str, Any]:
-        """`daybook local COMMAND NAME`: status, kill, stop, start, pause, resume."""
-        words = [command] if name is None else [command, name]
-        done = subprocess.run(  # noqa: S603  our own command line
-            [
-                *(sys.executable, "-m", "clients.cli.main", "local", *words),
-                *("--dir", str(self.directory), "--output", "json"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"daybook local {' '.join(words)}: {done.stderr.strip()}")
-        found: dict[str, Any] = json.loads(done.stdout or "{}")
-        return found
+    def local(self, command: str, name: str) -> dict[str, Any]:
+        """As `daybook local COMMAND NAME`: status, kill, stop, start, pause, resume.  The part."""
+        (part,) = ask(self.directory, command, name)
+        return part
+
+    def parts(self) -> list[dict[str, Any]]:
+        """As `daybook local status`."""
+        return ask(self.directory, "status", None)
 
     def stop(self) -> int:
         """Ctrl-C, and wait; return the exit code."""

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import trio
+import trio.abc
 from trio.testing import MockClock
 
 from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
+from tests.broker.fake_log import FakeLog
 from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_of
 from wire.batch import split_broker_metadata
 from wire.messages.client import SendReceipt
@@ -273,6 +275,49 @@ async def test_a_slow_topic_stops_reading_its_producers(autojump_clock: MockCloc
         assert await other.receipts(1)  # Others do not notice.
         log.release()
         await client.receipts(300)
+
+
+class Turns(trio.abc.Instrument):
+    """The most entries that came while one task had its turn."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self._log = log
+        self._before = len(log.entries)
+        self.most = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        now = len(self._log.entries)
+        self.most = max(self.most, now - self._before)
+        self._before = now
+
+
+async def test_many_small_sends_leave_others_their_turns(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        turns = Turns(cluster.broker.log())
+        trio.lowlevel.add_instrument(turns)
+        for n in range(3000):
+            client.send(n, b"x")
+        await client.receipts(3000)
+        trio.lowlevel.remove_instrument(turns)
+        assert 1 < turns.most <= 256
+
+
+async def test_a_topic_that_is_slow_stops_its_producer_within_what_was_received(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held, log.pending_bytes_max = True, 1000
+        for n in range(3000):
+            client.send(n, b"x")
+        await client.settle(1)
+        assert log.pending_bytes < 100_000
+        log.release()
+        await client.receipts(3000)
 
 
 async def test_closing_a_producer_waits_for_what_is_outstanding(autojump_clock: MockClock) -> None:

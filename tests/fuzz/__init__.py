@@ -16,7 +16,8 @@ input it is checked (`bounds`) that
 In reading order: `target`, `choices` (decisions out of bytes), `bounds`, the targets (`codecs`,
 `bookie_codecs`, `streams`, `storage`, `records`, `http`, `control`, `broker_session`,
 `bookie_session`, `peers`; the sessions play in a `world`), `targets` (all of them), `corpus`,
-`worker` (a process that searches in one target, guided by coverage), `search` (spreads the time).
+`worker` (a process that searches in one target, guided by coverage, or by chance: `wander`),
+`search` (spreads the time).
 
 `corpus/<target>/` keeps few and small inputs: those that `seeds` makes of valid messages, and those
 that reached something new.  What a search finds is in `crashes/`, which is not kept: a finding

@@ -6,6 +6,7 @@ that reach something new into the corpus of the repository.  TARGET may be the b
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fuzz import corpus
@@ -55,9 +56,7 @@ def _repeat(target: Target, data: bytes) -> int:
 
 
 def _search(targets: list[Target], minutes: float, *, save: bool) -> int:
-    try:
-        import atheris  # noqa: F401
-    except ImportError:
+    if find_spec("atheris") is None:
         print("atheris is missing: pip install -e '.[fuzz]'", file=sys.stderr)
         return 2
     from tests.fuzz.search import search

@@ -21,11 +21,10 @@ from tests.fuzz.filling import fill
 from tests.fuzz.target import Target, require
 from tests.fuzz.world import BOOKIE, BOOKIE_PORT, World, play, settle, until
 from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError
+from wire.errors import ConnectionLostError, WireError
 from wire.fields import U32
 from wire.messages import bookie, bookie_v3
 from wire.messages.bookie import AddRun, ReadAnswer, Status
-from wire.messages.bookie_v3 import is_v3
 from wire.messages.entry_list import decode_entry_list
 from wire.proto import bookkeeper_pb2 as pb
 
@@ -50,12 +49,19 @@ class Talker:
         while batch := await self.frames.receive():
             for frame in batch:
                 self.answers += 1
-                if is_v3(frame):
-                    self._heard_v3(bookie_v3.decode_response(frame))
-                elif frame[0] <= bookie.VERSION:  # else it tells of a version that it has not
-                    answer = bookie.decode_answer(frame)
-                    if isinstance(answer, AddRun) and answer.status == Status.OK:
-                        self.acked[answer.ledger_id, answer.first] = None
+                try:
+                    self._heard(frame)
+                except WireError:
+                    if not self.torn:  # else it may tell of a version that it does not have
+                        raise
+
+    def _heard(self, frame: memoryview) -> None:
+        if self.v3:
+            self._heard_v3(bookie_v3.decode_response(frame))
+            return
+        answer = bookie.decode_answer(frame)
+        if isinstance(answer, AddRun) and answer.status == Status.OK:
+            self.acked[answer.ledger_id, answer.first] = None
 
     def _heard_v3(self, response: pb.Response) -> None:
         if response.HasField("addResponse") and response.addResponse.status == pb.EOK:

@@ -69,6 +69,7 @@ class Talker:
     requests: int = 1000
     open_requests: set[int] = field(default_factory=set[int])
     seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    afterwards: dict[int, Message] = field(default_factory=dict[int, Message])  # by request
 
     async def listen(self) -> None:
         """The broker says nothing that does not parse; it answers a request once."""
@@ -89,6 +90,8 @@ class Talker:
                         self.open_requests.discard(request_id)  # It may wait for ever now.
                         return
                     self.open_requests.discard(request_id)
+                    if (following := self.afterwards.pop(request_id, None)) is not None:
+                        self.say(following)
 
     def say(self, message: Message) -> None:
         self.frames.send([encode(message)])
@@ -113,32 +116,32 @@ class Script:
 
     async def step(self) -> None:
         choices = self._choices
-        kind = choices.below(20)
+        kind = choices.below(24)
         if kind == 0 or not self.talkers:
-            await self._open(greet=kind < 16)
+            await self._open(greet=kind < 20)
             return
         talker = choices.pick(self.talkers)
         match kind:
-            case 1 | 2 | 3 | 4 | 5 | 6 | 7:
+            case 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8:
                 self._usual(talker, choices.pick(_USUAL))
-            case 8 | 9 | 10:
+            case 9 | 10 | 11 | 12 | 13:
                 self._send(talker)
-            case 11 | 12:
+            case 14 | 15 | 16:
                 self._ack(talker)
-            case 13:
+            case 17 if choices.one_in(2):
                 message = choices.pick(_KINDS)()
                 fill(message, choices)
                 talker.say(message)
-            case 14:
+            case 18 if choices.one_in(2):
                 self._nonsense(talker)
-            case 15:
+            case 19:
                 talker.frames.close("the script says so")
                 self.talkers.remove(talker)
-            case 16:
+            case 20:
                 await self._administrate()
-            case 17:
+            case 21:
                 await trio.sleep(choices.pick((0.05, 0.5, 31.0)))
-            case 18:
+            case 22 if choices.one_in(4):
                 self._connect(talker)
             case _:
                 await trio.lowlevel.checkpoint()
@@ -151,6 +154,20 @@ class Script:
         self.talkers.append(talker)
         if greet:
             self._connect(talker)
+            if not self._choices.one_in(3):
+                self._fit_out(talker)
+
+    def _fit_out(self, talker: Talker) -> None:
+        """What most clients begin with: a producer, and a consumer with permits."""
+        choices = self._choices
+        topic = choices.pick(_TOPICS)
+        talker.ask(pb.CommandProducer(topic=topic, producer_id=0))
+        subscribe = pb.CommandSubscribe(topic=topic, subscription="sub", consumer_id=0)
+        subscribe.subType = choices.below(3)  # type: ignore[assignment]
+        subscribe.initialPosition = pb.CommandSubscribe.Earliest
+        talker.ask(subscribe)
+        permits = pb.CommandFlow(consumer_id=0, messagePermits=9 + choices.below(200))
+        talker.afterwards[talker.requests] = permits
 
     def _connect(self, talker: Talker) -> None:
         choices = self._choices
@@ -193,7 +210,7 @@ class Script:
     def _place(self, talker: Talker) -> tuple[int, int]:
         """An entry that it knows, one beside it, or anything."""
         choices = self._choices
-        ledger_id, entry_id = choices.pick(talker.seen) if talker.seen else (0, 0)
+        ledger_id, entry_id = choices.pick(talker.seen or [(0, 0)])
         if choices.one_in(4):
             entry_id = choices.pick(EDGES)
         if choices.one_in(4):
@@ -202,7 +219,7 @@ class Script:
 
     def _send(self, talker: Talker) -> None:
         choices = self._choices
-        producer_id = choices.below(2)
+        producer_id = int(choices.one_in(12))
         count, payload = 1, strategies.ENTRY
         match choices.below(6):
             case 0:
@@ -390,16 +407,14 @@ def run_broker_session(data: bytes) -> None:
 
 
 def broker_session_seeds() -> Mapping[str, bytes]:
-    connect = b"\x00\x00\x00"
-    produce = b"\x01\x00\x00" + b"\x00" * 8 + b"\x00"
-    send = b"\x08\x00\x00\x04\x00"
-    subscribe = b"\x01\x00\x01" + b"\x00" * 14
+    connect, send, ack = bytes(7), b"\x09\0\0\4\0", b"\x0e\0\0\0\0\0\0\1\0\0"
+    every = b"".join(bytes((1, 0, number, *([0] * 12))) for number in range(len(_USUAL)))
     return {
-        "connect": connect,
-        "produce": connect + produce + send * 4,
-        "consume": connect + produce + subscribe + b"\x01\x00\x02" + b"\x00" * 9 + send * 4,
-        "every command": connect
-        + bytes(b for i in range(len(_USUAL)) for b in (1, 0, i, *([0] * 10))),
+        "publish": connect + send * 4,
+        "consume": connect + send * 4 + (ack + send) * 4,
+        "every command": connect + send + every,
+        "administrated": connect + b"".join(send + bytes((20, 0, n)) + ack for n in range(5)),
+        "two": connect + b"\0\0\0\0\0\1\x09" + send * 2 + (b"\x0e\1" + ack[2:]) * 3,
         "any": bytes(range(256)),
     }
 

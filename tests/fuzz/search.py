@@ -96,6 +96,8 @@ def _run(progress: Progress, seconds: int, changed: Any) -> None:
                 progress.executions = said["executions"]
                 progress.accepted = said["accepted"]
                 progress.findings = said["findings"]
+                progress.coverage = said.get("coverage", progress.coverage)
+                progress.inputs = said.get("inputs", progress.inputs)
                 changed()
         code = process.wait()
     except KeyboardInterrupt:

@@ -238,8 +238,8 @@ async def _boot(made: Made) -> None:
         await disk.write_file(path, bytes(content))
     platter.index("d0/index").apply(made.index, [])
     limits = StoreLimits(log=LogLimits(segment_bytes=4000), checkpoint_entries=5, free_bytes_min=0)
-    before: dict[tuple[int, int], bytes] = {}
-    for life in range(2):
+    before: set[tuple[int, int]] = set()
+    for _ in range(2):
         async with open_store(
             disk=platter.mount(),
             directories=["d0"],
@@ -247,28 +247,33 @@ async def _boot(made: Made) -> None:
             clock=StillClock(),
             limits=limits,
         ) as store:
-            now = await _read_all(store, made)
-            require(
-                not life or before.items() <= now.items(), "an entry vanishes at a clean restart"
-            )
-            before = now
+            found, absent = await _read_all(store, made)
+            require(before.isdisjoint(absent), "an entry that was read is said not to be there")
+            before |= found
             await _use(store)
 
 
-async def _read_all(store: LedgerStore, made: Made) -> dict[tuple[int, int], bytes]:
-    found: dict[tuple[int, int], bytes] = {}
+async def _read_all(
+    store: LedgerStore, made: Made
+) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """The entries that are there, and those that are said not to be."""
+    found, absent = set[tuple[int, int]](), set[tuple[int, int]]()
     for ledger_id in range(3):
         with suppress(StoreError):
             store.last_add_confirmed(ledger_id)
             require(all(i >= 0 for i in await store.entry_ids(ledger_id)), "an id nobody gave")
             await store.read_lac(ledger_id)
         for entry_id in range(6):
-            with suppress(StoreError):
+            try:
                 entry = bytes(await store.read(ledger_id, entry_id))
-                written = made.entries.get((ledger_id, entry_id))
-                require(entry == written, "an entry that was not written")
-                found[ledger_id, entry_id] = entry
-    return found
+            except StoreError as error:
+                if error.status in (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER):
+                    absent.add((ledger_id, entry_id))
+                continue
+            written = made.entries.get((ledger_id, entry_id))
+            require(entry == written, "an entry that was not written")
+            found.add((ledger_id, entry_id))
+    return found, absent
 
 
 async def _use(store: LedgerStore) -> None:

@@ -40,6 +40,18 @@ _MODULES = {
     "peers": ("session.client", "session.ledger_client"),
 }
 
+WHOLE_HOSTS = frozenset(
+    {
+        "storage.boot",
+        "http.admin",
+        "session.broker",
+        "session.bookie",
+        "session.client",
+        "session.ledger_client",
+    }
+)
+"""One input plays whole hosts: a hundredth of a second or more."""
+
 
 class _Targets(Mapping[str, Target]):
     """Imports a target when it is asked for."""

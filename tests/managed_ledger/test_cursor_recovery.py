@@ -68,7 +68,7 @@ def test_ranges_over_ledgers_as_pulsar_writes_them(where: str) -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
             positions = await closed_log(host)
-            before, first, last = positions[0], positions[2], positions[10]
+            before, first, last = positions[0], positions[2], positions[12]
             ranges = [span(first, last)]
             info = ManagedCursorInfo(
                 cursorsLedgerId=-1,
@@ -82,18 +82,18 @@ def test_ranges_over_ledgers_as_pulsar_writes_them(where: str) -> None:
                 if where == "ledger":
                     snapshot.individualDeletedMessages.extend(ranges)
                 for ledger_id in sorted({p.ledger_id for p in positions}):
-                    bits = sum(1 << p.entry_id for p in positions[3:11] if p.ledger_id == ledger_id)
+                    bits = sum(1 << p.entry_id for p in positions[3:13] if p.ledger_id == ledger_id)
                     if where == "words":
                         words = LongListMap(key=ledger_id, values=[bits])
                         snapshot.individualDeletedMessageRanges.append(words)
                 info.cursorsLedgerId = await ledger_of(host, [snapshot.SerializeToString()])
             await store(host, info)
             log = await host.open()
-            assert acked(log, positions) == [0, *range(3, 11)]
+            assert acked(log, positions) == [0, *range(3, 13)]
             log.cursors["s"].ack(positions[1:3])
-            assert log.cursors["s"].mark_delete == positions[10]
+            assert log.cursors["s"].mark_delete == positions[12]
             await log.close()
-            assert acked(await host.open(), positions) == list(range(11))
+            assert acked(await host.open(), positions) == list(range(13))
 
     play(scenario)
 
@@ -150,6 +150,7 @@ def test_a_ledger_that_is_appended_to_later_is_not_acknowledged_before() -> None
         (-1, -1, 0),
         (0, -5, 0),
         (0, 900, 6),
+        (1, -7, 6),
         (2**40, -1, 14),
         (2**62, 2**62, 14),
     ],
@@ -162,7 +163,7 @@ def test_a_mark_delete_position_that_cannot_be(ledger: int, entry: int, expected
             positions = await closed_log(host)
             info = ManagedCursorInfo(
                 cursorsLedgerId=-1,
-                markDeleteLedgerId=ledger + (positions[0].ledger_id if ledger == 0 else 0),
+                markDeleteLedgerId=ledger,
                 markDeleteEntryId=entry,
             )
             await store(host, info)

@@ -25,6 +25,7 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
+from wire.metadata.store import MetadataError, OutcomeUnknownError
 
 LIST = f"/managed-ledgers/{NAME}"
 
@@ -154,6 +155,35 @@ def test_a_write_that_comes_late_names_a_ledger_that_is_there() -> None:
             await stored(*requests[0])
             await listed_ledgers_exist(world, host)
             host.store.set = stored  # type: ignore[method-assign]
+            assert await read_all(await host.open()) == [0, 1, 2]
+
+    play(scenario)
+
+
+def test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(3))
+            requests: list[tuple[str, bytes, int]] = []
+            stored = host.store.set
+
+            async def refuse(path: str, value: bytes, version: int) -> int:
+                if path != LIST:
+                    return await stored(path, value, version)
+                requests.append((path, value, version))
+                if len(requests) == 1:
+                    raise OutcomeUnknownError("a test says so")
+                raise MetadataError("a test forbids it")
+
+            host.store.set = refuse  # type: ignore[method-assign]
+            log.roll()
+            await until(lambda: len(requests) == 2)
+            await trio.sleep(5)
+            await stored(*requests[0])
+            host.store.set = stored  # type: ignore[method-assign]
+            log.abandon()
+            await listed_ledgers_exist(world, host)
             assert await read_all(await host.open()) == [0, 1, 2]
 
     play(scenario)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from managed_ledger.appends import ENTRY_OVERHEAD_BYTES
 from managed_ledger.context import LogConfig
 from managed_ledger.errors import ClosedError, FencedError, NoSuchLogError, TerminatedError
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -140,6 +141,20 @@ def test_room() -> None:
             assert log.pending_bytes <= 100
             await settle(sent)
             assert log.pending_bytes == 0
+
+    play(scenario)
+
+
+def test_room_for_small_entries() -> None:
+    """Each of them costs more than its bytes."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, pending_bytes_max=10 * ENTRY_OVERHEAD_BYTES))
+            sent = send(log, range(20))
+            await log.wait_room()
+            assert len(sent.acked) >= 10
+            await settle(sent)
 
     play(scenario)
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from bookie.errors import LedgerError, ReadUnknownError
+from bookie.ledger.reader import LedgerReader
 from managed_ledger.position import EARLIEST, Position
 from tests.managed_ledger.world import (
     BOOKIES,
@@ -20,6 +21,7 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
+from wire.entry import Entry
 
 MB = 1 << 20
 
@@ -50,6 +52,33 @@ def test_what_cannot_be_read_now_is_not_skipped(away: str, where: str) -> None:
             await until(lambda: len(host.client.directory.usable()) == 3)
             (found,) = await log.read(at, max_entries=1, max_bytes=MB)
             assert found.position == at
+            assert await read_all(log) == list(range(14))
+
+    play(scenario)
+
+
+def test_one_entry_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the next one could be."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(14))
+            read = LedgerReader.read
+
+            async def damaged(
+                reader: LedgerReader, first: int, last: int, *, max_bytes: int
+            ) -> list[Entry]:
+                if first == 2:
+                    raise ReadUnknownError(reader.ledger_id, first, "a test says so")
+                return await read(reader, first, min(last, 1), max_bytes=max_bytes)
+
+            monkeypatch.setattr(LedgerReader, "read", damaged)
+            assert len(await log.read(positions[0], max_entries=9, max_bytes=MB)) == 2
+            for _ in range(2):
+                with pytest.raises(ReadUnknownError):
+                    await log.read(positions[2], max_entries=9, max_bytes=MB)
+            monkeypatch.undo()
             assert await read_all(log) == list(range(14))
 
     play(scenario)

@@ -6,8 +6,8 @@ mutants have to be looked at because the code that they replace has changed.
 """
 
 import argparse
+import os
 import sys
-import time
 
 from tests.mutants.everything import ALL
 from tests.mutants.layers import hunt
@@ -29,9 +29,9 @@ def main() -> int:
         return _check_hashes(mutants)
     caught = 0
     for mutant in mutants:
-        started = time.process_time()
+        started = _processor_s()
         catch = None if options.list else hunt(mutant)
-        seconds = time.process_time() - started
+        seconds = _processor_s() - started
         caught += catch is not None
         by = mutant.caught_by if options.list else "SURVIVES"
         after = ""
@@ -45,6 +45,11 @@ def main() -> int:
         return 0
     print(f"{len(mutants)} mutants, {caught} caught")
     return int(caught < len(mutants))
+
+
+def _processor_s() -> float:
+    """Used by this process, and by those that it started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def _check_hashes(mutants: list[Mutant]) -> int:

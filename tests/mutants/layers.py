@@ -16,13 +16,14 @@ from pathlib import Path
 
 from tests.model import check
 from tests.model.cases import CASES
+from tests.mutants import within
 from tests.mutants.patch import Mutant, applied
 from tests.storms.kinds import KINDS
 from tests.storms.run import run_seeds
 
 SCHEDULES_MAX = 100_000
 SEARCH_MAX_S = 300.0
-TESTS_TIMEOUT_S = 900.0
+TESTS_TIMEOUT_S = 1800.0
 _ROOT = Path(__file__).parents[2]
 
 
@@ -75,7 +76,7 @@ def _in_tests(mutant: Mutant, what: str) -> Catch | None:
     match done.returncode:
         case 0:
             return None
-        case 1:
+        case within.CAUGHT:
             found = [line for line in done.stdout.splitlines() if line.startswith("caught by ")]
             return Catch(*found[0].removeprefix("caught by ").split(" after "))
         case _:

@@ -1,15 +1,27 @@
 """python -m tests.mutants.within ID PYTEST-ARGUMENT...: run tests while a mutant is in the code.
 
-Ends with 1, and the line `caught by TEST after N tests`, if one fails; with 0 if all pass.
+Ends with 3, and the line `caught by TEST after N tests`, if one fails; with 0 if all pass.  A test
+that does not come to an end has failed.
 """
 
+import signal
 import sys
+from collections.abc import Generator
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from tests.mutants.catalogue import BY_ID
 from tests.mutants.patch import applied
+
+CAUGHT = 3  # 1 and 2 are what Python and pytest end with
+PROCESSOR_S_MAX = 30.0  # of one test
+REAL_S_MAX = 600.0
+
+
+class HangsError(Exception):
+    """A test takes too long: something waits for what the mutant does not do any more."""
 
 
 class Witness:
@@ -18,6 +30,21 @@ class Witness:
     def __init__(self) -> None:
         self.ran = 0
         self.failed = ""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: Any) -> Generator[None, object, object]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            raise HangsError(item.nodeid)
+
+        signal.signal(signal.SIGPROF, stop)
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_S_MAX)
+        signal.setitimer(signal.ITIMER_REAL, REAL_S_MAX)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.ran += report.when == "call"
@@ -32,8 +59,8 @@ def main() -> int:
         code = pytest.main(["-x", "-q", "--no-header", *arguments], plugins=[witness])
     if witness.failed:
         print(f"caught by {witness.failed} after {witness.ran} tests")
-        return 1
-    return 0 if code == pytest.ExitCode.OK else 2
+        return CAUGHT
+    return 0 if code == pytest.ExitCode.OK else 4
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from clients.testing.standalone import StandaloneProcess
+from clients.testing.standalone import ANY_PORTS, StandaloneProcess
 
 _serial = count()
 
@@ -14,6 +14,17 @@ _serial = count()
 def cluster() -> Iterator[StandaloneProcess]:
     """ZooKeeper, three bookies, two brokers.  Tests that use it leave it whole."""
     with StandaloneProcess() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
+    """A cluster that the tests of a module break, and mend before they end; it leaves its logs.
+
+    With a third broker there is somebody to take over while the last owner is being started.
+    """
+    directory = tmp_path_factory.mktemp("broken")
+    with StandaloneProcess(directory=directory, brokers=3, options=ANY_PORTS) as running:
         yield running
 
 

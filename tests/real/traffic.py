@@ -1,111 +1,174 @@
-"""Traffic that goes on while a test breaks things, and knows what must be true at the end."""
+"""Traffic that goes on while a test breaks things, and knows what must be true at the end.
 
-from collections.abc import AsyncIterator
+One producer sends numbers, several entries on their way at a time; one consumer acknowledges what
+arrives, with receipts.  `finish` then reads the topic from its beginning, and compares what is
+stored with what was acknowledged and delivered:
+
+    lost           acknowledged, and not stored at the place that the receipt named
+    reordered      the first copies of the numbers do not ascend: in the receipts, in what is
+                   stored, in what was delivered
+    invented       stored or delivered, and never sent
+    came again     delivered after its acknowledgement was confirmed
+    left out       stored, and never delivered
+
+A number may be stored twice, when a producer could not know of its first copy.
+"""
+
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
 from clients.python.client import Client, connect
-from clients.python.errors import BrokerError
+from clients.python.consumer import Consumer
+from clients.python.errors import BrokerError, Outcome
+from clients.python.limits import ClientLimits
 from clients.python.messages import MessageId
 
 STEP_S = 0.005
-PROGRESS_TIMEOUT_S = 60.0
+BURST = 5
+BATCH = 2  # so that a burst is several entries
+PATIENCE_S = 60.0
+_LIMITS = ClientLimits()
+
+
+@dataclass(slots=True)
+class History:
+    """What producer and consumer saw, in order; and what is stored."""
+
+    sent: int = 0
+    receipts: list[tuple[int, MessageId]] = field(default_factory=list[tuple[int, MessageId]])
+    deliveries: list[tuple[int, MessageId]] = field(default_factory=list[tuple[int, MessageId]])
+    failures: list[BrokerError] = field(default_factory=list[BrokerError])
+    confirmed: set[MessageId] = field(default_factory=set[MessageId])
+    came_again: list[MessageId] = field(default_factory=list[MessageId])
+    stored: dict[MessageId, int] = field(default_factory=dict[MessageId, int])
+
+    def check(self) -> None:
+        assert self.failures == []
+        assert [number for number, _ in self.receipts] == list(range(self.sent)), "reordered"
+        lost = [number for number, where in self.receipts if self.stored.get(where) != number]
+        assert lost == [], f"{len(lost)} of {self.sent} lost, the first is {lost[0]}"
+        assert _first_copies(list(self.stored.values())) == list(range(self.sent)), "reordered"
+        assert _first_copies([n for n, _ in self.deliveries]) == list(range(self.sent))
+        invented = [(n, where) for n, where in self.deliveries if self.stored.get(where) != n]
+        assert invented == []
+        assert self.came_again == []
+        left_out = self.stored.keys() - {where for _, where in self.deliveries}
+        assert left_out == set()
+
+
+def _first_copies(numbers: list[int]) -> list[int]:
+    return list(dict.fromkeys(numbers))
 
 
 class Traffic:
-    """One producer sends numbers one after the other, one consumer acknowledges what arrives."""
+    """Made by `open_traffic`."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, client: Client, topic: str) -> None:
         self.topic = topic
-        self.sent = 0
-        self.acknowledged: list[int] = []
-        self.delivered: list[int] = []
-        self.errors: list[BrokerError] = []
-        self.pauses_s: list[float] = []  # between two acknowledgements
-        self._acknowledged_at = 0.0
+        self.history = History()
+        self.longest_pause_s = 0.0  # between two receipts
+        self._client = client
+        self._last_receipt_s = 0.0
         self._stopping = False
+        self._changed = trio.Event()
 
-    async def produce(self, client: Client) -> None:
-        async with await client.create_producer(self.topic, send_timeout_s=120) as producer:
+    @property
+    def acknowledged(self) -> int:
+        return len(self.history.receipts)
+
+    async def produce(self) -> None:
+        async with await self._client.create_producer(
+            self.topic, send_timeout_s=None, batch_messages_max=BATCH
+        ) as producer:
             while not self._stopping:
-                producer.send_nowait(b"%d" % self.sent, on_result=self._note(self.sent))
-                self.sent += 1
                 await producer.wait_room()
+                for number in range(self.history.sent, self.history.sent + BURST):
+                    producer.send_nowait(b"%d" % number, on_result=partial(self._note, number))
+                self.history.sent += BURST
                 await trio.sleep(STEP_S)
-            await producer.flush()
 
-    def _note(self, number: int) -> "_Done":
-        return _Done(self, number)
+    def _note(self, number: int, where: MessageId | None, error: BrokerError | None) -> None:
+        if error is not None:
+            self.history.failures.append(error)
+        if where is not None:
+            now_s = trio.current_time()
+            if self._last_receipt_s:
+                pause_s = now_s - self._last_receipt_s
+                self.longest_pause_s = max(self.longest_pause_s, pause_s)
+            self._last_receipt_s = now_s
+            self.history.receipts.append((number, where))
+        self._tell()
 
-    def acknowledged_one(self, number: int) -> None:
-        now = trio.current_time()
-        if self._acknowledged_at:
-            self.pauses_s.append(now - self._acknowledged_at)
-        self._acknowledged_at = now
-        self.acknowledged.append(number)
-
-    async def consume(
-        self, client: Client, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        async with await client.subscribe(
-            self.topic, "traffic", initial_position="earliest"
-        ) as consumer:
-            task_status.started()
-            while True:
-                batch = await consumer.receive_batch(1000)
-                self.delivered += [int(message.data) for message in batch]
+    async def consume(self, consumer: Consumer) -> None:
+        history = self.history
+        while True:
+            batch = await consumer.receive_batch(500)
+            ids = [message.message_id for message in batch]
+            history.came_again += [each for each in ids if each in history.confirmed]
+            numbers = [int(message.data) for message in batch]
+            history.deliveries += zip(numbers, ids, strict=True)
+            self._tell()
+            try:
                 await consumer.ack(batch)
+            except BrokerError as error:
+                if error.outcome is not Outcome.UNKNOWN:
+                    raise
+            else:
+                history.confirmed.update(ids)
 
-    async def wait_acknowledged(self, more: int, timeout_s: float = PROGRESS_TIMEOUT_S) -> float:
+    # What a test does
+
+    async def wait_acknowledged(self, more: int, timeout_s: float = PATIENCE_S) -> float:
         """Wait until that many more are acknowledged; return how long it took, in seconds."""
-        started, goal = trio.current_time(), len(self.acknowledged) + more
+        started, goal = trio.current_time(), self.acknowledged + more
         with trio.fail_after(timeout_s):
-            while len(self.acknowledged) < goal:  # noqa: ASYNC110  whatever the reason
-                await trio.sleep(STEP_S)
+            await self._until(lambda: self.acknowledged >= goal)
         return trio.current_time() - started
 
     async def finish(self) -> None:
         """Stop sending, wait until all is delivered, and check that nothing went wrong."""
         self._stopping = True
-        with trio.fail_after(PROGRESS_TIMEOUT_S):
-            while (  # noqa: ASYNC110  whatever the reason
-                len(self.acknowledged) < self.sent
-                or not set(self.acknowledged) <= set(self.delivered)
-            ):
-                await trio.sleep(STEP_S)
-        self.check()
+        with trio.fail_after(PATIENCE_S):
+            await self._until(self._all_is_answered)
+            await self._read_back()
+            await self._until(lambda: len(self.history.deliveries) >= len(self.history.stored))
+        self.history.check()
 
-    def check(self) -> None:
-        """Nothing lost, nothing invented, first deliveries in order."""
-        assert not self.errors
-        assert self.acknowledged == sorted(self.acknowledged)
-        lost = set(self.acknowledged) - set(self.delivered)
-        assert not lost, f"{len(lost)} lost, the first is {min(lost)}"
-        assert max(self.delivered) < self.sent
-        first = list(dict.fromkeys(self.delivered))
-        assert first == sorted(first), "delivered out of order"
+    def _all_is_answered(self) -> bool:
+        return self.acknowledged + len(self.history.failures) == self.history.sent
 
+    async def _read_back(self) -> None:
+        async with await self._client.create_reader(self.topic, start="earliest") as reader:
+            while await reader.has_message_available():
+                for message in await reader.receive_batch():
+                    self.history.stored[message.message_id] = int(message.data)
 
-class _Done:
-    def __init__(self, traffic: Traffic, number: int) -> None:
-        self._traffic = traffic
-        self._number = number
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
 
-    def __call__(self, message_id: MessageId | None, error: BrokerError | None) -> None:
-        if error is None:
-            self._traffic.acknowledged_one(self._number)
-        else:
-            self._traffic.errors.append(error)
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 @asynccontextmanager
-async def open_traffic(service_url: str, topic: str) -> AsyncIterator[Traffic]:
+async def open_traffic(
+    service_url: str, topic: str, *, limits: ClientLimits = _LIMITS
+) -> AsyncIterator[Traffic]:
     """Traffic on `topic` for as long as the block lasts; `finish` checks it."""
-    traffic = Traffic(topic)
-    async with connect(service_url) as client, trio.open_nursery() as nursery:
-        await nursery.start(traffic.consume, client)
-        nursery.start_soon(traffic.produce, client)
-        await traffic.wait_acknowledged(20)
-        yield traffic
-        nursery.cancel_scope.cancel()
+    async with connect(service_url, limits=limits) as client:
+        traffic = Traffic(client, topic)
+        consumer = await client.subscribe(
+            topic, "traffic", initial_position="earliest", ack_receipts=True
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(traffic.consume, consumer)
+            nursery.start_soon(traffic.produce)
+            await traffic.wait_acknowledged(50)
+            yield traffic
+            nursery.cancel_scope.cancel()

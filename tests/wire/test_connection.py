@@ -147,6 +147,44 @@ async def test_closing_wakes_the_reader() -> None:
         assert here.close_reason == "enough"
 
 
+async def test_closing_wakes_the_reader_that_waits_for_memory(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Half a large frame is there; the arena for the rest of it comes when it is too late."""
+    arenas = ArenaPool(total_bytes_max=4 << 20)
+    flusher = Flusher()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+        here, there = [
+            FrameConnection(s, arenas=arenas, flusher=flusher, frame_bytes_max=8 << 20)
+            for s in await stream_pair(TcpNetwork(), "127.0.0.1")
+        ]
+        held = [arenas.try_acquire(1 << 20) for _ in range(3)]
+        here.send([struct.pack(">I", 2 << 20) + bytes(1000)])
+        received: list[list[memoryview]] = []
+
+        async def read() -> None:
+            received.append(await there.receive())
+
+        nursery.start_soon(read)
+        await trio.sleep(1)
+        there.close("cut")
+        for arena in held:
+            assert arena is not None
+            arenas.release(arena)
+        del held, arena
+        with trio.fail_after(60):
+            while not received:  # noqa: ASYNC110  it asks for memory now and then
+                await trio.sleep(0.01)
+        assert received == [[]]
+        assert there.close_reason == "cut"
+        everything = arenas.try_acquire(4 << 20)
+        assert everything is not None  # What came too late was given back.
+        assert arenas.total_bytes <= arenas.total_bytes_max
+        here.close()
+        nursery.cancel_scope.cancel()
+
+
 async def test_idle_connections_own_no_arena_when_others_need_one() -> None:
     """Twenty connections received something and fell silent; a pool of four arenas is enough."""
     arenas = ArenaPool(total_bytes_max=4 << 20)

@@ -40,7 +40,7 @@ def fails(*options: str, **environ: str) -> str:
 
 
 def pids_of(running: StandaloneProcess) -> list[int]:
-    return [int(part["pid"]) for part in running.local("status")["parts"]]
+    return [int(part["pid"]) for part in running.parts()]
 
 
 def wait_gone(pids: list[int]) -> None:
@@ -98,7 +98,7 @@ def test_two_clusters_do_not_get_into_each_others_way(tmp_path: Path) -> None:
         assert f"Port {port} for the service is taken" in said
         with cluster(tmp_path / "two") as two:
             assert two.zookeeper != one.zookeeper
-            states = [p["state"] for c in (one, two) for p in c.local("status")["parts"]]
+            states = [p["state"] for c in (one, two) for p in c.parts()]
             assert set(states) == {"running"}
 
 
@@ -120,9 +120,9 @@ def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
         for pid in before:
             os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
-        while {p["state"] for p in running.local("status")["parts"]} != {"running"} or set(
-            pids_of(running)
-        ) & set(before):
+        while {p["state"] for p in running.parts()} != {"running"} or set(pids_of(running)) & set(
+            before
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.1)
 

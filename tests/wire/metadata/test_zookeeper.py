@@ -34,6 +34,7 @@ from wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
 
 pytestmark = pytest.mark.real
 SESSION_TIMEOUT_S = 4.0
+LONG_SESSION_TIMEOUT_S = 60.0  # a JVM starts in one second, or in ten
 _serial = count()
 
 
@@ -83,17 +84,19 @@ class ZooKeeperWorld:
         self._closers: dict[MetadataStore, trio.Event] = {}
         self._closed: dict[MetadataStore, trio.Event] = {}
 
-    async def open(self) -> MetadataStore:
-        store: ZooKeeperStore = await self._nursery.start(self._hold_open)
+    async def open(self, session_timeout_s: float = SESSION_TIMEOUT_S) -> MetadataStore:
+        store: ZooKeeperStore = await self._nursery.start(self._hold_open, session_timeout_s)
         return store
 
-    async def _hold_open(self, task_status: trio.TaskStatus[ZooKeeperStore]) -> None:
+    async def _hold_open(
+        self, session_timeout_s: float, task_status: trio.TaskStatus[ZooKeeperStore]
+    ) -> None:
         closer, closed = trio.Event(), trio.Event()
         async with (
             open_proxy(self._port) as proxy,
             open_zookeeper(
                 f"127.0.0.1:{proxy.port}",
-                session_timeout_s=SESSION_TIMEOUT_S,
+                session_timeout_s=session_timeout_s,
                 root=self._root,
                 request_timeout_s=REQUEST_TIMEOUT_S,
             ) as store,
@@ -207,7 +210,7 @@ async def outcome(store: MetadataStore, operation: tuple[Any, ...]) -> object:
 async def test_the_session_outlives_a_restart_of_zookeeper(
     zookeeper: RunningServer, world: ZooKeeperWorld
 ) -> None:
-    store = await world.open()
+    store = await world.open(LONG_SESSION_TIMEOUT_S)
     await store.create("/e", b"", ephemeral=True)
     session_id = store.session_id
     heard = Calls()

@@ -1,0 +1,205 @@
+"""Peers that do what no good client does, at the port of a real process.
+
+Each attack returns when it is over; those that must be cut fail if they are not.
+"""
+
+import itertools
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import trio
+
+from wire.batch import encode_payload_head
+from wire.messages.bookie import encode_read
+from wire.messages.client import encode_send
+from wire.messages.registry import encode
+from wire.proto import pulsar_pb2 as pb
+
+MB = 1 << 20
+CUT_S = 20.0  # in which a port must have cut whoever deserves it
+HOLD_S = 1.0  # the time in which many hold on to what they have got
+NEVER_READ_S = 3.0  # the time in which one asks, and does not listen
+GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+CONNECT = encode(pb.CommandConnect(client_version="test", protocol_version=21))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A port, and something that exists behind it."""
+
+    kind: str  # broker, bookie, or http
+    port: int
+    topic: str = ""
+    ledger_id: int = 0
+
+
+Attack: TypeAlias = Callable[[Target], Awaitable[None]]
+
+
+@asynccontextmanager
+async def connected(target: Target, *, small: bool = False) -> AsyncIterator[trio.SocketStream]:
+    """`small`: the kernel takes little for one who does not read."""
+    sock = trio.socket.socket()
+    if small:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await sock.connect(("127.0.0.1", target.port))
+    async with trio.SocketStream(sock) as stream:
+        yield stream
+
+
+async def wait_cut(stream: trio.SocketStream) -> None:
+    """Read until the other side has had enough."""
+    with trio.fail_after(CUT_S), suppress(*GONE):
+        while await stream.receive_some(MB):
+            pass
+
+
+# -- nonsense
+
+
+async def random_bytes(target: Target) -> None:
+    for seed in range(20):
+        body = random.Random(seed).randbytes(1000)
+        # For binary ports a length that fits, so that something is to be parsed.
+        head = b"" if target.kind == "http" else struct.pack(">I", len(body))
+        async with connected(target) as stream:
+            with suppress(*GONE):
+                await stream.send_all(head + body + b"\r\n\r\n")
+                await wait_cut(stream)
+
+
+async def lengths_that_cannot_be(target: Target) -> None:
+    lengths = [-1, 10**30] if target.kind == "http" else [0, 64 * MB, 2**31 - 1, 2**31, 2**32 - 1]
+    for length in lengths:
+        async with connected(target) as stream:
+            with suppress(*GONE):
+                await stream.send_all(_frame_of(target, length) + bytes(100))
+                await wait_cut(stream)
+
+
+def _frame_of(target: Target, length: int) -> bytes:
+    if target.kind == "http":
+        return b"PUT /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
+    return struct.pack(">I", length)
+
+
+# -- many
+
+
+async def half_a_frame(target: Target) -> None:
+    """Three hundred begin a large frame and say no more.  They may stay for a while, at little
+    cost; not all of them where it is known that nobody has introduced himself."""
+    body = bytes(1000) if target.kind != "http" else b"half"
+    async with trio.open_nursery() as nursery:
+
+        async def one() -> None:
+            with suppress(*GONE):
+                async with connected(target) as stream:
+                    await stream.send_all(_frame_of(target, 4 * MB) + body)
+                    with suppress(trio.TooSlowError):
+                        await wait_cut(stream)
+
+        for _ in range(300):
+            nursery.start_soon(one)
+        await trio.sleep(HOLD_S)
+        nursery.cancel_scope.cancel()
+
+
+async def silence(target: Target) -> None:
+    """A few say nothing, or half of something, until they are cut."""
+    async with trio.open_nursery() as nursery:
+
+        async def one(words: bytes) -> None:
+            async with connected(target) as stream:
+                await stream.send_all(words)
+                await wait_cut(stream)
+
+        nursery.start_soon(one, b"")
+        nursery.start_soon(one, _frame_of(target, MB)[:3])
+        nursery.start_soon(one, _frame_of(target, MB) + bytes(100))
+
+
+async def a_flood_of_connections(target: Target) -> None:
+    """Fifteen hundred connect, and hold on."""
+    async with trio.open_nursery() as nursery:
+
+        async def one() -> None:
+            with suppress(*GONE):
+                async with connected(target):
+                    await trio.sleep_forever()
+
+        for _ in range(1500):
+            nursery.start_soon(one)
+            await trio.lowlevel.checkpoint()
+        await trio.sleep(HOLD_S)
+        nursery.cancel_scope.cancel()
+
+
+# -- who never reads
+
+
+async def unread_answers(target: Target) -> None:
+    """Asks on and on for as much as there is, and takes none of it."""
+    match target.kind:
+        case "broker":
+            words = CONNECT
+            ask = encode(pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=1))
+        case "bookie":
+            words, ask = b"", encode_read(target.ledger_id, 0)
+        case _:
+            words, ask = b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with connected(target, small=True) as stream:
+        with trio.move_on_after(NEVER_READ_S), suppress(*GONE):
+            await stream.send_all(words)
+            while True:
+                await stream.send_all(ask * 1000)
+
+
+async def unread_messages(target: Target) -> None:
+    """Eight subscribe, permit a million messages each, and take none of them."""
+    async with trio.open_nursery() as nursery:
+
+        async def one(number: int) -> None:
+            subscribe = pb.CommandSubscribe(
+                topic=target.topic,
+                subscription=f"deaf-{number}",
+                subType=pb.CommandSubscribe.Exclusive,
+                consumer_id=1,
+                request_id=1,
+                initialPosition=pb.CommandSubscribe.Earliest,
+            )
+            flow = pb.CommandFlow(consumer_id=1, messagePermits=1_000_000)
+            async with connected(target, small=True) as stream:
+                await stream.send_all(CONNECT + encode(subscribe) + encode(flow))
+                await trio.sleep_forever()
+
+        for number in range(8):
+            nursery.start_soon(one, number)
+        await trio.sleep(NEVER_READ_S)
+        nursery.cancel_scope.cancel()
+
+
+async def unread_receipts(target: Target) -> None:
+    """Sends as fast as it can, and takes no receipt."""
+    producer = pb.CommandProducer(topic=target.topic, producer_id=1, request_id=1)
+    async with connected(target, small=True) as stream:
+        await stream.send_all(CONNECT + encode(producer))
+        await stream.receive_some(1)  # The producer is being made; this is all that is read.
+        await trio.sleep(0.5)
+        with trio.move_on_after(NEVER_READ_S), suppress(*GONE):
+            for first in itertools.count(0, 500):
+                await stream.send_all(b"".join(_send(n) for n in range(first, first + 500)))
+
+
+def _send(sequence_id: int) -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name="deaf", sequence_id=sequence_id, publish_time=1_700_000_000_000
+    )
+    body = b"x" * 100
+    head = encode_payload_head(metadata, body)
+    return encode_send(1, sequence_id, len(head) + len(body)) + head + body

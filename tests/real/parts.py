@@ -1,0 +1,48 @@
+"""The parts of a running cluster, for tests that look at them and break them."""
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from clients.python.admin import Admin
+from clients.python.client import connect
+from clients.testing.standalone import StandaloneProcess
+
+PAGE_BYTES = 4096
+
+
+async def order(cluster: StandaloneProcess, command: str, *names: str) -> None:
+    """kill, stop, start, pause or resume these parts, one after the other."""
+    for name in names:
+        await trio.to_thread.run_sync(cluster.local, command, name)
+
+
+async def owner_of(cluster: StandaloneProcess, topic: str, *, asked: str = "") -> str:
+    """The name of the broker that serves the topic; as the broker at `asked` says, or any."""
+    async with connect(asked or cluster.service_url) as client:
+        url = await client.lookup(topic)
+    (name,) = [b["name"] for b in cluster.ready["brokers"] if b["service_url"] == url]
+    return str(name)
+
+
+async def pids(cluster: StandaloneProcess) -> dict[str, int]:
+    parts = await trio.to_thread.run_sync(cluster.parts)
+    return {str(part["name"]): int(part["pid"] or 0) for part in parts}
+
+
+def part(cluster: StandaloneProcess, name: str) -> dict[str, Any]:
+    """What the ready line says of a broker or a bookie."""
+    parts = [*cluster.ready["brokers"], *cluster.ready["bookies"]]
+    (found,) = [dict(each) for each in parts if each["name"] == name]
+    return found
+
+
+def admin_of(cluster: StandaloneProcess) -> Admin:
+    """All brokers: one of them may be down."""
+    urls = [str(broker["admin_url"]) for broker in cluster.ready["brokers"]]
+    return Admin("http://" + ",".join(url.removeprefix("http://") for url in urls))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES

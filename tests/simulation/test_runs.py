@@ -1,0 +1,143 @@
+"""A sample of whole runs, and what makes failures understandable.
+
+More of them: `python -m tests.simulation --seeds A..B`.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.history.check import check
+from tests.history.events import Deliver, Ok
+from tests.simulation.marks import SOMETIMES, marks_of, table
+from tests.simulation.nemesis import draw_plan
+from tests.simulation.plan import (
+    At,
+    Consume,
+    Freeze,
+    Kill,
+    Mishap,
+    Plan,
+    Produce,
+    Shape,
+    Topic,
+    describe,
+)
+from tests.simulation.report import explain, trace
+from tests.simulation.run import Outcome, simulate
+from tests.simulation.shrink import as_python, rule_of, shrink
+
+SAMPLE = range(2, 42)
+
+
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_nothing_is_lost_whatever_goes_wrong(seed: int) -> None:
+    outcome = simulate(draw_plan(seed))
+    assert outcome.violations == []
+
+
+def test_plans_are_survivable_data() -> None:
+    for seed in range(300):
+        plan = draw_plan(seed)
+        assert plan == draw_plan(seed)
+        assert describe(plan)
+        shape, quorums = plan.shape, plan.shape.settings.quorums
+        assert quorums is None or quorums[0] <= shape.bookies
+        names = [part.name for part in (*plan.work, *plan.faults)]
+        assert len(set(names)) == len(names), "chance is drawn by name"
+
+
+TOPIC = "persistent://public/default/t1"
+SMALL = Plan(
+    seed=7,
+    shape=Shape(bookies=3, brokers=2),
+    topics=(Topic(TOPIC),),
+    work=(
+        Produce("p1-t1", "client-1", TOPIC, messages=20),
+        Produce("p2-t1", "client-1", TOPIC, messages=20),
+        Consume("c1-t1", "client-1", TOPIC, "s1"),
+    ),
+    faults=(
+        Mishap("f1", At(0.5), Freeze("broker-1", 1.0)),
+        Mishap("f2", At(0.6), Kill("bookie-1", 1.0, power=True)),
+    ),
+    storm_s=4.0,
+)
+
+
+def test_a_run_does_what_its_plan_says() -> None:
+    outcome = simulate(SMALL)
+    assert outcome.violations == []
+    assert outcome.count(Ok) == 42  # and two, to show that the topic takes messages
+    assert outcome.count(Deliver) >= 42
+    assert outcome.marks["fault Kill"] == outcome.marks["fault Freeze"] == 1
+    assert check(outcome.events) == []
+
+
+def test_watching_a_run_changes_nothing_of_it() -> None:
+    lines: list[str] = []
+    assert trace(SMALL, lines.append).line == simulate(SMALL).line
+    assert any("the storm begins" in line for line in lines)
+    assert any("ledger created" in line for line in lines)
+
+
+def test_parts_have_chance_of_their_own() -> None:
+    """Or shrinking would change what is left."""
+    alone = simulate(replace(SMALL, work=SMALL.work[:1], faults=()))
+    together = simulate(replace(SMALL, faults=()))
+    sizes = [
+        [e.event.position for e in outcome.events if isinstance(e.event, Ok)]
+        for outcome in (alone, together)
+    ]
+    assert len(sizes[0]) == 22
+    assert len(sizes[1]) == 42
+    first = [e.event for e in alone.events if getattr(e.event, "producer", "") == "p1-t1.0"]
+    assert [event.value for event in first if hasattr(event, "value")] == [
+        f"p1-t1.0/{seq}" for seq in range(20)
+    ]
+
+
+def fails_with_f2(plan: Plan) -> Outcome:
+    """A cluster that loses something when bookie-1 is killed while p1 works."""
+    broken = any(fault.name == "f2" for fault in plan.faults)
+    working = any(work.name == "p1-t1" for work in plan.work)
+    violations = ["lost-write: t1 p1-t1.0/3: gone"] if broken and working else []
+    return Outcome(plan, violations)
+
+
+def test_a_failing_plan_is_made_small() -> None:
+    smaller = shrink(fails_with_f2(SMALL), run=fails_with_f2)
+    assert [fault.name for fault in smaller.plan.faults] == ["f2"]
+    assert [work.name for work in smaller.plan.work] == ["p1-t1"]
+    assert smaller.plan.shape == Shape(bookies=1, brokers=1)
+    assert rule_of(smaller) == "lost-write"
+
+
+def test_a_plan_is_printed_as_python_that_makes_it_again() -> None:
+    for plan in (SMALL, *map(draw_plan, range(20))):
+        names = {**vars(__import__("tests.simulation.plan", fromlist=["plan"]))}
+        assert eval(as_python(plan), names) == plan
+
+
+def test_a_failure_is_explained() -> None:
+    lines: list[str] = []
+    outcome = simulate(SMALL)
+    outcome.violations = [f"lost-write: {TOPIC} p1-t1.0/3: p1-t1.0 had a receipt for 0:3"]
+    explain(outcome, lines.append)
+    text = "\n".join(lines)
+    assert "f2 at 0.600 s: Kill host=bookie-1" in text
+    assert "Send(topic='persistent://public/default/t1', producer='p1-t1.0', seq=3" in text
+    assert "add 0:3" in text
+    assert "NOT THE SAME RUN" not in text
+
+
+def test_marks_count_what_was_met() -> None:
+    outcome = simulate(SMALL)
+    marks = outcome.marks + marks_of(outcome.events)
+    assert marks["ok"] == 42
+    assert marks["ledger created"] > 0
+    lines = table([marks, Counter()])
+    assert lines[0].endswith("in 2 runs")
+    assert len(lines) > len(SOMETIMES)
+    assert lines[-1].startswith("never: ")
