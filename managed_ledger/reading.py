@@ -5,6 +5,7 @@ the ones behind them are on their way here.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +24,9 @@ _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
 _STREAMS_MAX = 256
-_AHEAD_BYTES = 4 << 20
+_AHEAD_BYTES = 4 << 20  # of one who reads on
+_CHUNK_BYTES = 1 << 20
+_CHUNKS_AT_ONCE = 2  # while one is sent, the other comes from the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,24 @@ class LogEntry:
 
     position: Position
     data: memoryview
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Somebody who reads on.  Before `frontier` all was read, is in the cache, or on its way."""
+
+    frontier: Position
+    entry_bytes: int = 1  # on average, lately
+    ahead_bytes: int = 0  # nobody has come for it yet
+    fetching: int = 0  # chunks on their way
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Entries of one ledger, read ahead together; both ends are in it."""
+
+    first: Position
+    last: Position
 
 
 class LogReader:
@@ -45,7 +66,7 @@ class LogReader:
         self._writers = writers
         self._readers: dict[int, LedgerReader] = {}
         self._tailing_until_s = 0.0
-        self._ends: OrderedDict[Position, None] = OrderedDict()  # behind what was read lately
+        self._streams: OrderedDict[Position, _Stream] = OrderedDict()  # by what they read next
         self._under_way: dict[Position, trio.Event] = {}  # reading ahead from there
 
     @property
@@ -66,6 +87,7 @@ class LogReader:
         """
         if at.ledger_id == end.ledger_id and at.entry_id >= end.entry_id - _TAILING_ENTRIES:
             self.expect()
+        stream = self._streams.pop(at, None)
         if (arrival := self._under_way.get(at)) is not None:
             await arrival.wait()
             at = self._ledgers.entry_at(at)  # It may have been trimmed meanwhile.
@@ -80,7 +102,7 @@ class LogReader:
             if shared:
                 for entry in found:
                     self._context.cache.put(entry.position, bytes(entry.data))
-        self._go_ahead(at, self._ledgers.next_position(found[-1].position), end)
+        self._has_read(stream, found, end)
         return found
 
     def forget(self, ledger_id: int) -> None:
@@ -101,28 +123,68 @@ class LogReader:
 
     # -- ahead of demand
 
-    def _go_ahead(self, at: Position, behind: Position, end: Position) -> None:
-        """Somebody has read from `at`; if they have read what is before that, they read on."""
-        reads_on = at in self._ends
-        self._ends.pop(at, None)
-        self._ends[behind] = None
-        while len(self._ends) > _STREAMS_MAX:
-            self._ends.popitem(last=False)
-        if not reads_on or behind > end or behind in self._under_way:
-            return
-        if self._context.cache.has_room_ahead(behind, _AHEAD_BYTES, trio.current_time()):
-            self._under_way[behind] = trio.Event()
-            self._context.nursery.start_soon(self._read_ahead, behind, end)
+    def _has_read(self, stream: _Stream | None, found: Sequence[LogEntry], end: Position) -> None:
+        """Whoever has read what is before that, too, reads on."""
+        behind = self._ledgers.next_position(found[-1].position)
+        reads_on = stream is not None
+        if stream is None:
+            stream = _Stream(behind)
+        size = sum(len(entry.data) for entry in found)
+        stream.entry_bytes = max(1, size // len(found))
+        stream.ahead_bytes -= size
+        if stream.frontier <= behind:
+            stream.frontier, stream.ahead_bytes = behind, 0
+        self._streams[behind] = stream
+        while len(self._streams) > _STREAMS_MAX:
+            self._streams.popitem(last=False)
+        if reads_on:
+            while stream.fetching < _CHUNKS_AT_ONCE and (chunk := self._next_chunk(stream, end)):
+                stream.fetching += 1
+                self._context.nursery.start_soon(self._read_ahead, stream, chunk, end)
 
-    async def _read_ahead(self, at: Position, end: Position) -> None:
+    def _next_chunk(self, stream: _Stream, end: Position) -> _Chunk | None:
+        """Entries of the ledger of the frontier, about a megabyte, which are on their way now."""
+        at = stream.frontier
+        has_room = self._context.cache.has_room_ahead
+        if (
+            at > end
+            or at in self._under_way
+            or stream.ahead_bytes + _CHUNK_BYTES > _AHEAD_BYTES
+            or not has_room(at, _CHUNK_BYTES, trio.current_time())
+        ):
+            return None
+        row = self._ledgers.row(at.ledger_id)
+        last = at.entry_id + max(1, _CHUNK_BYTES // stream.entry_bytes) - 1
+        last = min(last, end.entry_id if row is None else row.entries - 1)
+        chunk = _Chunk(at, Position(at.ledger_id, last))
+        stream.frontier = self._ledgers.next_position(chunk.last)
+        stream.ahead_bytes += _CHUNK_BYTES
+        self._under_way[at] = trio.Event()
+        return chunk
+
+    async def _read_ahead(self, stream: _Stream, chunk: _Chunk | None, end: Position) -> None:
         try:
-            # Who wants to have it reads it again, and is told what is wrong.
+            # Who wants to have what fails here reads it again, and is told what is wrong.
             with suppress(LedgerError):
-                found = await self._fetch(at, end, ENTRIES_MAX, _AHEAD_BYTES)
+                while chunk is not None:
+                    await self._read_chunk(stream, chunk)
+                    chunk = self._next_chunk(stream, end)
+        finally:
+            stream.fetching -= 1
+
+    async def _read_chunk(self, stream: _Stream, chunk: _Chunk) -> None:
+        at = first = chunk.first
+        size = 0
+        try:
+            while first <= chunk.last and size < 2 * _CHUNK_BYTES:
+                found = await self._fetch(first, chunk.last, ENTRIES_MAX, _CHUNK_BYTES)
                 now_s = trio.current_time()
                 for entry in found:
                     self._context.cache.put_ahead(entry.position, bytes(entry.data), now_s)
+                    size += len(entry.data)
+                first = Position(at.ledger_id, found[-1].position.entry_id + 1)
         finally:
+            stream.ahead_bytes += size - _CHUNK_BYTES
             self._under_way.pop(at).set()
 
     # -- where entries come from

@@ -19,7 +19,7 @@ from wire.arena import ArenaPool
 
 _BLOCK_BYTES = 4096
 _LONG_BYTES = 256 << 10
-READ_BUFFER_BYTES = (1 << 20) + 3 * _BLOCK_BYTES  # a megabyte from anywhere, and room to align
+READ_BUFFER_BYTES = (4 << 20) + 3 * _BLOCK_BYTES  # from anywhere, and room to align
 
 
 class FileReader:

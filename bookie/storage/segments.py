@@ -1,7 +1,7 @@
 """The segments of a log, and records read from them by position.
 
 A read costs a thread, so it is not done for each record: who reads one after the other gets them
-from *windows*, pieces of up to a megabyte that one read fetched.  Windows are bounded and hold
+from *windows*, pieces of up to four megabytes that one read fetched.  Windows are bounded and hold
 durable bytes only, which never change again.  A record is a view into its window, and keeps it
 alive.
 
@@ -25,11 +25,14 @@ from bookie.storage.records import (
 )
 from bookie.storage.status import StoreError, StoreStatus
 
+_NEAR_BYTES = 1 << 20  # whoever skips less reads on: other ledgers lie in between
+_GROWTH = 4  # of what is read at once
+
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     readers_max: int = 64  # open segments
-    window_bytes: int = 1 << 20  # read at once for somebody who reads on
+    window_bytes: int = 4 << 20  # read at once for somebody who reads on and on
     first_bytes: int = 64 << 10  # read at once for anybody else
     windows_bytes_max: int = 32 << 20
 
@@ -103,12 +106,13 @@ class Segments:
             loading.done.set()
 
     def _wanted(self, position: int, size: int) -> int:
+        """More each time for somebody who reads on, so that many of them share the windows."""
         limits = self._limits
-        near = limits.window_bytes
-        reads_on = self._windows.ends_near(position, near) or any(
-            0 <= position - loading.end <= near for loading in self._loading
-        )
-        return max(size, limits.window_bytes if reads_on else limits.first_bytes)
+        last = self._windows.ends_near(position, _NEAR_BYTES)
+        for loading in self._loading:
+            if 0 <= position - loading.end <= _NEAR_BYTES:
+                last = max(last, loading.end - loading.start)
+        return max(size, min(_GROWTH * last, limits.window_bytes), limits.first_bytes)
 
     def _first_of(self, position: int) -> int:
         index = bisect_right(self._firsts, position) - 1
@@ -171,13 +175,14 @@ class _Windows:
         self._by_start.move_to_end(start)
         return window[offset : offset + size]
 
-    def ends_near(self, position: int, distance: int) -> bool:
-        """Whether a window ends shortly in front of, or at, this position."""
+    def ends_near(self, position: int, distance: int) -> int:
+        """Bytes of the window that ends shortly in front of, or at, this position; 0: none does."""
         at = bisect_right(self._starts, position) - 1
         if at < 0:
-            return False
+            return 0
         start = self._starts[at]
-        return position - start - len(self._by_start[start]) <= distance
+        size = len(self._by_start[start])
+        return size if position - start - size <= distance else 0
 
     def add(self, start: int, data: memoryview) -> None:
         old = self._by_start.pop(start, None)
