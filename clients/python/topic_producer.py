@@ -281,7 +281,7 @@ class TopicProducer(Link):
             await self._begun.wait()
             self._begun = trio.Event()
             shipped = self._shipped
-            if len(self._pending):
+            if len(self._pending) and self._settings.batch_delay_s > 0:
                 with trio.move_on_after(self._settings.batch_delay_s):
                     await self._idle.wait()
             if self._shipped == shipped:

@@ -4,12 +4,16 @@ import errno
 import os
 import random
 import sys
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
 
 from bookie.storage.disk import Disk, FileDisk
+from bookie.storage.growing import Buffer, GrowingFile
 from tests.conformance.disk import DiskSuite
 from tests.simulation.disk import HostCrashedError, Platter
 
@@ -37,6 +41,50 @@ class TestFileDisk(DiskSuite):
 
         monkeypatch.setattr(os, "open", refuse_direct)
         await self.test_appended_bytes_are_there_in_order(disk, root)
+
+    async def test_the_loop_writes_a_few_bytes_itself_while_the_disk_is_quick(
+        self, disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now_s, takes_s = 0.0, 0.0
+        in_loop: list[bool] = []
+        really = GrowingFile.append
+
+        def append(file: GrowingFile, buffers: Sequence[Buffer]) -> None:
+            nonlocal now_s
+            in_loop.append(threading.current_thread() is loop)
+            really(file, buffers)
+            now_s += takes_s
+
+        loop = threading.current_thread()
+        monkeypatch.setattr(GrowingFile, "append", append)
+        monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+        appender = disk.open_appender()
+        await appender.start(f"{root}/log", [b"start"])
+        for size, seconds in ((9, 0.0), (20_000, 0.0), (9, 0.5), (9, 0.5), (9, 0.0), (9, 0.0)):
+            takes_s = seconds
+            await appender.write([bytes(size)])
+        await appender.aclose()
+        assert in_loop == [False, True, False, True, False, False, True]
+        assert (Path(root) / "log").stat().st_size >= 5 + 20_000 + 5 * 9
+
+    @pytest.mark.parametrize("size", [9, 20_000])
+    async def test_after_a_failed_write_nothing_is_written_any_more(
+        self, disk: Disk, root: str, size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        appender = disk.open_appender()
+        await appender.start(f"{root}/log", [b"start"])
+        await appender.write([b"quick"])
+
+        def fail(file: GrowingFile, buffers: Sequence[Buffer]) -> None:
+            raise OSError(errno.EIO, "input/output error")
+
+        monkeypatch.setattr(GrowingFile, "append", fail)
+        with pytest.raises(OSError, match="input/output"):
+            await appender.write([bytes(size)])
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="earlier write"):
+            await appender.write([bytes(size)])
+        await appender.aclose()
 
     async def test_readers_see_every_byte_that_is_durable_while_the_file_grows(
         self, disk: Disk, root: str
