@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := wire bookie managed_ledger broker clients daybook
 
-.PHONY: help setup demo test lint bench sim storms mutants check-model fuzz clean java
+.PHONY: help setup demo test lint bench sim storms mutants check-model fuzz soak clean java
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done
@@ -39,7 +39,7 @@ bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
 
 sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)
 
 storms: setup ## the protocols alone: SCHEDULES=1000000 schedules
 	@$(BIN)/python -m tests.storms --schedules $(or $(SCHEDULES),100000) --jobs 2 --marks
@@ -53,6 +53,9 @@ check-model: setup ## all states of the larger configurations, up to 20 minutes 
 fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,fuzz]'
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
+
+soak: setup ## MINUTES=10 of faults on real processes, or KILLS=300 of owners; SEED=7
+	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
 
 clean: ## forget the virtual environment and what tools left
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -155,7 +155,7 @@ class Producer:
         self._answer_refused()
 
     def stored(self, position: Position | None, error: Exception | None) -> None:
-        """The log's word on the oldest send that was appended."""
+        """The log's word on the oldest send that waits, or a refusal of the one just appended."""
         if self.closed:
             if error is not None:
                 self.topic.append_failed(error)
@@ -177,14 +177,15 @@ class Producer:
     def _not_stored(self, error: Exception | None) -> None:
         assert error is not None
         if isinstance(error, TerminatedError):
-            sequence_id, highest, _ = self._outstanding.popleft()
+            # A log says so at once, of what was handed to it last; others may be waiting before it.
+            sequence_id, highest, _ = self._outstanding.pop()
             refused = pb.CommandSendError(
                 producer_id=self.producer_id,
                 sequence_id=max(sequence_id, highest or 0),
                 error=pb.TopicTerminatedError,
                 message=str(error),
             )
-            self._outstanding.appendleft((sequence_id, highest, encode(refused)))
+            self._outstanding.append((sequence_id, highest, encode(refused)))
             self._answer_refused()
             return
         self.topic.append_failed(error)

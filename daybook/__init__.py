@@ -3,6 +3,10 @@
     async with daybook.connect("pulsar://localhost:6650") as client: ...     on trio
     with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without
 
+and, below topics, the ledgers of a BookKeeper cluster:
+
+    async with daybook.ledgers.connect("zk://localhost:2181/ledgers") as client: ...
+
 What is here is loaded when it is first used, so that `import daybook` costs nothing.
 """
 
@@ -10,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clients import ledgers as ledgers
     from clients import spark as spark
     from clients import testing as testing
     from clients.python import admin as admin
@@ -77,6 +82,7 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names.spl
 _MODULES = {
     "admin": "clients.python.admin",
     "blocking": "clients.python.blocking",
+    "ledgers": "clients.ledgers",
     "spark": "clients.spark",
     "testing": "clients.testing",
 }

@@ -47,6 +47,13 @@ ALLOWED: dict[str, set[str]] = {
         "bookie.registry",
         "managed_ledger",
     },
+    "clients/ledgers": {
+        "wire",
+        "clients",
+        "bookie.errors",
+        "bookie.ledger",
+        "bookie.registry",
+    },
     "clients/spark": {"wire", "clients", "bookie.errors", "bookie.ledger", "managed_ledger"},
     "clients/testing": set(PACKAGES),
     "daybook": {"clients", "daybook"},

@@ -29,6 +29,8 @@ KNOWN = {
     "docs/tree.md": "The tree",
     "LICENSE": "Apache-2.0.",
     "pyproject.toml": "What is installed, and how code is checked.",
+    "docs/tally.jsonl": "How many simulated runs there were, by commit.",
+    "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
     "daybook/py.typed": "Says that the package has types.",
 }
 DATA = {

@@ -1,5 +1,8 @@
 """What the protobuf runtime does not check when it parses, and those who read a message rely on."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from google.protobuf.message import Message
 
 from wire.errors import MalformedError
@@ -22,13 +25,23 @@ def _check_strings(message: Message) -> None:
             continue
         kind = field.message_type
         if kind is not None and field.is_repeated and kind.GetOptions().map_entry:
-            try:
-                dict(value)  # Of a map the runtime does say it, when it is read.
-            except UnicodeDecodeError as error:
-                raise MalformedError(f"{field.full_name} is not UTF-8") from error
+            _check_map(field.full_name, value)
             continue
         for part in value if field.is_repeated else (value,):
             if is_message:
                 _check_strings(part)
             elif not isinstance(part, str):
                 raise MalformedError(f"{field.full_name} is not UTF-8")
+
+
+def _check_map(name: str, entries: Mapping[Any, Any]) -> None:
+    """Reading a key that is no text is an error of the runtime; such a value comes as `bytes`.
+
+    There are no maps of anything but text.
+    """
+    try:
+        values = list(dict(entries).values())
+    except UnicodeDecodeError as error:
+        raise MalformedError(f"{name} is not UTF-8") from error
+    if any(isinstance(value, bytes) for value in values):
+        raise MalformedError(f"{name} is not UTF-8")

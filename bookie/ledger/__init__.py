@@ -8,7 +8,10 @@ Read in this order:
     marks        ledgers that lack copies, for whoever restores them
     ensemble     which bookies to write to
     bookies      connections to bookies
+    exchange     single requests in protocol v3
     context      what the shells share, and their limits
     writer, reader, recoverer      the shells of the rules
+    advanced     a writer to whom the caller gives the ids of entries
+    lac, follower      how far an open ledger has got: told, asked for, waited for
     client       create, open, recover, delete: the way in
 """

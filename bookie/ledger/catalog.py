@@ -7,7 +7,7 @@ from typing import TypeAlias, assert_never
 
 import trio
 
-from bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from bookie.errors import LedgerExistsError, MalformedMetadataError, NoSuchLedgerError
 from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
 from bookie.ledger.protocol.update import (
     Conflict,
@@ -36,6 +36,7 @@ from wire.metadata.store import (
     SessionState,
     StoreUnavailableError,
     VersionConflictError,
+    Watch,
 )
 
 UpdateResult: TypeAlias = Settled | NotAllowed | NotDone | Gone
@@ -75,6 +76,14 @@ class Catalog:
             if await self._create(self.paths.ledger(ledger_id), value, metadata.creator_token):
                 return ledger_id, StoredMetadata(metadata, 0)
 
+    async def create_as(self, ledger_id: int, metadata: LedgerMetadata) -> StoredMetadata:
+        """As `create`, with an id that the caller gives; LedgerExistsError if there is one."""
+        metadata = replace(metadata, creator_token=self._rng.getrandbits(62) + 1)
+        value = encode_metadata(metadata)
+        if not await self._create(self.paths.ledger(ledger_id), value, metadata.creator_token):
+            raise LedgerExistsError(ledger_id)
+        return StoredMetadata(metadata, 0)
+
     async def _create(self, path: str, value: bytes, token: int) -> bool:
         """False if there is a ledger of somebody else with that id."""
         pause_s = _PAUSE_S
@@ -99,13 +108,13 @@ class Catalog:
         except MalformedMetadataError:
             return False
 
-    async def read(self, ledger_id: int) -> StoredMetadata:
+    async def read(self, ledger_id: int, watch: Watch | None = None) -> StoredMetadata:
         """NoSuchLedgerError only if the store, asked for its newest state, has none."""
         path = self.paths.ledger(ledger_id)
-        record = await self.store.get(path)
+        record = await self.store.get(path, watch)
         if record is None:
             await self.store.sync(path)
-            record = await self.store.get(path)
+            record = await self.store.get(path, watch)
         if record is None:
             raise NoSuchLedgerError(ledger_id)
         metadata = decode_metadata(record.value, record.stat.created_ms)

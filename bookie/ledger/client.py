@@ -26,6 +26,9 @@ from bookie.ledger.bookies import Bookies
 from bookie.ledger.catalog import Catalog, StoredMetadata
 from bookie.ledger.context import LedgerContext, LedgerLimits
 from bookie.ledger.ensemble import BookieDirectory
+from bookie.ledger.exchange import Exchange
+from bookie.ledger.follower import Follower
+from bookie.ledger.lac import LacAnnouncer
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import Fragment, Quorums
 from bookie.ledger.reader import LedgerReader, open_reader
@@ -72,9 +75,14 @@ class LedgerClient:
         custom: Mapping[str, bytes] | None = None,
         password: bytes = b"",
         digest_type: DigestType = DigestType.CRC32C,
+        ledger_id: int | None = None,
     ) -> LedgerWriter:
         """A new ledger, and its only writer.  NotEnoughBookiesError if entries could not be
-        confirmed now; with fewer than an ensemble the ledger starts under-replicated."""
+        confirmed now; with fewer than an ensemble the ledger starts under-replicated.
+
+        `ledger_id` is for callers with ids of their own: LedgerExistsError if it is taken.  They
+        never use an id twice, even after deleting: bookies may remember the first ledger.
+        """
         if quorums.ack == 1 and quorums.write > 1 and not self._warned:
             self._warned = True
             _log.warning(
@@ -89,7 +97,11 @@ class LedgerClient:
             password=password,
             custom=dict(custom or {}),
         )
-        ledger_id, stored = await self._context.catalog.create(metadata, self._context.nursery)
+        catalog = self._context.catalog
+        if ledger_id is None:
+            ledger_id, stored = await catalog.create(metadata, self._context.nursery)
+        else:
+            stored = await catalog.create_as(ledger_id, metadata)
         return LedgerWriter(self._context, ledger_id, stored, choice.missing)
 
     async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
@@ -104,6 +116,14 @@ class LedgerClient:
         if recover and not stored.metadata.closed:
             stored = await recover_ledger(self._context, ledger_id, stored)
         return await open_reader(self._context, ledger_id, stored)
+
+    def follower(self, reader: LedgerReader) -> Follower:
+        """Waits for an open ledger to grow, on behalf of its reader."""
+        return Follower(self._context, reader)
+
+    def announcer(self, writer: LedgerWriter) -> LacAnnouncer:
+        """Tells readers of the last entry of a writer that pauses; stop it with the writer."""
+        return LacAnnouncer(self._context, writer)
 
     async def delete(self, ledger_id: int) -> None:
         """Forget a ledger; bookies give its space back later.  One that is not there is fine."""
@@ -154,7 +174,14 @@ async def open_ledger_client(
         nursery.start_soon(directory.probe, bookies)
         try:
             context = LedgerContext(
-                Catalog(store, paths, rng), directory, bookies, nursery, limits, rng, clock
+                Catalog(store, paths, rng),
+                directory,
+                bookies,
+                Exchange(bookies),
+                nursery,
+                limits,
+                rng,
+                clock,
             )
             yield LedgerClient(context)
         except Exception as caught:

@@ -9,6 +9,7 @@ import trio
 from bookie.ledger.bookies import BookieLimits, Bookies
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from bookie.ledger.exchange import Exchange
 from bookie.ledger.marks import mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
 from wire.clock import WallClock
@@ -24,6 +25,10 @@ class LedgerLimits:
     read_entries_max: int = 256  # under way at once, for one call
     recovery_attempts: int = 3  # when the metadata change underneath
     recovery_reads_max: int = 16
+    lac_poll_s: float = 10.0  # so long a bookie is asked to wait for the LAC to move
+    lac_pause_s: float = 0.05  # after a poll that brought nothing; twice as long each time
+    lac_pause_s_max: float = 1.0
+    explicit_lac_s: float = 0.02  # a writer that has been idle for so long tells its LAC
     mark_attempts: int = 10
     mark_retry_s: float = 2.0
 
@@ -33,6 +38,7 @@ class LedgerContext:
     catalog: Catalog
     directory: BookieDirectory
     bookies: Bookies
+    exchange: Exchange
     nursery: trio.Nursery
     limits: LedgerLimits
     rng: Random

@@ -167,7 +167,7 @@ async def read_entries(
 @dataclass(frozen=True, slots=True)
 class LastConfirmed:
     lac: int
-    length: int  # of the ledger up to some entry not before the LAC
+    length: int  # of the ledger up to some entry that is stored; 0 if none is known
     entry_id: int  # that one
 
 
@@ -228,11 +228,16 @@ class LedgerReader:
         self._stored = stored
         self._last_add_confirmed = NO_ENTRY
         self._entry_bytes = _UNKNOWN_ENTRY_BYTES
-        self._follow(stored, last)
+        self.learn(stored, last)
 
     @property
     def metadata(self) -> LedgerMetadata:
         return self._stored.metadata
+
+    @property
+    def stored(self) -> StoredMetadata:
+        """The metadata with their version."""
+        return self._stored
 
     @property
     def closed(self) -> bool:
@@ -289,9 +294,10 @@ class LedgerReader:
         last = None
         if not stored.metadata.closed:
             last = await read_last_confirmed(self._context, self.ledger_id, stored.metadata)
-        self._follow(stored, last)
+        self.learn(stored, last)
 
-    def _follow(self, stored: StoredMetadata, last: LastConfirmed | None) -> None:
+    def learn(self, stored: StoredMetadata, last: LastConfirmed | None) -> None:
+        """Take in what was found out about the ledger; what was known before stays true."""
         self._stored = stored
         metadata = stored.metadata
         if metadata.closed:
@@ -300,7 +306,7 @@ class LedgerReader:
                 self._entry_bytes = metadata.length // (metadata.last_entry_id + 1)
         elif last is not None:
             self._last_add_confirmed = max(self._last_add_confirmed, last.lac)
-            if last.length:
+            if last.length and last.entry_id >= 0:
                 self._entry_bytes = last.length // (last.entry_id + 1)
 
 

@@ -166,11 +166,7 @@ class LedgerWriter:
         """Send an entry on its way; return its id."""
         if self._error is not None:
             raise self._error
-        size = 0
-        for buffer in payload:
-            size += len(buffer)
-        if size > self._payload_bytes_max:
-            raise EntryTooLargeError(f"{size} bytes; at most {self._payload_bytes_max} fit")
+        size = self.check_size(payload)
         entry_id = self.last_add_pushed = self.last_add_pushed + 1
         self._pushed_length += size
         header = encode_header(
@@ -186,6 +182,15 @@ class LedgerWriter:
         self.pending_bytes += size
         self._feed(_APPEND)
         return entry_id
+
+    def check_size(self, payload: Sequence[Buffer]) -> int:
+        """The size of an entry; EntryTooLargeError if bookies would not take it."""
+        size = 0
+        for buffer in payload:
+            size += len(buffer)
+        if size > self._payload_bytes_max:
+            raise EntryTooLargeError(f"{size} bytes; at most {self._payload_bytes_max} fit")
+        return size
 
     async def wait_confirmed(self, entry_id: int) -> None:
         """Return when the entry is confirmed; InDoubtError if the writer stopped before."""

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bookie.errors import MalformedRecordError
-from bookie.registry import Cookie, LedgerPaths, create_cookie, read_cookie
+from bookie.registry import Cookie, LedgerPaths, check_bookie_id, create_cookie, read_cookie
 from bookie.storage.disk import Disk
 from wire.metadata.store import MetadataStore, RecordExistsError
 
@@ -79,7 +79,7 @@ async def examine(
         _compare(local, directories, instance_id, wanted_id)
     bookie_id = local.bookie_id if local is not None else wanted_id or default_id
     try:
-        known = await read_cookie(metadata, paths, bookie_id)
+        known = await read_cookie(metadata, paths, check_bookie_id(bookie_id))
     except MalformedRecordError as error:
         raise StartError(f"{paths.cookie(bookie_id)}: {error}") from error
     if known is None:

@@ -13,7 +13,7 @@ from clients.cli.supervisor import Keeper, PartFailedError, Supervisor
 
 _REQUEST_BYTES_MAX = 4096
 _REQUEST_TIMEOUT_S = 5.0
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
 
 
 async def serve_control(

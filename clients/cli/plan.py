@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from clients.cli.directory import Directory, Ports, Saved
@@ -50,7 +51,7 @@ def make_plan(wishes: Wishes, directory: Directory, environ: Mapping[str, str]) 
     before = directory.load()
     external = _external_zookeeper(wishes, before, directory)
     count = _count_bookies(wishes, before, directory)
-    with PortChooser() as ports:
+    with PortChooser(SystemRandom()) as ports:
         saved = Saved(
             zookeeper=external,
             zookeeper_port=0 if external else _zookeeper_port(wishes, before, ports),

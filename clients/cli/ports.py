@@ -3,22 +3,30 @@
 The ports that a user types (service, admin, ZooKeeper) are exactly those asked for, or an error;
 those of the other parts are the usual ones if they are free.  Bookies are known by their ports, so
 these must not change once they have data.
+
+A chosen port is let go before its part binds it.  Any port is therefore one from below the range
+that kernels give to outgoing connections (from 32768 on Linux, higher elsewhere): those would take
+it meanwhile; and by chance, as another cluster that starts at the same time chooses too.
 """
 
 import socket
 from contextlib import ExitStack
+from random import Random
 from types import TracebackType
 from typing import Self
 
 from clients.cli.errors import UserError
 
 HOST = "127.0.0.1"
+ANY_PORT_MIN, ANY_PORT_MAX = 15_000, 31_999
+_TRIES = 100  # Then next to all of them are taken, and the kernel may look for one.
 
 
 class PortChooser:
     """Keeps what it has chosen bound until the end of the block, so nothing is chosen twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
         self._bound = ExitStack()
 
     def __enter__(self) -> Self:
@@ -34,7 +42,7 @@ class PortChooser:
 
     def exactly(self, port: int, part: str, remedy: str) -> int:
         """That port, or a `UserError`; 0 is any."""
-        if not self._bind(port) and port:
+        if port and not self._bind(port):
             raise UserError(f"Port {port} for {part} is taken: {remedy}.")
         return port or self.any()
 
@@ -42,6 +50,9 @@ class PortChooser:
         return port if port and self._bind(port) else self.any()
 
     def any(self) -> int:
+        for _ in range(_TRIES):
+            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX)):
+                return port
         return self._bind(0)
 
     def _bind(self, port: int) -> int:

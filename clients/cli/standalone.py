@@ -35,7 +35,7 @@ from clients.cli.supervisor import PartFailedError, Supervisor
 from wire.errors import ConnectionLostError
 from wire.tcp import TcpNetwork
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
 _ZOOKEEPER_TIMEOUT_S = 5.0
 _STOP_ORDER = ("broker", "bookie", "zookeeper")
 _port = click.IntRange(0, 65000)

@@ -34,7 +34,7 @@ from clients.python.consumer import Ackable
 from clients.python.errors import BrokerError, EndOfTopicError
 from clients.python.limits import ClientLimits
 from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
-from clients.python.portal import Portal
+from clients.python.portal import Block, Portal
 from clients.python.positions import Start
 from clients.python.reader import OffsetRange
 from clients.python.topic_producer import OnResult
@@ -106,43 +106,9 @@ def connect(service_url: str, *, limits: ClientLimits | None = None) -> "Client"
 
 
 async def _open(portal: Portal, service_url: str, limits: ClientLimits | None) -> "Client":
-    life = _Life(service_url, limits)
-    portal.start(life.run)
-    return Client(portal, await life.opened(), life.close)
-
-
-class _Life:
-    """The block in which the real client lives, in a task of its own."""
-
-    def __init__(self, service_url: str, limits: ClientLimits | None) -> None:
-        self._client = trio_client.connect(service_url, limits=limits)
-        self._made: trio_client.Client | None = None
-        self._failure: Exception | None = None
-        self._entered, self._leave, self._left = trio.Event(), trio.Event(), trio.Event()
-
-    async def run(self) -> None:
-        try:
-            async with self._client as self._made:
-                self._entered.set()
-                await self._leave.wait()
-        except Exception as error:
-            self._failure = error
-        finally:
-            self._entered.set()
-            self._left.set()
-
-    async def opened(self) -> trio_client.Client:
-        await self._entered.wait()
-        if self._made is None:
-            assert self._failure is not None
-            raise self._failure
-        return self._made
-
-    async def close(self) -> None:
-        self._leave.set()
-        await self._left.wait()
-        if self._failure is not None:
-            raise self._failure
+    block = Block(trio_client.connect(service_url, limits=limits))
+    portal.start(block.run)
+    return Client(portal, await block.opened(), block.close)
 
 
 class _Closing(ABC):

@@ -84,14 +84,12 @@ class MessageQueue:
     async def take_many(self, count_max: int, sources: list[TopicConsumer]) -> list[Message]:
         """At least one message, at most `count_max`; none behind the last one."""
         await trio.lowlevel.checkpoint()
-        ready = self._ready
-        if not ready:
-            if not await self._fill(sources):
-                return []
-            ready = self._ready
+        if not self._ready and not await self._fill(sources):
+            return []
         found: list[Message] = []
         entries = 0
         while True:
+            ready = self._ready  # Another one each time: `drop` replaces it, between two turns.
             room = count_max - len(found)
             if len(ready) <= room:
                 found += ready

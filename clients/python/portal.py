@@ -1,14 +1,16 @@
 """A thread that runs trio, for code that does not: functions go in, results come out.
 
 `call` runs an async function in that thread and waits for it; an interrupt of the caller cancels
-the call.  `soon` hands over what needs no answer, in order, at the cost of an append.
+the call.  `soon` hands over what needs no answer, in order, at the cost of an append.  A `Block` is
+an `async with` that lasts from one call to another.
 """
 
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -91,3 +93,40 @@ class Portal:
             self._token = trio.lowlevel.current_trio_token()
             self._started.set_result(None)
             await trio.sleep_forever()
+
+
+class Block(Generic[_T]):
+    """An `async with` in a task of its own: `Portal.start` its `run`, wait in `opened`, `close`."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[_T]) -> None:
+        self._manager = manager
+        self._made: list[_T] = []
+        self._failure: Exception | None = None
+        self._entered, self._leave, self._left = trio.Event(), trio.Event(), trio.Event()
+
+    async def run(self) -> None:
+        try:
+            async with self._manager as made:
+                self._made.append(made)
+                self._entered.set()
+                await self._leave.wait()
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._entered.set()
+            self._left.set()
+
+    async def opened(self) -> _T:
+        """What the block has made; raises what entering it did."""
+        await self._entered.wait()
+        if not self._made:
+            assert self._failure is not None
+            raise self._failure
+        return self._made[0]
+
+    async def close(self) -> None:
+        """Leave the block; raises what that does."""
+        self._leave.set()
+        await self._left.wait()
+        if self._failure is not None:
+            raise self._failure

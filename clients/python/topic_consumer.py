@@ -126,6 +126,7 @@ class TopicConsumer(Link):
         self._nacks = NackTracker(settings.limits.nack_delay_s)
         self._entries = EntryReader(topic.full, topic.partition, self)
         self._from: Start | None = None if settings.durable else settings.start
+        self._moves = 0  # attachments since the last seek
         self._last: tuple[int, int] | None = None  # the entry that came last, for readers
         self._epoch = 0
         self._seeking = False
@@ -191,12 +192,19 @@ class TopicConsumer(Link):
         return [message for index, message in enumerate(messages) if wanted >> index & 1]
 
     def _before_start(self, messages: list[Message]) -> int:
-        """The messages (bits) in front of the place to start at.  It was found if one is not."""
+        """The messages (bits) in front of the place to start at.  It was found if one is not.
+
+        An entry of a subscription that lies in front of it as a whole was not sought by us: who
+        else moves the subscription wants it.
+        """
         assert self._from is not None
         for index, message in enumerate(messages):
             if not is_before(message, self._from):
                 self._from = None
                 return (1 << index) - 1
+        if self._settings.durable:
+            self._from = None
+            return 0
         return (1 << len(messages)) - 1
 
     def _count(self, delivery: Delivery) -> int:
@@ -317,10 +325,12 @@ class TopicConsumer(Link):
                 request.message_publish_time = milliseconds(start)
         self._seeking = True
         self._forget()
-        self._from = start
+        self._from, self._moves = start, 0
         try:
             await connection.request(request)
         except BaseException:
+            if self._settings.durable:
+                self._from = None
             self._start_over(connection)
             raise
         finally:
@@ -414,8 +424,11 @@ class TopicConsumer(Link):
 
     def _attached(self, connection: BrokerConnection) -> None:
         self._seeking = False
+        self._moves += 1
         if self._settings.durable:
             self._nacks.forget()  # What they asked for comes anyhow.
+            if self._moves > 1:  # Once because of our seek; then somebody else may have moved us.
+                self._from = None
         self._acks.attached(connection)
         if permits := self._permits.restart():
             self._flow(permits)

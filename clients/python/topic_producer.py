@@ -19,7 +19,6 @@ import trio
 from clients.python.connection import BrokerConnection
 from clients.python.errors import (
     BrokerError,
-    ClosedError,
     InDoubtError,
     MessageRejectedError,
     MessageTooLargeError,
@@ -324,7 +323,7 @@ class TopicProducer(Link):
 
     def _attached(self, connection: BrokerConnection) -> None:
         for send in self._pending.all():
-            send.sent = True
+            send.sent_before, send.sent = send.sent, True
             connection.send(send.frame)
 
     def _unregister(self, connection: BrokerConnection) -> None:
@@ -337,11 +336,12 @@ class TopicProducer(Link):
     def _ended(self, failure: BrokerError) -> None:
         if self._builder.count:
             self.ship()
+        self._fail_all(failure, in_doubt=lambda send: send.sent)
+
+    def _fail_all(self, failure: BrokerError, in_doubt: Callable[[PendingSend], bool]) -> None:
+        doubt = InDoubtError(f"{failure}; a receipt was outstanding")
         for send in self._pending.clear():
-            if send.sent and isinstance(failure, ClosedError):
-                self._fail(send, InDoubtError(f"{failure}; a receipt was outstanding"))
-            else:
-                self._fail(send, failure)
+            self._fail(send, doubt if in_doubt(send) else failure)
         self._budget.changed()
 
     # -- what the connection calls
@@ -362,6 +362,8 @@ class TopicProducer(Link):
     def on_send_error(self, error: pb.CommandSendError) -> None:
         failure = refusal(error.error, error.message)
         if isinstance(failure, TopicTerminatedError):
+            # From here on this broker takes nothing; what it took before has its receipt.
+            self._fail_all(failure, in_doubt=lambda send: send.sent_before)
             self._end(failure)
         elif isinstance(failure, (MessageRejectedError, NotAllowedError)):
             send = self._pending.refused(error.sequence_id)

@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from clients.cli.control import ask
 
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 180.0
 # For a directory that stays, without the usual ports: others may have them.
 ANY_PORTS = ("--port", "0", "--admin-port", "0", "--zookeeper-port", "0")
 

@@ -49,6 +49,32 @@ async def test_receipts_come_in_the_order_of_the_sends(autojump_clock: MockClock
             assert got == [n for n in range(50) if 1 + n % 2 == producer]
 
 
+async def test_what_waits_when_a_topic_is_terminated_is_not_refused(
+    autojump_clock: MockClock,
+) -> None:
+    """Seed 2147: sends waited for their bookies, the topic was being terminated, the next send was
+    refused, and the refusal named the first of those that waited, which was stored.
+    """
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        client.send(1)
+        await client.settle()
+        log.terminated = True
+        client.send(2)
+        client.send(3)
+        await client.settle()
+        assert not client.bodies(pb.CommandSendError)  # they come behind the receipts
+        log.release()
+        assert [sequence_id for sequence_id, _, _ in await client.receipts(2)] == [0, 1]
+        refused = await client.wait(pb.CommandSendError, 2)
+        assert [error.sequence_id for error in refused] == [2, 3]
+        assert {error.error for error in refused} == {pb.TopicTerminatedError}
+
+
 async def test_a_consumer_gets_what_its_permits_allow_in_order(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()

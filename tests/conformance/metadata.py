@@ -30,8 +30,8 @@ from wire.metadata.store import (
 from wire.metadata.update import update
 
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
-REQUEST_TIMEOUT_S = 1.5
-PATIENCE_S = 20.0
+REQUEST_TIMEOUT_S = 5.0
+PATIENCE_S = 180.0  # only so that nothing hangs for ever
 
 
 class World(Protocol):

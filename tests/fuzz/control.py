@@ -16,7 +16,7 @@ from clients.cli.supervisor import PartFailedError
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 400.0
 
 
 class MadeUpKeeper:

@@ -12,7 +12,8 @@ from trio.testing import MockClock, memory_stream_pair
 
 from bookie.errors import MalformedMetadataError, MalformedRecordError
 from bookie.ledger.metadata import decode_metadata
-from bookie.registry import BookieInfo, Cookie, parse_address
+from bookie.registry import BookieInfo, Cookie, LedgerPaths, parse_address
+from bookie.server.identity import StartError, examine
 from bookie.storage.index import Checkpoint, IndexDamagedError, block_number_of_key, ledger_of_key
 from bookie.storage.ledgers import decode_row
 from bookie.storage.recent import Block
@@ -31,6 +32,7 @@ from tests.fuzz.control import MadeUpSupervisor
 from tests.fuzz.http import FixedNetwork, ask
 from tests.fuzz.streams import ScriptedStream
 from tests.fuzz.world import VirtualClock, World, play
+from tests.simulation.disk import Platter
 from tests.simulation.network import SimulatedNetwork
 from wire.arena import ArenaPool
 from wire.batch import broker_entry_metadata
@@ -38,6 +40,7 @@ from wire.connection import FrameConnection
 from wire.errors import MalformedError
 from wire.messages.client import SendReceipt
 from wire.messages.registry import Command, decode_frame, encode
+from wire.metadata.memory import MemoryStore
 from wire.outbox import Flusher
 from wire.proto import pulsar_pb2 as pb
 from wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
@@ -146,13 +149,26 @@ def test_metadata_of_a_ledger_whose_bookies_have_no_readable_names() -> None:
         decode_metadata(head + body)
 
 
-@pytest.mark.parametrize("where", ["host", "property"])
-def test_a_registration_that_is_not_text(where: str) -> None:
+@pytest.mark.parametrize("text", ["h1", "p1", "v1"], ids=["host", "property", "its value"])
+def test_a_registration_that_is_not_text(text: str) -> None:
     info = BookieServiceInfoFormat()
     info.endpoints.add(id="bookie", host="h1", port=1, protocol="bookie-rpc")
-    info.properties["p1"] = "v"
+    info.properties["p1"] = "v1"
     with pytest.raises(MalformedRecordError):
-        BookieInfo.decode("b:1", with_bad_text(info, "h1" if where == "host" else "p1"))
+        BookieInfo.decode("b:1", with_bad_text(info, text))
+
+
+async def test_a_directory_whose_cookie_names_nobody_is_refused_and_not_written_to() -> None:
+    platter, store = Platter(Random(1)), MemoryStore(VirtualClock()).session("bookie")
+    disk = platter.mount()
+    await disk.make_directory("d0")
+    text = Cookie("*b:1", ("d0",), ("d0",), "id").encode()
+    await disk.write_file("d0/VERSION", text)
+    with pytest.raises(StartError, match="cannot be the id"):
+        await examine(
+            disk, ["d0"], store, LedgerPaths(), instance_id="id", wanted_id="", default_id="b:1"
+        )
+    assert await disk.read_file("d0/VERSION") == text
 
 
 def test_numbers_that_are_too_long_to_be_numbers() -> None:

@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from tests.history.checkers import cursors, duplicates, ledgers, lost_write, order, retention
+from tests.history.checkers import (
+    cursors,
+    duplicates,
+    ledgers,
+    lost_write,
+    order,
+    retention,
+    termination,
+)
 from tests.history.events import Stamped
 from tests.history.record import Record, Violation
 
@@ -12,6 +20,7 @@ _CHECKS = (
     duplicates.check,
     cursors.check,
     retention.check,
+    termination.check,
     ledgers.check,
 )
 

@@ -137,7 +137,7 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The subscription is to go to a position, or to `earliest`, `latest`."""
+    """The subscription is to go to a position, `earliest`, `latest`, or a `time`: anywhere."""
 
     topic: str
     subscription: str
@@ -188,6 +188,21 @@ class Delete:
 @dataclass(frozen=True, slots=True)
 class Deleted:
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """From now on the topic may have had its last message."""
+
+    topic: str  # or the partition
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """It has: this was its entry."""
+
+    topic: str
+    last: tuple[int, int]  # ledger, entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +320,8 @@ Event: TypeAlias = (
     | Drained
     | Delete
     | Deleted
+    | Terminate
+    | Terminated
     | Trimmed
     | Read
     | ReadEnd

@@ -78,6 +78,7 @@ class Subscription:
         self.is_new = False  # it was not there before
         self.sought_ns = -1  # when the last seek began
         self.seeking: dict[int, Position | str] = {}
+        self._meanwhile: dict[int, list[Position | str]] = {}  # where others went, by seek
         self.unclear = False  # a seek has no answer: it may have been carried out, or may yet be
         self.changes = 0  # of what may make deliveries start over
         self._began = began
@@ -174,10 +175,15 @@ class Subscription:
         self.sought_ns = at_ns
         if answered:
             self.seeking[seek] = to
+            self._meanwhile[seek] = []
             return
         self.unclear = True
-        if to == "latest":
-            self._free_until(self._began[-1] if self._began else at_ns)
+        self._let_go(to, self._began[-1] if self._began else at_ns)
+
+    def _let_go(self, to: Position | str, at_ns: int) -> None:
+        """Of what a seek passes over."""
+        if to in _AWAY:
+            self._free_until(at_ns)
         else:
             self.owed.free_before(self._start_of(to))
 
@@ -185,21 +191,20 @@ class Subscription:
         """It went there: what is acknowledged is forgotten, what lies behind is owed again.
 
         Nobody knows when it did.  An acknowledgement that was told in between, or that had no
-        receipt before, may be of the time after.  And consumers that were not told of the seek go
-        on leaving out what they have acknowledged of batches that they are not done with.
+        receipt before, may be of the time after; so may be another seek.  And consumers that were
+        not told of the seek go on leaving out what they have acknowledged of batches that they are
+        not done with.
         """
-        to = self.seeking.pop(seek)
+        to, others = self.seeking.pop(seek), self._meanwhile.pop(seek)
+        for meanwhile in self._meanwhile.values():
+            meanwhile.append(to)
         self.changes += 1
         left_out = self._parts_of_batches(consumer)
         self._single.clear()
         self._up_to.clear()
-        if to == "latest":
-            self.owed.owe_from(0)
-            self._free_until(at_ns)
-        else:
-            start = self._start_of(to)
-            self.owed.owe_from(start)
-            self.owed.free_before(start)
+        self.owed.owe_from(0 if to in _AWAY else self._start_of(to))
+        for each in [to, *others]:
+            self._let_go(each, at_ns)
         self._acks = {
             key: (times, ack)
             for key, (times, ack) in self._acks.items()
@@ -211,14 +216,22 @@ class Subscription:
             self.owed.free(index)
 
     def _parts_of_batches(self, seeker: str) -> list[int]:
-        """Messages that others than the seeker have acknowledged, of entries that are not done."""
-        return [
-            self.log.index[position]
-            for (consumer, _), (_, ack) in self._acks.items()
-            if consumer != seeker
-            for position in ack.positions
-            if position in self.log.index and self.settled(position, whole_entry=True) is None
+        """Messages that others than the seeker have acknowledged, of entries that they are not
+        done with: the rest of such an entry went to somebody else, or is still to come.
+        """
+        acked: dict[tuple[str, _Entry], set[int]] = {}
+        for (consumer, _), (_, ack) in self._acks.items():
+            for ledger, entry, index in ack.positions:
+                if consumer != seeker and index >= 0:
+                    indexes = range(index + 1) if ack.cumulative else [index]
+                    acked.setdefault((consumer, (ledger, entry)), set()).update(indexes)
+        places = [
+            (*entry, index)
+            for (_, entry), indexes in acked.items()
+            if len(indexes) < self.log.sizes.get(entry, 0)
+            for index in sorted(indexes)
         ]
+        return [self.log.index[place] for place in places if place in self.log.index]
 
     def _start_of(self, to: Position | str) -> int:
         if isinstance(to, str):
@@ -228,4 +241,5 @@ class Subscription:
         return bisect_left(self.log.reads, to, key=lambda read: read.position)
 
 
+_AWAY = ("latest", "time")  # only what is sent later is owed for certain
 _COVERING_MAX = 8  # cumulative acknowledgements that are looked at for one message

@@ -14,6 +14,7 @@ from tests.history.events import (
     Delete,
     Deleted,
     Deliver,
+    Detach,
     Drained,
     Error,
     Event,
@@ -31,6 +32,8 @@ from tests.history.events import (
     Send,
     Sought,
     Subscribe,
+    Terminate,
+    Terminated,
     Trimmed,
     Unknown,
     Unsubscribe,
@@ -308,6 +311,18 @@ def test_a_seek_of_somebody_else_leaves_out_what_was_acknowledged_of_an_unfinish
     assert "undelivered" in rules([*story, *acked(0, first), *own, *again, *end])
 
 
+def test_a_seek_leaves_out_what_was_acknowledged_of_a_batch_that_somebody_else_finished() -> None:
+    first, second = (1, 0, 0), (1, 0, 1)
+    story = [*subscribed("c", "shared"), *subscribed("d", "shared")]
+    story += [*sent(0, first), *sent(1, second), delivered(0, first), delivered(1, second)]
+    both = [*story, *acked(0, first, second)]
+    story += [*acked(0, first), delivered(1, second, "d"), *acked(0, second, consumer="d")]
+    admin: list[Event] = [Seek(T, "s", 1, "earliest"), Sought(1)]
+    end = [*admin, Drained(T, "s"), *read((0, first), (1, second))]
+    assert rules([*story, *end]) == []
+    assert rules([*both, *end]) == ["undelivered"]
+
+
 def test_a_seek_lets_go_of_what_lies_before_it() -> None:
     story = [*subscribed(), *sent(0, A), *sent(1, B), Seek(T, "s", 1, B), Sought(1)]
     story += [Attached("c", at(8)), delivered(1, B), *acked(0, B)]
@@ -321,6 +336,25 @@ def test_a_seek_to_the_end_owes_only_what_is_sent_later() -> None:
     assert rules([*story, *rest]) == ["undelivered"]
 
 
+def test_of_seeks_at_one_time_any_may_be_the_last() -> None:
+    story = [*subscribed(), *sent(0, A), *sent(1, B), *sent(2, C)]
+    first, second = Seek(T, "s", 1, A), Seek(T, "s", 2, B)
+    end = [Drained(T, "s"), *read((0, A), (1, B), (2, C))]
+    rest = [delivered(1, B), delivered(2, C), *acked(0, B, C), *end]
+    assert rules([*story, first, second, Sought(2), Sought(1), *rest]) == []
+    assert rules([*story, second, first, Sought(2), Sought(1), *rest]) == []
+    assert "undelivered" in rules([*story, second, Sought(2), first, Sought(1), *rest])
+    assert rules([*story, first, second, Sought(2), Sought(1), *end]) == ["undelivered"]
+
+
+def test_a_seek_to_a_time_may_go_anywhere() -> None:
+    story = [*RECEIVED, *acked(0, A), Seek(T, "s", 1, "time"), Sought(1), Attached("c", at(8))]
+    assert rules([*story, *END]) == []
+    assert rules([*story, delivered(0, A), *acked(1, A), *END]) == []
+    later = [*sent(1, B), Drained(T, "s"), *read((0, A), (1, B))]
+    assert rules([*story, *later]) == ["undelivered"]
+
+
 def test_a_seek_without_an_answer_excuses_what_it_may_have_caused() -> None:
     seek: list[Event] = [Seek(T, "s", 1, "earliest"), Attached("c", at(9))]
     assert rules([*RECEIVED, *acked(0, A), *seek, delivered(0, A), *END]) == []
@@ -331,6 +365,25 @@ def test_a_subscription_that_is_ended_owes_nothing_and_a_new_one_owes_everything
     assert rules([*RECEIVED, *ended, *read((0, A))]) == []
     assert rules([*RECEIVED, *ended, *subscribed("d"), *END]) == ["undelivered"]
     assert rules([*RECEIVED, ended[0], *subscribed("d"), *END]) == []
+
+
+def test_a_subscription_that_comes_back_with_its_consumer_is_not_new_to_the_next_one() -> None:
+    story = [*subscribed("c", start="latest"), Delete(T), Deleted(T), Attached("c", at(4))]
+    story += [*sent(0, A), Detach("c"), *subscribed("d", start="latest", since=8)]
+    end = [delivered(0, A, "d"), *acked(0, A, consumer="d"), Drained(T, "s"), *read((0, A))]
+    assert rules([*story, *end]) == []
+
+
+# -- the end of a topic
+
+
+def test_a_terminated_topic_gets_nothing_more() -> None:
+    story: list[Event] = [*sent(0, A), Terminate(T), Terminated(T, A[:2])]
+    assert rules([*story, *read((0, A))]) == []
+    assert rules([*story, *sent(1, B), *read((0, A), (1, B))]) == ["terminated"]
+    assert rules([*story, *sent(1, None), *read((0, A), (1, B))]) == ["terminated"]
+    again: list[Event] = [Delete(T), Deleted(T)]
+    assert rules([*story, *again, *sent(1, B), *read((1, B))]) == []
 
 
 # -- retention
@@ -396,6 +449,14 @@ def test_a_list_grows_at_its_end_and_shrinks_in_front(after: tuple[int, ...], br
     story: list[Event] = [numbered(1, "CLOSED", 5), numbered(2, "CLOSED")]
     story += [ListVersion(T, 0, (1, 2)), ListVersion(T, 1, after)]
     assert rules(story) == (["ledger-list"] if broken else [])
+
+
+def test_an_empty_ledger_leaves_the_list_when_it_is_closed_and_its_successor_is_there() -> None:
+    story: list[Event] = [numbered(1, "CLOSED", 5), numbered(2, "CLOSED"), numbered(4, "OPEN")]
+    story += [ListVersion(T, 0, (1, 2)), ListVersion(T, 1, (1, 2, 4)), ListVersion(T, 2, (1, 4))]
+    assert rules(story) == []
+    late: list[Event] = [ListVersion(T, 2, (1, 2, 4, 5)), ListVersion(T, 3, (1, 4, 5))]
+    assert rules([*story[:-1], numbered(4, "CLOSED", 5), *late]) == ["ledger-list"]
 
 
 def test_a_ledger_with_entries_is_not_dropped_from_the_end_of_a_list() -> None:

@@ -98,14 +98,14 @@ def test_half_a_million_holes_are_fast_and_small() -> None:
     assert len(again) == len(acked) == 500_000
     acked.discard_through(Position(1, 499_999))
     assert len(acked) == 250_000
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 60  # one second; if it were quadratic, hours
 
 
 def test_acknowledging_in_order_behind_a_far_front_costs_nothing_of_what_lies_before() -> None:
     acked = AckSet()
     begin = time.process_time()
-    for entry in range(2_000_000, 2_020_000):
+    for entry in range(50_000_000, 50_020_000):
         acked.add(Position(1, entry))
         acked.discard_through(Position(1, entry - 1))
     assert len(acked) == 1
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < 15  # a tenth of a second; else minutes

@@ -57,6 +57,19 @@ def test_a_log_that_an_old_answer_does_not_know_is_not_made_anew() -> None:
     play(scenario)
 
 
+def test_a_ledger_that_an_old_answer_does_not_know_is_there() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            world.fall_behind(two)
+            await append(await one.open(), range(3))
+            (ledger_id,) = await world.ids_of(one)
+            assert two.link.stale is not None
+            reader = await two.client.open(ledger_id, recover=True)
+            assert reader.last_add_confirmed == 2
+
+    play(scenario)
+
+
 def test_a_log_that_was_deleted_is_not_opened_from_an_old_answer() -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:

@@ -11,19 +11,20 @@ The exit code is 1 if a rule was broken, or a mutant was not found.
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests import tables
 from tests.model.cases import CASES
 from tests.model.checking import check
 from tests.model.configurations import CONFIGURATIONS, Size
 from tests.model.search import Result
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "model_checker.md"
-BEGIN, END = "<!-- table -->\n", "<!-- end of table -->"
 _HEAD = ("configuration", "states", "transitions", "depth", "CPU s", "result")
+_NUMBERS = range(1, 5)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,15 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.only in c.name
         and (options.all or options.only or (c.size is Size.LARGE) == options.large)
     ]
-    results = list(_searched(chosen, options.minutes * 60, options.jobs))
+    results: list[Result] = []
+    for result in _searched(chosen, options.minutes * 60, options.jobs):
+        results.append(result)
+        if options.write:  # At once: who stops a long search keeps what it has found.
+            order = [c.name for c in CONFIGURATIONS]
+            tables.update(DOCUMENT, _HEAD, [_row(result)], order=order, right=_NUMBERS)
     results.sort(key=lambda result: chosen.index(result.name))
-    table = _table(results)
-    print(table)
+    print(tables.aligned([_HEAD, *map(_row, results)], right=_NUMBERS))
     for result in results:
         if result.violation:
             print(f"\n{result.name}\n{result.chart}")
-    if options.write:
-        _write(table)
     return int(any(result.violation for result in results))
 
 
@@ -79,43 +82,6 @@ def _row(result: Result) -> tuple[str, ...]:
         f"{result.seconds:.1f}",
         result.verdict,
     )
-
-
-def _table(results: Iterable[Result]) -> str:
-    rows = [_HEAD, *map(_row, results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    lines = [_line(row, widths) for row in rows]
-    rule = ["-" * width for width in widths]
-    return "\n".join([lines[0], _line(rule, widths), *lines[1:]])
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    left, *middle, right = zip(cells, widths, strict=True)
-    numbers = [cell.rjust(width) for cell, width in middle]
-    return f"| {' | '.join([left[0].ljust(left[1]), *numbers, right[0].ljust(right[1])])} |"
-
-
-def _write(table: str) -> None:
-    """Rows of the table that were not searched now are kept."""
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    old, _, after = rest.partition(END)
-    rows = {_name(line): line for line in old.splitlines()[2:] if line}
-    rows |= {_name(line): line for line in table.splitlines()[2:]}
-    order = [c.name for c in CONFIGURATIONS]
-    cells = [
-        tuple(cell.strip() for cell in rows[name].strip("| ").split(" | "))
-        for name in order
-        if name in rows
-    ]
-    widths = [max(len(row[column]) for row in [_HEAD, *cells]) for column in range(len(_HEAD))]
-    rule = ["-" * width for width in widths]
-    lines = [_line(row, widths) for row in [_HEAD, rule, *cells]]
-    DOCUMENT.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after)
-
-
-def _name(line: str) -> str:
-    return line.strip("| ").partition(" | ")[0].strip()
 
 
 def _show_mutant(mutant: str) -> int:

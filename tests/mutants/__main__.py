@@ -1,50 +1,64 @@
 """python -m tests.mutants [ID...]: each mutant against the layer that should catch it.
 
-Prints a table: mutant, rule, what caught it, after how much, in how many seconds; ends with
-`N mutants, N caught`, and with 1 if one survives.  `--list` only lists, `--hashes` says which
-mutants have to be looked at because the code that they replace has changed.
+Prints a table: mutant, what caught it, after how much, in how many seconds, rule; ends with
+`N mutants, N caught`, and with 1 if one survives.  `--write` puts the rows into docs/mutants.md as
+they come, `--list` only lists, `--hashes` says which mutants have to be looked at because the code
+that they replace has changed.
 """
 
 import argparse
 import os
 import sys
 
+from tests.mutants import document
 from tests.mutants.everything import ALL
-from tests.mutants.layers import hunt
+from tests.mutants.layers import Catch, hunt
 from tests.mutants.off import OFF
-from tests.mutants.patch import Mutant, target_of
+from tests.mutants.patch import Mutant, SourceChangedError, target_of
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
-    parser.add_argument("ids", nargs="*", metavar="ID", help="default: all")
-    parser.add_argument("--layer", help="only those that this layer should catch")
-    parser.add_argument("--list", action="store_true", help="only list them")
-    parser.add_argument("--hashes", action="store_true", help="only check the source hashes")
-    options = parser.parse_args()
+    options = _parser().parse_args()
     mutants = [ALL[each] for each in options.ids] or list(ALL.values())
     if options.layer:
         mutants = [m for m in mutants if m.caught_by.partition(":")[0] == options.layer]
     if options.hashes:
         return _check_hashes(mutants)
-    caught = 0
-    for mutant in mutants:
-        started = _processor_s()
-        catch = None if options.list else hunt(mutant)
-        seconds = _processor_s() - started
-        caught += catch is not None
-        by = mutant.caught_by if options.list else "SURVIVES"
-        after = ""
-        if catch is not None:
-            by, after = catch.by, catch.after
-        print(f"{mutant.id:17} {by:20} {after:18} {seconds:7.1f} s  {mutant.rule}", flush=True)
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.id:17} {mutant.caught_by:20} {mutant.rule}")
+        return 0
+    caught = sum(_hunt(mutant, write=options.write) for mutant in mutants)
     if not options.ids and not options.layer:
         for mutant_id, reason in OFF.items():
             print(f"{mutant_id:17} off: {reason}")
-    if options.list:
-        return 0
     print(f"{len(mutants)} mutants, {caught} caught")
     return int(caught < len(mutants))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="default: all")
+    parser.add_argument("--layer", help="only those that this layer should catch")
+    parser.add_argument("--write", action="store_true", help="the rows into docs/mutants.md")
+    parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("--hashes", action="store_true", help="only check the source hashes")
+    return parser
+
+
+def _hunt(mutant: Mutant, *, write: bool) -> bool:
+    """Is it caught?"""
+    started = _processor_s()
+    try:
+        found = hunt(mutant) or Catch(document.SURVIVES, "")
+    except SourceChangedError:
+        found = Catch(document.CODE_CHANGED, "")
+    seconds = _processor_s() - started
+    line = f"{mutant.id:17} {found.by:20} {found.after:18} {seconds:7.1f} s  {mutant.rule}"
+    print(line, flush=True)
+    if write:
+        document.note(mutant, found.by, found.after, seconds)
+    return found.by not in document.MISSED
 
 
 def _processor_s() -> float:

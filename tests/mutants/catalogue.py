@@ -3,11 +3,22 @@
 The model checker has more, of what no storm runs; `everything` has them all.
 """
 
-from tests.mutants import chain, cursor, dispatch, ledger, ownership, producer, shells, storage
+from tests.mutants import (
+    chain,
+    cursor,
+    dispatch,
+    following,
+    ledger,
+    log,
+    ownership,
+    producer,
+    shells,
+    storage,
+)
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
 
-_AREAS = (ledger, storage, chain, cursor, dispatch, producer, ownership, shells)
+_AREAS = (ledger, following, storage, chain, log, cursor, dispatch, producer, ownership, shells)
 
 MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]
 BY_ID: dict[str, Mutant] = {mutant.id: mutant for mutant in MUTANTS}

@@ -66,6 +66,15 @@ MUTANTS = [
         caught_by=_STORMS,
     ),
     Mutant(
+        id="Q06",
+        rule="what was read before the entries were forgotten is dropped -> delivered",
+        module=_SHARED,
+        name="SharedDispatch._brought",
+        replacement=Edit("if want.generation != self._generation:", "if False:"),
+        source_hash="1b851f343b98",
+        caught_by=_STORMS,
+    ),
+    Mutant(
         id="Q07",
         rule="what a lost consumer had goes to others -> it is forgotten",
         module=_SHARED,
@@ -167,6 +176,15 @@ MUTANTS = [
         name="SharedDispatch._replayed",
         replacement=Edit("for place in sorted(gone):", "for place in ():"),
         source_hash="1fa9ce57a2f7",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q17",
+        rule="an entry that a replay brings twice is given out once -> as often as it comes",
+        module=_SHARED,
+        name="SharedDispatch._assign",
+        replacement=Edit("if self._unacked.is_held(entry.place):", "if False:"),
+        source_hash="cc92b8f86fae",
         caught_by=_STORMS,
     ),
 ]

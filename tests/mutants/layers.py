@@ -69,6 +69,8 @@ def _in_model(mutant: Mutant) -> Catch | None:
 
 def _in_tests(mutant: Mutant, what: str) -> Catch | None:
     """In a process of their own: what they import has to be the mutant's."""
+    with applied(mutant):
+        pass  # If the code has changed it is said here.
     command = [sys.executable, "-m", "tests.mutants.within", mutant.id, *what.split()]
     done = subprocess.run(
         command, cwd=_ROOT, capture_output=True, text=True, timeout=TESTS_TIMEOUT_S, check=False

@@ -1,16 +1,13 @@
 """Mutants that are off, and why: mostly, the code that they would break is to come."""
 
-_NO_DEFERRED = "every add is synced; there is no mode in which an unclean stop may lose some"
 _NO_REPAIR = "a bookie that has lost records stays in doubt; nothing repairs and clears that yet"
 _NO_RECLAIM = "no space is reclaimed yet: segments, and the index of deleted ledgers, stay"
-_NO_STALE_READ = "a defect of the net: the storms do not get from a stale read to a second delivery"
 _NO_DEDUP = "this broker has no deduplication yet"
 
 OFF: dict[str, str] = {
     "M30": "an append that was not confirmed ends in doubt, and nothing here sends it again",
     "M32": "no single add fails: a bookie does (M20, M25), or the writer stops (M29)",
-    "M36": _NO_DEFERRED,
-    "M37": _NO_DEFERRED,
+    "M36": "every add is synced: no stop loses what was acknowledged; a loss that is found is M43",
     "M42": _NO_REPAIR,
     "M46": "the index is made again from the log before anybody is served",
     "M47": _NO_RECLAIM,
@@ -18,6 +15,4 @@ OFF: dict[str, str] = {
     "M51": _NO_RECLAIM,
     "P75": _NO_DEDUP,
     "P76": _NO_DEDUP,
-    "Q06": _NO_STALE_READ,
-    "Q17": _NO_STALE_READ,
 }

@@ -18,7 +18,7 @@ MUTANTS = [
             "    sequence_id, highest, _ = self._outstanding.popleft()\n    if not self._receipts:",
             "    sequence_id, highest, _ = self._outstanding.pop()\n    if not self._receipts:",
         ),
-        source_hash="49eae0587f1b",
+        source_hash="88be0fdf3402",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS = [
         module=_PRODUCER,
         name="Producer.stored",
         replacement=Edit("if self.closed:", "if self.closed and error is not None:"),
-        source_hash="49eae0587f1b",
+        source_hash="88be0fdf3402",
         caught_by=_STORMS,
     ),
     Mutant(

@@ -5,6 +5,7 @@ The ledger client, the log of a topic, the broker and the clients: what is aroun
 
 from tests.mutants.patch import Edit, Mutant
 
+_CATALOG = "bookie.ledger.catalog"
 _LEDGER = "tests:tests/bookie/ledger"
 _LOG = "tests:tests/managed_ledger"
 
@@ -17,6 +18,18 @@ MUTANTS = [
         replacement=Edit("if recover and not stored", "if not stored"),
         source_hash="c76b1b208007",
         caught_by=f"{_LEDGER}/test_reader.py",
+    ),
+    Mutant(
+        id="M17 shell",
+        rule="recovery uses the fragments of what it has marked -> of what was read before",
+        module="bookie.ledger.recoverer",
+        name="recover_ledger",
+        replacement=Edit(
+            "_Recovery(context, ledger_id, marked)",
+            "_Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version))",
+        ),
+        source_hash="0ff958ebaab7",
+        caught_by=f"{_LEDGER}/test_recoverer.py",
     ),
     Mutant(
         id="M26",
@@ -49,6 +62,33 @@ MUTANTS = [
         ),
         source_hash="86d192053d6d",
         caught_by=f"{_LEDGER}/test_reader.py {_LEDGER[6:]}/test_recoverer.py",
+    ),
+    Mutant(
+        id="M59 create",
+        rule="a ledger that is there after a creation in doubt is ours if it says so -> is not",
+        module=_CATALOG,
+        name="Catalog._create",
+        replacement=Edit("return await self._is_ours(path, token)", "return False"),
+        source_hash="73f2737adce7",
+        caught_by=f"{_LEDGER}/test_writer.py::test_a_creation_whose_answer_was_lost",
+    ),
+    Mutant(
+        id="M60 create",
+        rule="a creation without an answer is looked up -> it was carried out",
+        module=_CATALOG,
+        name="Catalog._create",
+        replacement=Edit("continue  # Either", "return True  # Either"),
+        source_hash="73f2737adce7",
+        caught_by=f"{_LEDGER}/test_writer.py::test_a_creation_whose_answer_was_lost",
+    ),
+    Mutant(
+        id="M61 ledger",
+        rule="a ledger is gone if the newest state has none -> if this server has none",
+        module=_CATALOG,
+        name="Catalog.read",
+        replacement=Edit("await self.store.sync(path)", "pass"),
+        source_hash="566ec4eee01c",
+        caught_by=f"{_LOG}/test_followers.py",
     ),
     Mutant(
         id="M61",

@@ -34,12 +34,21 @@ MUTANTS = [
         caught_by="tests:tests/bookie/server/test_durability.py",
     ),
     Mutant(
+        id="M37",
+        rule="after a loss nobody but recovery may add: the loss may be a fence -> all may",
+        module=_VOLUME,
+        name="Volume.judge",
+        replacement=Edit("self.doubt or ", ""),
+        source_hash="22b5f5a7445e",
+        caught_by=_BOOT,
+    ),
+    Mutant(
         id="M39",
         rule="empty directories of a known bookie are refused -> taken for those of a new one",
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
-        source_hash="881d55bf362b",
+        source_hash="97fc1cb83955",
         caught_by=_HOST,
     ),
     Mutant(
@@ -48,7 +57,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
-        source_hash="881d55bf362b",
+        source_hash="97fc1cb83955",
         caught_by=_HOST,
     ),
     Mutant(
@@ -76,6 +85,39 @@ MUTANTS = [
         name="Volume.absent",
         replacement=Edit("if self.doubt:", "if self.doubt and status is StoreStatus.NO_ENTRY:"),
         source_hash="788210fb2238",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M43c",
+        rule="after a loss absence is unknown -> is a no when a read is answered at once",
+        module=_VOLUME,
+        name="Volume.try_read",
+        replacement=Edit(
+            "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
+        ),
+        source_hash="4931d36d6bec",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M43d",
+        rule="after a loss absence is unknown -> is a no when a read had to look it up",
+        module=_VOLUME,
+        name="Volume.read",
+        replacement=Edit(
+            "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
+        ),
+        source_hash="e23197406761",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M43e",
+        rule="after a loss absence is unknown -> is a no when the LAC is asked for",
+        module=_VOLUME,
+        name="Volume.read_lac",
+        replacement=Edit(
+            "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
+        ),
+        source_hash="e2492a6b7f2b",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -207,6 +249,24 @@ MUTANTS = [
         caught_by=_STORE,
     ),
     Mutant(
+        id="M56b",
+        rule="the LAC that entries brought does not go back -> that of the last one counts",
+        module=_VOLUME,
+        name="Volume._accept",
+        replacement=Edit("if lac > state.accepted_lac:", "if True:"),
+        source_hash="58218a45134f",
+        caught_by=_STORE,
+    ),
+    Mutant(
+        id="M56c",
+        rule="an explicit LAC does not go back -> the last one counts",
+        module=_VOLUME,
+        name="Volume.write_lac",
+        replacement=Edit("if lac > state.explicit_lac:", "if True:"),
+        source_hash="d3eb4a8195d8",
+        caught_by=_STORE,
+    ),
+    Mutant(
         id="M57",
         rule="an explicit LAC is in the log before it is answered -> in memory only",
         module=_VOLUME,
@@ -225,6 +285,20 @@ MUTANTS = [
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
         source_hash="f0f617ca1dd8",
+        caught_by=_BOOT,
+    ),
+    Mutant(
+        id="M58b",
+        rule="a bookie without room fences -> refuses to",
+        module=_VOLUME,
+        name="Volume._authorized",
+        replacement=Edit(
+            "    self._check_log()\n",
+            "    self._check_log()\n"
+            "    if not self.writable:\n"
+            "        raise StoreError(StoreStatus.READ_ONLY)\n",
+        ),
+        source_hash="c691d43e5d2d",
         caught_by=_BOOT,
     ),
     Mutant(

@@ -1,12 +1,18 @@
 """Each rule that is broken is noticed; here those that are noticed soon.  All: `make mutants`."""
 
+from pathlib import Path
+
 import pytest
 
 from bookie.ledger.protocol.placement import Quorums
+from tests import tables
+from tests.mutants import document
 from tests.mutants.catalogue import BY_ID, MUTANTS
+from tests.mutants.everything import ALL
 from tests.mutants.layers import hunt
 from tests.mutants.patch import Edit, Mutant, SourceChangedError, applied, target_of
 
+ROOT = Path(__file__).parents[2]
 SLOW = {"M03+M05", "M05", "M08", "M09", "M28"}  # in storms: thousands of schedules
 FAST = [m.id for m in MUTANTS if m.caught_by.startswith("storms") and m.id not in SLOW]
 
@@ -24,6 +30,21 @@ def test_mutants_are_made_for_the_code_as_it_is(mutant_id: str) -> None:
         for each, original in zip((mutant, *mutant.also), originals, strict=True):
             assert target_of(each).original is not original
     assert [target_of(each).original for each in (mutant, *mutant.also)] == originals
+
+
+@pytest.mark.parametrize("mutant_id", [m.id for m in MUTANTS if m.caught_by.startswith("tests:")])
+def test_the_tests_that_should_notice_are_there(mutant_id: str) -> None:
+    what = BY_ID[mutant_id].caught_by.removeprefix("tests:").partition(" -k ")[0]
+    for each in what.split():
+        path, _, name = each.partition("::")
+        where = ROOT / path
+        assert where.is_dir() or f"def {name or 'test_'}" in where.read_text(), each
+
+
+def test_the_documented_table_is_about_mutants_that_there_are_and_none_survives() -> None:
+    for mutant_id, row in tables.rows_of(document.DOCUMENT).items():
+        assert row[document.RULE] == ALL[mutant_id].rule
+        assert row[document.BY] not in document.MISSED
 
 
 def test_a_mutant_of_code_that_has_changed_is_refused() -> None:

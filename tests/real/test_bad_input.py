@@ -22,7 +22,6 @@ from tests.real.traffic import open_traffic
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 MB = 1 << 20
-PAUSE_MAX_S = 5.0  # on a busy machine
 LOOK_S = 0.02
 
 
@@ -46,8 +45,6 @@ async def bystanders(
         await traffic.wait_acknowledged(100)
         nursery.cancel_scope.cancel()
         await traffic.finish()
-        assert traffic.longest_pause_s < PAUSE_MAX_S
-    print(f"GROWTH {(most - before) >> 20} MB, pause {traffic.longest_pause_s:.2f}")
     assert most - before < growth_max
 
 

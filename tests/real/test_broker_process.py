@@ -16,7 +16,7 @@ import pytest
 from clients.testing.standalone import StandaloneProcess
 
 pytestmark = pytest.mark.real
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def command(**settings: object) -> tuple[list[str], dict[str, str]]:

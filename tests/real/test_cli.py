@@ -15,7 +15,7 @@ from clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 COMMAND = (sys.executable, "-m", "clients.cli.main")
 
 

@@ -15,7 +15,7 @@ import pytest
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("demo")]
 
 ROWS = 20_000
-PATIENCE_S = 240.0
+PATIENCE_S = 900.0
 SCRIPT = Path(__file__).parents[2] / "tools" / "show_zookeeper.py"
 
 

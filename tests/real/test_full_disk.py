@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("full-disk")]
 
 SMALL, LARGE = "size=300m", "size=800m"  # of which 256 MB are kept for what must always work
 MESSAGE = bytes(200_000)
+REFUSED_S = 20.0  # A send that nobody can store takes as long as that.
+PATIENCE_S = 300.0  # only so that nothing hangs for ever
 
 
 def _mount(path: Path, options: str) -> bool:
@@ -54,11 +56,11 @@ async def test_full_disks_lose_nothing_and_room_is_all_it_takes(
             assert 50 < len(acknowledged) < 250  # as many as fit, and not more
             for disk in small_disks:
                 await trio.run_process(["mount", "-o", f"remount,{LARGE}", str(disk)])
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 async with await client.create_producer("full", send_timeout_s=None) as producer:
                     await producer.send(b"after" + MESSAGE)
             wanted, got = set(acknowledged), set[int]()
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 while True:
                     message = await consumer.receive()
                     if message.data.startswith(b"after"):
@@ -72,7 +74,7 @@ async def _fill(cluster: StandaloneProcess, topic: str) -> list[int]:
     acknowledged: list[int] = []
     async with (
         connect(cluster.service_url) as client,
-        await client.create_producer(topic, send_timeout_s=8) as producer,
+        await client.create_producer(topic, send_timeout_s=REFUSED_S) as producer,
     ):
         for number in range(1000):
             try:

@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 PYTHON = [code for language, code in BLOCKS if language == "python"]
 SHELL = [code for language, code in BLOCKS if language == "sh"]
 SERVICE = "pulsar://localhost:6650,localhost:6651"
-PATIENCE_S = 300
+PATIENCE_S = 600
 FREE_PORTS = "--port 0 --admin-port 0 --zookeeper-port 0 --output json"
 ENVIRON = {
     **os.environ,

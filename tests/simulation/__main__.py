@@ -6,6 +6,7 @@
     python -m tests.simulation --seed N --history F   and the history, for `python -m tests.history`
     python -m tests.simulation --seeds A..B           many runs, in as many processes as --jobs
     python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
+    python -m tests.simulation --seeds A..B --tally F and add a line to the file (`tally`)
 
 Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
 smaller (`--no-shrink`: it is not), and shown.  Some runs are made twice: `--seeds` compares the
@@ -14,9 +15,11 @@ traces of every twentieth seed with those of another process with another hash s
 
 import argparse
 import gc
+import logging
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.history.recorder import FileSink
+from tests.simulation import tally
 from tests.simulation.marks import marks_of, table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import describe
@@ -74,7 +78,9 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--marks", action="store_true", help="count interesting situations")
+    parser.add_argument("--tally", type=Path, metavar="FILE", help="where to count the runs")
     options = parser.parse_args()
+    logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for here
     if options.seeds is None:
         return _one(options.seed, options)
     first, _, last = options.seeds.partition("..")
@@ -110,6 +116,8 @@ def _show(outcome: Outcome, *, shrinking: bool) -> None:
 def _many(seeds: range, options: argparse.Namespace) -> int:
     failed: list[Result] = []
     marks: list[Counter[str]] = []
+    commit, changed = tally.present()
+    began_s = time.monotonic()
     for result in _results(seeds, options.jobs):
         print(result.line, flush=True)
         for violation in result.violations[:3]:
@@ -120,6 +128,10 @@ def _many(seeds: range, options: argparse.Namespace) -> int:
         elif result.seed % _TWICE_EVERY == 0 and not _is_same(result):
             print(f"seed {result.seed}: FAILED, another trace in another process", flush=True)
             failed.append(result)
+    seconds = round(time.monotonic() - began_s, 1)
+    if options.tally is not None:
+        runs = (seeds[0], seeds[-1], len(seeds), len(failed))
+        tally.append(options.tally, tally.Entry(tally.CLUSTER, commit, changed, *runs, seconds))
     if options.marks:
         print("\n".join(table(marks)))
     if failed and not options.no_shrink:
@@ -127,7 +139,8 @@ def _many(seeds: range, options: argparse.Namespace) -> int:
         if not outcome.ok:
             _show(outcome, shrinking=True)
     verdict = "ok" if not failed else f"FAILED: {' '.join(str(result.seed) for result in failed)}"
-    print(f"{len(seeds)} seeds, {len(failed)} failed: {verdict}")
+    rate = f"{60 * len(seeds) / seconds:.0f} a minute" if seconds else "at once"
+    print(f"{len(seeds)} seeds, {len(failed)} failed, {seconds:g} s, {rate}: {verdict}")
     return int(bool(failed))
 
 

@@ -51,6 +51,7 @@ class Settings:
     retention: bool = True  # else what every subscription has acknowledged goes
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
+    directories: int = 1  # of a bookie
     session_timeout_s: float = 2.0
     split: float = 0.0  # how often a segment of the network arrives in two parts
 
@@ -60,9 +61,19 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.offset_ms = 0
+        self._rate = 1.0  # it runs so many times as fast
+        self._since_s = 0.0
 
     def now_ms(self) -> int:
-        return EPOCH_MS + round(trio.current_time() * 1000) + self.offset_ms
+        now_s = trio.current_time()
+        drift_ms = round((now_s - self._since_s) * 1000 * (self._rate - 1.0))
+        return EPOCH_MS + round(now_s * 1000) + drift_ms + self.offset_ms
+
+    def run_at(self, rate: float) -> None:
+        """From now on.  What it is off by already stays."""
+        now_s = trio.current_time()
+        self.offset_ms += round((now_s - self._since_s) * 1000 * (self._rate - 1.0))
+        self._rate, self._since_s = rate, now_s
 
 
 @dataclass(slots=True, eq=False)
@@ -177,9 +188,10 @@ class Cluster:
 
     async def _bookie(self, life: Life, status: trio.TaskStatus[object]) -> None:
         name, settings = life.host, self.settings
+        directories = tuple(f"d{index}" for index in range(settings.directories))
         async with self.metadata.open(name) as session:
             await run_bookie(
-                BookieConfig(directories=("d0",), port=BOOKIE_PORT, host=name),
+                BookieConfig(directories=directories, port=BOOKIE_PORT, host=name),
                 network=self.network.of(name),
                 metadata=session,
                 disk=self.platter(name).mount(),

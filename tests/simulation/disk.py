@@ -180,6 +180,9 @@ class Platter:
     def lose_index(self, directory: str) -> None:
         self._indexes.pop(directory, None)
 
+    def lose_indexes(self) -> None:
+        self._indexes.clear()
+
     def paths(self) -> list[str]:
         return sorted(self._files)
 

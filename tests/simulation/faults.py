@@ -13,12 +13,13 @@ import trio
 
 from tests.history.events import Fault, FaultEnd
 from tests.history.recorder import Recorder
-from tests.simulation import plan as plans
+from tests.simulation import acts
+from tests.simulation.acts import PEER, SUBJECT, Act, At, On
 from tests.simulation.cluster import Cluster, Life
+from tests.simulation.link_faults import LinkFaults, Undo, nothing
 from tests.simulation.metadata import Odds
 from tests.simulation.moments import Moments
-from tests.simulation.network import Slow
-from tests.simulation.plan import PEER, SUBJECT, Act, At, Mishap, On, Plan
+from tests.simulation.plan import Mishap, Plan, describe_part
 
 _TIGHT_BYTES = 1 << 20  # less than what a bookie keeps for itself
 
@@ -41,7 +42,6 @@ class Nemesis:
         self._recorder = recorder
         self._nursery = nursery
         self._healed = False
-        self._cuts: Counter[tuple[str, str]] = Counter()
         self._silent: Counter[str] = Counter()  # hosts out of contact with the metadata store
         self._outages = 0
         self._frozen: dict[str, Life] = {}
@@ -51,6 +51,7 @@ class Nemesis:
             *plan.shape.broker_names(),
             *plan.shape.client_names(),
         ]
+        self._links = LinkFaults(cluster, self._hosts, self._lose_contact)
 
     def begin(self) -> None:
         """The storm begins now."""
@@ -83,46 +84,64 @@ class Nemesis:
         for_s, undo = end
 
         def over() -> None:
-            undo()
+            if not self._healed:
+                undo()
             if self._open.pop(mishap.name, "") is None:
                 self._recorder.note(FaultEnd(mishap.name))
 
         self._cluster.run.at(self._cluster.run.clock.now + for_s, over)
 
     def _text(self, act: Act, subject: str, peer: str) -> str:
-        text = plans.describe_part(act)
+        text = describe_part(act)
         for role, name in ((SUBJECT, subject), (PEER, peer)):
             text = text.replace(f"={role}", f"={name}")
         return text
 
     # -- what is done: for how long, and how it is undone; None if it makes no sense now
 
-    def _do(self, act: Act, host: Callable[[str], str]) -> tuple[float, Callable[[], None]] | None:
+    def _do(self, act: Act, host: Callable[[str], str]) -> Undo | None:
         match act:
-            case plans.Kill(name, down_s, power, torn, silent):
+            case acts.Kill(name, down_s, power, torn, silent):
                 return self._kill([host(name)], down_s, power=power, torn=torn, silent=silent)
-            case plans.KillAll(down_s, power):
+            case acts.KillAll(down_s, power):
                 servers = [name for name in self._hosts if not name.startswith("client")]
                 return self._kill(servers, down_s, power=power, torn=False, silent=False)
-            case plans.Restart(name, down_s):
+            case acts.CrashLoop(name, times, up_s, down_s, power):
+                return self._crash_loop(host(name), times, up_s, down_s, power=power)
+            case acts.Join(name):
+                self._revive([name])
+                return 0.0, nothing
+            case acts.Stutter(name, for_s, frozen_s, running_s):
+                return self._stutter(host(name), for_s, frozen_s, running_s)
+            case acts.Restart(name, down_s):
                 return self._restart(host(name), down_s)
-            case plans.Freeze(name, for_s):
+            case acts.Freeze(name, for_s):
                 return self._freeze(host(name), for_s)
-            case plans.JumpClock(name, by_s):
+            case acts.JumpClock(name, by_s):
                 self._cluster.clock_of(host(name)).offset_ms += round(by_s * 1000)
-                return 0.0, _nothing
-            case plans.Cut() | plans.Isolate() | plans.Reset() | plans.SlowLink() | plans.Swizzle():
-                return self._on_network(act, host)
-            case plans.LoseContact() | plans.Expire() | plans.Outage() | plans.Flaky():
+                return 0.0, nothing
+            case acts.DriftClock(name, for_s, rate):
+                clock = self._cluster.clock_of(host(name))
+                clock.run_at(rate)
+                return for_s, partial(clock.run_at, 1.0)
+            case acts.Cut() | acts.Isolate() | acts.Reset() | acts.SlowLink() | acts.Swizzle():
+                return self._links.strike(act, host)
+            case acts.LoseContact() | acts.Expire() | acts.Outage() | acts.Flaky():
                 return self._on_metadata(act, host)
-            case plans.SlowDisk() | plans.StuckDisk() | plans.FailDisk() | plans.FullDisk():
+            case (
+                acts.SlowDisk()
+                | acts.StuckDisk()
+                | acts.FailDisk()
+                | acts.FullDisk()
+                | acts.LoseIndex()
+            ):
                 return self._on_disk(act, host(act.host))
 
     # -- processes
 
     def _kill(
         self, names: list[str], down_s: float, *, power: bool, torn: bool, silent: bool
-    ) -> tuple[float, Callable[[], None]] | None:
+    ) -> Undo | None:
         alive = [name for name in names if name in self._cluster.lives]
         if not alive:
             return None
@@ -136,7 +155,7 @@ class Nemesis:
             if not name.startswith("client") and name not in self._cluster.lives:
                 self._nursery.start_soon(self._cluster.revive, name)
 
-    def _restart(self, name: str, down_s: float) -> tuple[float, Callable[[], None]] | None:
+    def _restart(self, name: str, down_s: float) -> Undo | None:
         life = self._cluster.lives.get(name)
         if life is None or life.running is None or life.stopping or name in self._frozen:
             return None
@@ -150,9 +169,9 @@ class Nemesis:
             self._revive([name])
 
         self._nursery.start_soon(stop)
-        return 2 * down_s, _nothing
+        return 2 * down_s, nothing
 
-    def _freeze(self, name: str, for_s: float) -> tuple[float, Callable[[], None]] | None:
+    def _freeze(self, name: str, for_s: float) -> Undo | None:
         if name not in self._cluster.lives or name in self._frozen:
             return None
         life = self._frozen[name] = self._cluster.freeze(name)
@@ -164,111 +183,56 @@ class Nemesis:
 
         return for_s, thaw
 
-    # -- the network
+    def _crash_loop(
+        self, name: str, times: int, up_s: float, down_s: float, *, power: bool
+    ) -> Undo | None:
+        if name not in self._cluster.lives or name.startswith("client"):
+            return None
 
-    def _on_network(
-        self, act: Act, host: Callable[[str], str]
-    ) -> tuple[float, Callable[[], None]] | None:
-        network = self._cluster.network
-        match act:
-            case plans.Cut(name, other, for_s, one_way, reset):
-                pairs = [(host(name), host(other))]
-                if not one_way:
-                    pairs.append((host(other), host(name)))
-                return for_s, self._block(pairs, reset=reset)
-            case plans.Isolate(name, for_s):
-                return for_s, self._isolate(host(name))
-            case plans.Reset(name, other, torn):
-                network.cut(host(name), host(other) or None, torn=torn)
-                return 0.0, _nothing
-            case plans.SlowLink(name, other, for_s, factor, bytes_per_s):
-                pairs = [(host(name), host(other)), (host(other), host(name))]
-                for source, target in pairs:
-                    network.slow(source, target, Slow(factor, bytes_per_s))
+        async def loop() -> None:
+            for _ in range(times):
+                if self._healed:
+                    return
+                self._kill([name], down_s, power=power, torn=False, silent=False)
+                await self._cluster.run.sleep(down_s)
+                self._revive([name])
+                await self._cluster.run.sleep(up_s)
 
-                def mend() -> None:
-                    for source, target in pairs:
-                        network.slow(source, target, None)
+        self._nursery.start_soon(loop)
+        return times * (up_s + down_s), nothing
 
-                return for_s, mend
-            case plans.Swizzle(names, freed, step_s):
-                return self._swizzle(names, freed, step_s)
-            case _:
-                raise AssertionError(act)
+    def _stutter(self, name: str, for_s: float, frozen_s: float, running_s: float) -> Undo | None:
+        run = self._cluster.run
+        until = run.clock.now + for_s
 
-    def _block(self, pairs: list[tuple[str, str]], *, reset: bool) -> Callable[[], None]:
-        network = self._cluster.network
-        for pair in pairs:
-            self._cuts[pair] += 1
-            network.block(*pair)
+        def stop() -> None:
+            if self._healed or run.clock.now >= until:
+                return
+            frozen = self._freeze(name, frozen_s)
+            if frozen is not None:
+                run.at(run.clock.now + frozen_s, frozen[1])
+            run.at(run.clock.now + frozen_s + running_s, stop)
 
-        def unblock() -> None:
-            if reset:
-                for source, target in pairs:
-                    network.cut(source, target)
-            for pair in pairs:
-                self._cuts[pair] -= 1
-                if not self._cuts[pair]:
-                    network.unblock(*pair)
-
-        return unblock
-
-    def _isolate(self, name: str) -> Callable[[], None]:
-        others = [other for other in self._hosts if other != name]
-        pairs = [(name, other) for other in others] + [(other, name) for other in others]
-        unblock = self._block(pairs, reset=False)
-        contact = self._lose_contact(name)
-
-        def over() -> None:
-            unblock()
-            contact()
-
-        return over
-
-    def _swizzle(
-        self, names: tuple[str, ...], freed: tuple[str, ...], step_s: float
-    ) -> tuple[float, Callable[[], None]]:
-        run, undo = self._cluster.run, dict[str, Callable[[], None]]()
-        now = run.clock.now
-
-        def stop(name: str) -> None:
-            if not self._healed:
-                undo[name] = self._isolate(name)
-
-        def free(name: str) -> None:
-            if name in undo:
-                undo.pop(name)()
-
-        for index, name in enumerate(names):
-            run.at(now + index * step_s, partial(stop, name))
-        for index, name in enumerate(freed):
-            run.at(now + (len(names) + index) * step_s, partial(free, name))
-
-        def free_all() -> None:
-            for name in names:
-                free(name)
-
-        return (len(names) + len(freed)) * step_s, free_all
+        stop()
+        return for_s, nothing
 
     # -- the metadata store
 
-    def _on_metadata(
-        self, act: Act, host: Callable[[str], str]
-    ) -> tuple[float, Callable[[], None]] | None:
+    def _on_metadata(self, act: Act, host: Callable[[str], str]) -> Undo | None:
         metadata = self._cluster.metadata
         match act:
-            case plans.LoseContact(name, for_s):
+            case acts.LoseContact(name, for_s):
                 return for_s, self._lose_contact(host(name))
-            case plans.Expire(name):
+            case acts.Expire(name):
                 if host(name) not in self._cluster.lives:
                     return None
                 metadata.expire(host(name))
-                return 0.0, _nothing
-            case plans.Outage(for_s):
+                return 0.0, nothing
+            case acts.Outage(for_s):
                 self._outages += 1
                 metadata.go_away()
                 return for_s, self._come_back
-            case plans.Flaky(for_s, lose_request, lose_answer, late, stale, slowness):
+            case acts.Flaky(for_s, lose_request, lose_answer, late, stale, slowness):
                 metadata.odds = Odds(lose_request, lose_answer, late, stale)
                 metadata.slowness = slowness
 
@@ -298,21 +262,27 @@ class Nemesis:
 
     # -- disks
 
-    def _on_disk(self, act: Act, name: str) -> tuple[float, Callable[[], None]] | None:
+    def _on_disk(self, act: Act, name: str) -> Undo | None:
         if not name.startswith("bookie"):
             return None
         platter = self._cluster.platter(name)
         match act:
-            case plans.SlowDisk(_, for_s, factor):
+            case acts.SlowDisk(_, for_s, factor):
                 platter.slowness = factor
                 return for_s, platter.repair
-            case plans.StuckDisk(_, for_s):
+            case acts.StuckDisk(_, for_s):
                 platter.stick()
                 return for_s, platter.repair
-            case plans.FailDisk(_, operation, down_s):
+            case acts.FailDisk(_, operation, down_s):
                 platter.fail_next(operation, OSError(errno.EIO, "input/output error"))
                 return down_s, partial(self._start_over, name)
-            case plans.FullDisk(_, for_s, hard):
+            case acts.LoseIndex(_, down_s):
+                if name not in self._cluster.lives:
+                    return None
+                kill = self._kill([name], down_s, power=False, torn=False, silent=False)
+                platter.lose_indexes()
+                return kill
+            case acts.FullDisk(_, for_s, hard):
                 platter.full, platter.free_bytes = hard, _TIGHT_BYTES
 
                 def make_room() -> None:
@@ -339,9 +309,7 @@ class Nemesis:
         """Undo everything, for ever.  Hosts that are down are started; that takes a while."""
         self._healed = True
         cluster = self._cluster
-        for source, target in [pair for pair, count in self._cuts.items() if count]:
-            cluster.network.unblock(source, target)
-        self._cuts.clear()
+        self._links.heal()
         for name in list(self._frozen):
             cluster.thaw(self._frozen.pop(name))
         if self._outages:
@@ -350,15 +318,10 @@ class Nemesis:
         cluster.metadata.odds, cluster.metadata.slowness = Odds(), 1.0
         for name in self._hosts:
             cluster.metadata.heal(name)
-            for other in self._hosts:
-                cluster.network.slow(name, other, None)
+            cluster.clock_of(name).run_at(1.0)
         self._silent.clear()
         for name in self._plan.shape.bookie_names():
             platter = cluster.platter(name)
             platter.full, platter.free_bytes = False, 1 << 40
             self._start_over(name)
         self._revive(self._plan.shape.broker_names())
-
-
-def _nothing() -> None:
-    """There is nothing to undo."""

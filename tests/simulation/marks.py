@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import get_args
 
 from tests.history.events import (
     Ack,
@@ -21,6 +22,11 @@ from tests.history.events import (
     Unknown,
     Unsubscribed,
 )
+from tests.simulation.acts import Act
+from tests.simulation.workloads.administer import ACTS
+
+_FAULTS = tuple(f"fault {kind.__name__}" for kind in get_args(Act))
+_ACTS = tuple(dict.fromkeys(f"{name}: done" for name, _ in ACTS))
 
 SOMETIMES = (
     "a ledger was recovered",
@@ -54,6 +60,8 @@ SOMETIMES = (
     "checkpoint",
     "log a topic is dropped",
     "log not closed in good order",
+    *_FAULTS,
+    *_ACTS,
 )
 
 

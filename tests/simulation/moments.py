@@ -12,7 +12,7 @@ the product is touched; the seams are looked at.
         list created, list changed, list deleted, cursor created, cursor changed, cursor deleted
         owner taken, owner gone, broker joined, broker gone, bookie joined, bookie gone
     disk (subject: the bookie)
-        sync, segment, checkpoint
+        write, sync, segment, checkpoint
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ _ANSWERS = {
     Status.IO_ERROR: "io error",
     Status.READ_ONLY: "read only",
 }
-_DISK = {"sync": "sync", "create": "segment", "index_write": "checkpoint"}
+_DISK = {"write": "write", "sync": "sync", "create": "segment", "index_write": "checkpoint"}
 
 
 class Moments:

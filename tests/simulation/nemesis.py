@@ -1,34 +1,25 @@
 """Draws a plan from a seed: swarm.
 
 Each run draws its cluster, mostly a small one, which kinds of work there are, which kinds of faults
-are on at all, and how many of them.  Most faults wait for a moment of the protocol (`moments`);
-the others strike at any time.  Every fault ends, so a majority of every copy comes back: what is
-drawn is survivable, and nothing may be lost.
-
-Off until the code that answers to them exists: rot of what is on a disk, disks that are wiped or
-exchanged, entries that are kept without a sync, bookies that leave the cluster for ever.
+are on at all (`draw_faults`), and how many of them.  Every fault ends, so a majority of every copy
+comes back: what is drawn is survivable, and nothing may be lost.
 """
 
 from random import Random
 
-from tests.simulation import plan as plans
 from tests.simulation.cluster import Settings
+from tests.simulation.draw_faults import draw_faults
 from tests.simulation.plan import (
-    PEER,
-    SUBJECT,
-    Act,
     Administer,
-    At,
     Consume,
     Follow,
-    Mishap,
-    On,
     Plan,
     Produce,
     Shape,
     Topic,
     Work,
 )
+from tests.simulation.workloads.administer import ACTS
 
 _QUORUMS = {
     1: [(1, 1, 1)],
@@ -38,20 +29,6 @@ _QUORUMS = {
     5: [(3, 3, 2), (5, 3, 2), (4, 3, 2)],
 }
 _SMALL, _LARGE = 0.85, 0.97  # shares: up to here small, then medium; the rest is large
-_WIRE = ("fence", "fence answered", "recovery read", "recovery add", "no entry")
-_STORE = (
-    "ledger created",
-    "ledger in recovery",
-    "ledger closed",
-    "ledger fragments",
-    "list created",
-    "list changed",
-    "cursor created",
-    "cursor changed",
-    "owner taken",
-)
-_OFTEN = ("add", "add answered", "sync", "read")
-_RARE = ("segment", "checkpoint", "fenced", "broker joined", "owner gone", "cursor deleted")
 
 
 def draw_plan(seed: int) -> Plan:
@@ -74,7 +51,7 @@ class _Draw:
             self._shape,
             self._topics,
             tuple(work),
-            tuple(self._draw_faults()),
+            draw_faults(self._rng, self._shape, self._storm_s),
             storm_s=self._storm_s,
             power_cycle=self._rng.random() < 0.7,
         )
@@ -105,6 +82,7 @@ class _Draw:
             retention=self._chance(0.6),
             checkpoint_entries=rng.choice([5, 50, 200]),
             segment_bytes=rng.choice([2_000, 20_000, 512 << 20]),
+            directories=rng.choice([1, 1, 2, 3]),
             split=rng.choice([0.0, 0.0, 0.1, 0.5]),
         )
 
@@ -130,9 +108,10 @@ class _Draw:
             work += self._producers(topic)
             work += self._consumers(topic)
             if self._chance(0.4) and not topic.partitions:
-                by_offset = self._chance(0.5)
+                start = self._rng.choice(["earliest", "earliest", "offset", "offset", "time"])
+                again = self._rng.choice([0.0, 0.05])
                 name = f"follower-{topic.name[-2:]}"
-                work.append(Follow(name, self._client(), topic.name, by_offset))
+                work.append(Follow(name, self._client(), topic.name, start, again))
         work += self._administration()
         return work
 
@@ -148,8 +127,8 @@ class _Draw:
                 pace_s=rng.choice([0.02, 0.1, 0.3]),
                 burst=rng.choice([1, 5, 20]),
                 batching=self._chance(0.6),
-                payload_bytes=rng.choice([0, 20, 20, 500]),
-                compression=rng.choice(["none", "none", "lz4", "zstd"]),
+                payload_bytes=rng.choice([0, 20, 20, 20, 500, 500, 60_000]),
+                compression=rng.choice(["none", "none", "none", "lz4", "zlib", "zstd", "snappy"]),
                 send_timeout_s=rng.choice([None, None, 30.0, 2.0]),
                 reopen=rng.choice([0.0, 0.0, 0.1]),
                 wait=self._chance(0.2),
@@ -160,7 +139,7 @@ class _Draw:
     def _consumers(self, topic: Topic) -> list[Work]:
         rng = self._rng
         work: list[Work] = []
-        for index in range(rng.choice([1, 1, 2, 3])):
+        for index in range(rng.choice([0, 1, 1, 1, 1, 2, 2, 3])):
             kind = rng.choice(["exclusive", "failover", "shared"])
             shaky = self._chance(0.4)
             subscription = f"s{index + 1}"
@@ -176,7 +155,7 @@ class _Draw:
                         start,
                         receipts=self._chance(0.6),
                         cumulative=rng.choice([0.0, 0.0, 0.3, 1.0]),
-                        linger_s=rng.choice([0.01, 0.1, 0.5]),
+                        linger_s=rng.choice([0.01, 0.1, 0.5, 3.0]),
                         nack=rng.choice([0.0, 0.0, 0.05]),
                         forget=rng.choice([0.0, 0.0, 0.05]),
                         leave=rng.choice([0.0, 0.05]) if shaky else 0.0,
@@ -190,185 +169,12 @@ class _Draw:
 
     def _administration(self) -> list[Work]:
         rng = self._rng
-        acts = ["unload", "unload", "unload bundle", "stats", "list", "create subscription"]
-        acts += ["delete subscription", "skip all", "reset", "delete"]
         work: list[Work] = []
         for index in range(rng.choice([0, 0, 1, 2, 4])):
-            topic, act = rng.choice(self._topics), rng.choice(acts)
-            if topic.partitions and act == "delete":
-                continue
+            topic = rng.choice(self._topics)
+            act = rng.choice([name for name, needs in ACTS if needs.suits(topic)])
             subscription = rng.choice(["s1", "s2", "extra"])
             at_s = rng.uniform(0.0, self._storm_s)
             name = f"admin{index + 1}"
             work.append(Administer(name, self._client(), act, topic.name, at_s, subscription))
         return work
-
-    # -- faults
-
-    def _draw_faults(self) -> list[Mishap]:
-        rng = self._rng
-        kinds = [
-            self._kill,
-            self._kill,
-            self._power,
-            self._restart,
-            self._freeze,
-            self._cut,
-            self._isolate,
-            self._reset,
-            self._slow_link,
-            self._swizzle,
-            self._lose_contact,
-            self._expire,
-            self._outage,
-            self._flaky,
-            self._stale,
-            self._slow_disk,
-            self._fail_disk,
-            self._full_disk,
-            self._jump_clock,
-        ]
-        on = [kind for kind in kinds if self._chance(rng.choice([0.1, 0.3]))]
-        count = rng.choice([0, 1, 2, 3, 5, 8]) if on else 0
-        return [
-            Mishap(f"f{index + 1}", *self._draw_fault(rng.choice(on))) for index in range(count)
-        ]
-
-    def _draw_fault(self, kind: "object") -> tuple[At | On, Act]:
-        triggered = self._chance(0.65)
-        assert callable(kind)
-        act: Act = kind(triggered)
-        if not triggered:
-            return At(self._rng.uniform(0.0, self._storm_s * 0.9)), act
-        return self._moment(), act
-
-    def _moment(self) -> On:
-        rng = self._rng
-        moment = rng.choice(rng.choice([_WIRE, _STORE, _STORE, _OFTEN, _RARE]))
-        nth = rng.randint(1, 60) if moment in _OFTEN else rng.choice([1, 1, 2, 3, 5])
-        after_s = rng.choice([0.0, 0.0, rng.uniform(0.0, 0.003), rng.uniform(0.0, 0.1)])
-        return On(moment, nth, after_s)
-
-    def _host(self, triggered: bool, *kinds: str) -> str:
-        rng, shape = self._rng, self._shape
-        if triggered and rng.random() < 0.7:
-            return rng.choice([SUBJECT, SUBJECT, PEER])
-        names = {
-            "bookie": shape.bookie_names(),
-            "broker": shape.broker_names(),
-            "client": shape.client_names(),
-        }
-        return rng.choice(names[rng.choice(kinds)])
-
-    def _down_s(self) -> float:
-        rng = self._rng
-        return rng.choice([0.05, rng.uniform(0.1, 2.0), rng.uniform(2.0, 8.0)])
-
-    def _kill(self, triggered: bool) -> Act:
-        kinds = ("broker", "broker", "bookie", "client")
-        return plans.Kill(
-            self._host(triggered, *kinds),
-            self._down_s(),
-            power=self._chance(0.4),
-            torn=self._chance(0.3),
-            silent=self._chance(0.2),
-        )
-
-    def _power(self, triggered: bool) -> Act:
-        if self._chance(0.3):
-            return plans.KillAll(self._down_s(), power=self._chance(0.7))
-        name = self._host(triggered, "bookie")
-        return plans.Kill(name, self._down_s(), power=True, silent=self._chance(0.5))
-
-    def _restart(self, triggered: bool) -> Act:
-        return plans.Restart(self._host(triggered, "broker", "bookie"), self._down_s())
-
-    def _freeze(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "broker", "bookie", "client")
-        return plans.Freeze(host, self._rng.choice([0.3, 1.5, 3.0, 6.0, 10.0]))
-
-    def _pair(self, triggered: bool) -> tuple[str, str]:
-        host = self._host(triggered, "broker")
-        other = self._host(triggered, "bookie", "bookie", "client", "broker")
-        return (SUBJECT, PEER) if host == other else (host, other)
-
-    def _cut(self, triggered: bool) -> Act:
-        return plans.Cut(
-            *self._pair(triggered),
-            self._rng.choice([0.5, 3.0, 8.0]),
-            one_way=self._chance(0.5),
-            reset=self._chance(0.5),
-        )
-
-    def _isolate(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "bookie")
-        return plans.Isolate(host, self._rng.choice([0.5, 3.0, 8.0]))
-
-    def _reset(self, triggered: bool) -> Act:
-        other = self._host(triggered, "bookie", "client") if self._chance(0.5) else ""
-        host = self._host(triggered, "broker", "bookie", "client")
-        return plans.Reset(host, other, torn=self._chance(0.5))
-
-    def _slow_link(self, triggered: bool) -> Act:
-        rng = self._rng
-        return plans.SlowLink(
-            *self._pair(triggered),
-            rng.choice([2.0, 8.0]),
-            rng.choice([20.0, 200.0, 1000.0]),
-            rng.choice([2_000.0, 20_000.0, 1e9]),
-        )
-
-    def _swizzle(self, triggered: bool) -> Act:
-        del triggered
-        rng, shape = self._rng, self._shape
-        names = [*shape.bookie_names(), *shape.broker_names()]
-        some = rng.sample(names, rng.randint(1, len(names)))
-        freed = rng.sample(some, len(some))
-        return plans.Swizzle(tuple(some), tuple(freed), rng.choice([0.1, 0.5, 1.0]))
-
-    def _lose_contact(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "broker", "bookie")
-        return plans.LoseContact(host, self._rng.choice([0.5, 3.0, 6.0]))
-
-    def _expire(self, triggered: bool) -> Act:
-        return plans.Expire(self._host(triggered, "broker", "broker", "bookie"))
-
-    def _outage(self, triggered: bool) -> Act:
-        del triggered
-        return plans.Outage(self._rng.choice([0.5, 3.0, 10.0]))
-
-    def _flaky(self, triggered: bool) -> Act:
-        del triggered
-        rng = self._rng
-        return plans.Flaky(
-            rng.uniform(1.0, self._storm_s),
-            rng.choice([0.0, 0.02, 0.1]),
-            rng.choice([0.0, 0.02, 0.1]),
-            rng.choice([0.0, 0.02, 0.1]),
-            rng.choice([0.0, 0.3]),
-            rng.choice([1.0, 20.0, 300.0]),
-        )
-
-    def _stale(self, triggered: bool) -> Act:
-        del triggered
-        return plans.Flaky(self._storm_s, stale=self._rng.choice([0.1, 0.5, 0.9]))
-
-    def _slow_disk(self, triggered: bool) -> Act:
-        host, for_s = self._host(triggered, "bookie"), self._rng.choice([1.0, 4.0, 8.0])
-        if self._chance(0.3):
-            return plans.StuckDisk(host, for_s)
-        return plans.SlowDisk(host, for_s, self._rng.choice([10.0, 100.0, 1000.0]))
-
-    def _fail_disk(self, triggered: bool) -> Act:
-        operation = self._rng.choice(
-            ["write", "sync", "sync", "create", "sync_names", "read", "index_write"]
-        )
-        return plans.FailDisk(self._host(triggered, "bookie"), operation, self._down_s())
-
-    def _full_disk(self, triggered: bool) -> Act:
-        host = self._host(triggered, "bookie")
-        return plans.FullDisk(host, self._rng.choice([1.0, 6.0]), hard=self._chance(0.5))
-
-    def _jump_clock(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "bookie", "client")
-        return plans.JumpClock(host, self._rng.choice([-86400.0, -10.0, 10.0, 86400.0]))

@@ -4,12 +4,13 @@ So it can be printed, shrunk, and written down as a scenario.
 
     Plan     the seed of everything that is drawn on the way, the shape of the cluster,
     work     what clients and administrators do,
-    faults   what goes wrong, when
+    faults   what goes wrong, when (`acts`)
 """
 
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
+from tests.simulation.acts import Act, At, On
 from tests.simulation.cluster import Settings
 
 
@@ -83,21 +84,18 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A reader from the earliest message, or from an offset, to whatever comes."""
+    """A reader from the earliest message, an offset, or a time, to whatever comes."""
 
     name: str
     host: str
     topic: str
-    by_offset: bool = False
+    start: str = "earliest"  # offset, time: drawn
+    again: float = 0.0  # after each batch: leave, and start another one
 
 
 @dataclass(frozen=True, slots=True)
 class Administer:
-    """One act of an administrator, told by a client's host.
-
-    unload, unload bundle, delete, create subscription, delete subscription, skip all, reset,
-    stats, list
-    """
+    """One act of an administrator, told by a client's host; see `workloads.administer`."""
 
     name: str
     host: str
@@ -110,198 +108,7 @@ class Administer:
 Work: TypeAlias = Produce | Consume | Follow | Administer
 
 
-# -- faults: when
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """So many seconds after the cluster has begun to work."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class On:
-    """When something happens for the `nth` time, and so many seconds later.  See `moments`."""
-
-    moment: str
-    nth: int = 1
-    after_s: float = 0.0
-
-
-# -- faults: what.  Hosts by name; or the one that the moment is about (SUBJECT), or its PEER.
-
-SUBJECT, PEER = "subject", "peer"
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    host: str
-    down_s: float
-    power: bool = False  # what its disk had not synced is lost, all or in part
-    torn: bool = False  # a part of what it has sent last arrives
-    silent: bool = False  # the machine is gone, too: nobody is told
-
-
-@dataclass(frozen=True, slots=True)
-class KillAll:
-    """All bookies and brokers."""
-
-    down_s: float
-    power: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """In good order."""
-
-    host: str
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Freeze:
-    host: str
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What `host` sends to `other` waits; both ways, unless `one_way`.  `reset` breaks it later."""
-
-    host: str
-    other: str
-    for_s: float
-    one_way: bool = False
-    reset: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Isolate:
-    """Cut off from everybody, and from the metadata store."""
-
-    host: str
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """All connections of a host, or those with another one, break."""
-
-    host: str
-    other: str = ""
-    torn: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SlowLink:
-    host: str
-    other: str
-    for_s: float
-    factor: float
-    bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Swizzle:
-    """Hosts are cut off from all others, one after the other, and freed in another order."""
-
-    hosts: tuple[str, ...]
-    freed: tuple[str, ...]
-    step_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class LoseContact:
-    """With the metadata store."""
-
-    host: str
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Expire:
-    """The metadata store ends the session of a host."""
-
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """Nobody reaches the metadata store."""
-
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Flaky:
-    """The metadata store loses requests, answers, is late, slow, or answers from an old state."""
-
-    for_s: float
-    lose_request: float = 0.0
-    lose_answer: float = 0.0
-    late: float = 0.0
-    stale: float = 0.0
-    slowness: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class SlowDisk:
-    host: str
-    for_s: float
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class StuckDisk:
-    host: str
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class FailDisk:
-    """An operation fails; some time later the bookie is started again."""
-
-    host: str
-    operation: str  # write, sync, create, sync_names, read, index_write
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class FullDisk:
-    """No room is left, or almost none; then there is again."""
-
-    host: str
-    for_s: float
-    hard: bool  # writes fail; else only the limit is passed
-
-
-@dataclass(frozen=True, slots=True)
-class JumpClock:
-    host: str
-    by_s: float
-
-
-Act: TypeAlias = (
-    Kill
-    | KillAll
-    | Restart
-    | Freeze
-    | Cut
-    | Isolate
-    | Reset
-    | SlowLink
-    | Swizzle
-    | LoseContact
-    | Expire
-    | Outage
-    | Flaky
-    | SlowDisk
-    | StuckDisk
-    | FailDisk
-    | FullDisk
-    | JumpClock
-)
+# -- faults
 
 
 @dataclass(frozen=True, slots=True)

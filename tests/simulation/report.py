@@ -44,6 +44,7 @@ _OF_CURSORS = (
     Deleted,
     Trimmed,
 )
+_OF_ENTRIES = {"add", "read", "write", "sync", "fence", "recovery", "no", "checkpoint"}
 _ENTRY = re.compile(r"\b(\d+):(\d+)(?::\d+)?\b")
 _VALUE = re.compile(r"\b[\w-]+\.\d+/\d+\b")
 _LEDGER = re.compile(r"ledger (\d+)(?: entry (\d+))?")
@@ -106,7 +107,7 @@ def story(outcome: Outcome) -> list[Line]:
 
 def _is_moment(text: str) -> bool:
     """What the wire says is told for the entries in question only."""
-    return text.split(" ")[0] in {"add", "read", "sync", "fence", "recovery", "no", "checkpoint"}
+    return text.split(" ")[0] in _OF_ENTRIES
 
 
 def _concerns(

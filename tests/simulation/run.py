@@ -18,6 +18,7 @@ import trio
 from tests.history.check import check
 from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Run, Stamped
 from tests.simulation import scheduler
+from tests.simulation.acts import Join
 from tests.simulation.audit import MetadataAudit, audit_copies
 from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
@@ -144,7 +145,7 @@ class _Simulation:
             plan.shape.settings,
             say=self._say if watching.say is not None else None,
         )
-        scene = self._scene = Scene(cluster, plan)
+        scene = self._scene = Scene(plan, cluster=cluster)
         scene.memory.events = self._outcome.events
         scene.recorder("run").note(
             Run(
@@ -173,9 +174,11 @@ class _Simulation:
 
     async def _play(self) -> None:
         cluster, scene, shape = self._cluster, self._scene, self._plan.shape
+        later = [each.act.host for each in self._plan.faults if isinstance(each.act, Join)]
         async with trio.open_nursery() as nursery:
             for name in (*shape.bookie_names(), *shape.broker_names()):
-                nursery.start_soon(cluster.start, name)
+                if name not in later:
+                    nursery.start_soon(cluster.start, name)
         await within(LIVENESS_S, "creating topics", self._create_topics)
         for name in shape.client_names():
             work = [each for each in self._plan.work if each.host == name]
@@ -280,6 +283,7 @@ class _Simulation:
         outcome.virtual_s = handle.clock.now
         handle.record("end", outcome.count(Ok), outcome.count(Deliver))
         outcome.trace = handle.trace.hexdigest()[:16]
+        outcome.marks += self._scene.marks
         for name, count in self._moments.counts.items():
             outcome.marks[name] += count
         for name, count in self._nemesis.counts.items():

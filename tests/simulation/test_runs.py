@@ -10,13 +10,12 @@ import pytest
 
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
+from tests.simulation import acts, plan
+from tests.simulation.acts import At, Freeze, Kill
 from tests.simulation.marks import SOMETIMES, marks_of, table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import (
-    At,
     Consume,
-    Freeze,
-    Kill,
     Mishap,
     Plan,
     Produce,
@@ -82,6 +81,31 @@ def test_watching_a_run_changes_nothing_of_it() -> None:
     assert any("ledger created" in line for line in lines)
 
 
+def test_faults_that_outlast_the_storm_end_with_it() -> None:
+    """Seed 281, once: a full disk was emptied when the run was over, in a nursery that was gone."""
+    for_ever = 1000.0
+    kinds: list[acts.Act] = [
+        acts.FullDisk("bookie-1", for_ever, hard=True),
+        acts.Kill("bookie-2", for_ever, silent=True),
+        acts.Cut("broker-1", "bookie-3", for_ever),
+        acts.Swizzle(("bookie-1", "broker-2"), ("broker-2", "bookie-1"), 3.0),
+        acts.Stutter("broker-2", for_ever, 0.1, 0.1),
+        acts.CrashLoop("bookie-3", 100, 0.1, 0.1),
+        acts.DriftClock("client-1", for_ever, 3.0),
+        acts.StuckDisk("bookie-1", for_ever),
+    ]
+    for act in kinds:
+        outcome = simulate(replace(SMALL, faults=(Mishap("f", At(1.0), act),)))
+        assert outcome.violations == [], act
+        assert outcome.marks[f"fault {type(act).__name__}"] == 1
+
+
+def test_a_bookie_joins_later() -> None:
+    outcome = simulate(replace(SMALL, faults=(Mishap("f", At(1.0), acts.Join("bookie-3")),)))
+    assert outcome.violations == []
+    assert outcome.count(Ok) == 42
+
+
 def test_parts_have_chance_of_their_own() -> None:
     """Or shrinking would change what is left."""
     alone = simulate(replace(SMALL, work=SMALL.work[:1], faults=()))
@@ -115,9 +139,9 @@ def test_a_failing_plan_is_made_small() -> None:
 
 
 def test_a_plan_is_printed_as_python_that_makes_it_again() -> None:
-    for plan in (SMALL, *map(draw_plan, range(20))):
-        names = {**vars(__import__("tests.simulation.plan", fromlist=["plan"]))}
-        assert eval(as_python(plan), names) == plan
+    names = {**vars(acts), **vars(plan)}
+    for drawn in (SMALL, *map(draw_plan, range(20))):
+        assert eval(as_python(drawn), names) == drawn
 
 
 def test_a_failure_is_explained() -> None:

@@ -7,7 +7,7 @@ import time
 from tests.storms.chance import Drawn
 from tests.storms.kinds import KINDS
 from tests.storms.run import Failure, Report, drawn, explain, play, run_many
-from tests.storms.tally import add_to_tally
+from tests.storms.tally import add_to_tally, present_commit
 
 
 def main() -> int:
@@ -17,18 +17,20 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=10_000, help="so many in all")
     parser.add_argument("--first", type=int, default=0, help="the first seed of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--tally", action="store_true", help="note the result in tally.json")
+    parser.add_argument("--tally", action="store_true", help="add the result to tally.jsonl")
     parser.add_argument("--marks", action="store_true", help="how often each state was met")
     options = parser.parse_args()
     kinds = options.kind or list(KINDS)
     if options.seed is not None:
         return sum(_show(kind, options.seed) for kind in kinds)
+    commit = present_commit() if options.tally else ""
     started = time.perf_counter()
     report = run_many(options.schedules, first=options.first, kinds=kinds, jobs=options.jobs)
     _print_report(report, time.perf_counter() - started, marks=options.marks)
     if options.tally:
-        total = add_to_tally(report)
-        print(f"in all so far: {total['schedules']:,} schedules, {total['violations']} violations")
+        lines = add_to_tally(report, commit)
+        schedules, failures = sum(x.schedules for x in lines), sum(x.failures for x in lines)
+        print(f"in all so far: {schedules:,} schedules, {failures} failures")
     return len(report.failures)
 
 

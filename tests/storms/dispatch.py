@@ -2,8 +2,10 @@
 
 The log grows; one feeder reads and hands out, as `broker.feeder` does it, while consumers come and
 go, give permits, acknowledge whole entries or some messages of them, and give entries back.  What
-they say, and what they get, is under way for a while.  The rules are Q of `safety`, and C2: nothing
-is skipped, nothing is delivered that is acknowledged, permits and limits are kept.
+they say, and what they get, is under way for a while.  In some storms the machine outlives its
+consumers, and a read that was begun for them comes when they have left, or for those after them.
+The rules are Q of `safety`, and C2: nothing is skipped, nothing is delivered that is acknowledged,
+permits and limits are kept.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,6 @@ from broker.protocol.dispatch.events import (
     Cleared,
     Deliver,
     Dispatch,
-    DispatchLimits,
     Effect,
     Entry,
     Event,
@@ -41,22 +42,26 @@ from broker.protocol.dispatch.failover import FailoverDispatch
 from broker.protocol.dispatch.shared import SharedDispatch
 from tests.storms.chance import Chance
 from tests.storms.dispatch_consumer import Consumer, Message
-from tests.storms.network import Network
-from tests.storms.storm import OFTEN, SOME, Storm
+from tests.storms.dispatch_rules import (
+    BROKER,
+    CONSUMERS_MAX,
+    EXCLUSIVE,
+    FAILOVER,
+    LEDGER_ENTRIES,
+    SHARED,
+    DispatchRules,
+)
+from tests.storms.storm import OFTEN, SOME
 
-EXCLUSIVE, FAILOVER, SHARED = range(3)
 TYPES = ("exclusive", "failover", "shared")
-BROKER = 0
-CONSUMERS_MAX = 24
 AT_ONCE_MAX = 4
-LEDGER_ENTRIES = 4
 PARTIAL_BYTES_MAX = 10_000
 TURNS_AT_END = 4000
 
 Bits: TypeAlias = int
 
 
-class DispatchStorm(Storm):
+class DispatchStorm(DispatchRules):
     kind = "dispatch"
     steps_max = 250
     wanted: ClassVar[dict[str, float]] = {
@@ -67,6 +72,8 @@ class DispatchStorm(Storm):
         "given back": 0.03,
         "counted as given back": 0.01,
         "stale read": 0.005,
+        "stale read, shared": 0.002,
+        "brought twice": 0.005,
         "overdrawn": 0.03,
         "blocked by what it has": 0.01,
         "subscription blocked": 0.005,
@@ -79,39 +86,21 @@ class DispatchStorm(Storm):
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         super().__init__(chance, trace)
-        self.network = Network(chance, 1 + CONSUMERS_MAX, fifo=True)
-        self.limits = DispatchLimits(
-            read_entries_max=chance.one_of((1, 3, 10)),
-            turn_messages_min=chance.one_of((1, 3)),
-            unacked_messages_max=chance.one_of((100, 4, 8)),
-            subscription_unacked_messages_max=chance.one_of((100, 8)),
-            replay_entries_max=chance.one_of((10, 1, 3)),
-            delayed_entries_max=chance.one_of((100, 1)),
-            held_entries_max=chance.one_of((100, 1)),
-            failover_delay_ms=2,
-        )
-        self.type = EXCLUSIVE
-        self.log: list[Message] = []
-        self.consumers: dict[int, Consumer] = {}
-        self.now_ms = 1
         self._messages_max = chance.one_of((3, 8, 20))
         self._types = chance.one_of(((EXCLUSIVE,), (FAILOVER,), (SHARED,), (0, 1, 2)))
         self._batches = chance.one_of((0.0, 0.0, 0.5, 1.0))
         self._times = chance.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
         self._groups = chance.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
         self._fails = chance.one_of((0.0, 0.0, 0.1))
-        self._machine: Dispatch = ExclusiveDispatch(self.limits)
+        self._twice = chance.one_of((0.0, 0.0, 0.3))
+        self._outlives = chance.happens(0.3)  # the machine, and what is being read, its consumers
         self._partial = PartialAcks(PARTIAL_BYTES_MAX)
-        self._acked: set[Place] = set()  # what the cursor has
         self._truth: dict[Place, Bits] = {}  # messages that consumers have acknowledged
         self._next: int | None = None  # index of the entry where reading goes on
         self._reading: tuple[Want, int] | None = None
-        self._given_back: dict[Place, int] = {}
-        self._delivered: set[Place] = set()  # chunks, since the subscription was begun or moved
         self._large: dict[int, tuple[str, int]] = {}  # messages whose chunks are being sent
         self._came = 0
         self._last_active: int | None = None
-        self._expected: int | None = None  # the next entry, of a subscription in order
         self.actor(self.network.deliver, (1.0,))
         self.actor(self._feed, (0.2, 1.0))
         self.actor(self._append, OFTEN)
@@ -124,10 +113,6 @@ class DispatchStorm(Storm):
         self.actor(self._seek, SOME)
         self.actor(self._skip_all, SOME)
         self.actor(self._tick, (0.02, 0.1, 0.3))
-
-    @property
-    def shared(self) -> bool:
-        return self.type == SHARED
 
     # -- what happens
 
@@ -165,15 +150,21 @@ class DispatchStorm(Storm):
         if alive and self.type == EXCLUSIVE:
             return
         if not alive:
-            self.type = self.chance.one_of(self._types)
-            self._machine = self._new_machine()
-            self.mark(TYPES[self.type])
+            self._begin()
         self._came += 1
         priority = self.chance.below(2) if self.chance.happens(0.3) else 0
         consumer = Consumer(self, self._came, priority)
         self.say(f"{consumer.name} joins, {TYPES[self.type]}, priority {priority}")
         alive[consumer.key] = consumer
         self._step(Joined(consumer.key, consumer.name, priority))
+
+    def _begin(self) -> None:
+        """The first consumer says of which type the subscription is."""
+        wanted = self.chance.one_of(self._types)
+        if not self._outlives or wanted != self.type or not self._came:
+            self.type, self._reading = wanted, None
+            self._machine = self._new_machine()
+        self.mark(TYPES[wanted])
 
     def _new_machine(self) -> Dispatch:
         if self.type == EXCLUSIVE:
@@ -197,7 +188,8 @@ class DispatchStorm(Storm):
         consumer.alive = False
         self._step(Left(consumer.key))
         if not self.consumers:
-            self._reading = None  # The feeder stops.
+            if not self._outlives:
+                self._reading = None  # The feeder stops.
             self._given_back.clear()
             self._delivered.clear()
 
@@ -321,6 +313,10 @@ class DispatchStorm(Storm):
                 raw = self.log[start : start + count]
             case Replay(places):
                 raw = [self.message(place) for place in places]
+                if self.chance.happens(self._twice):
+                    # The first one was trimmed on the way: a run that began behind it, and again.
+                    self.mark("brought twice")
+                    raw += raw[1:]
         self._bring(want, raw)
 
     def _start(self) -> int:
@@ -328,18 +324,12 @@ class DispatchStorm(Storm):
             self._next = self._first_unacked()
         return self._next
 
-    def _first_unacked(self) -> int:
-        for message in self.log:
-            if message.place not in self._acked:
-                return message.index
-        return len(self.log)
-
     def _bring(self, want: Want, raw: Sequence[Message]) -> None:
         visible = [self._entry(m) for m in raw if m.place not in self._acked]
         given: list[tuple[Place, Consumer, Entry, int]] = []
         effects = self._machine.step(Brought(want, visible))
         if not effects and visible:
-            self.mark("stale read")
+            self.mark("stale read, shared" if self.shared else "stale read")
         for effect in effects:
             match effect:
                 case Deliver(key, entries, redeliveries):
@@ -354,7 +344,7 @@ class DispatchStorm(Storm):
                     raise AssertionError(effect)
         # What one step gives out comes by consumer; it was decided entry by entry.
         for _, consumer, entry, count in sorted(given, key=lambda each: each[0]):
-            self._deliver(consumer, entry, count)
+            self.deliver(consumer, entry, count)
 
     def _taken(self, count: int, visible: Sequence[Entry], raw: Sequence[Message]) -> None:
         if count < len(visible):
@@ -393,70 +383,6 @@ class DispatchStorm(Storm):
                 self._last_active = key if active else self._last_active
             case Deliver() | Taken():
                 raise AssertionError("only what a read brought is given out")
-
-    # -- rules
-
-    def message(self, place: Place) -> Message:
-        return self.log[(place[0] - 1) * LEDGER_ENTRIES + place[1]]
-
-    def _deliver(self, consumer: Consumer, entry: Entry, redeliveries: int) -> None:
-        message = self.message(entry.place)
-        index = message.index
-        self.say(f"broker -> {consumer.name}: entry {index}, {entry.messages} messages")
-        self.rule("Q2", message.place not in self._acked, f"entry {index} is acknowledged")
-        self.rule("Q4", consumer.permits > 0, f"{consumer.name} has {consumer.permits} permits")
-        consumer.permits -= entry.messages
-        if consumer.permits < 0:
-            self.mark("overdrawn")
-        if self.type == SHARED:
-            self._check_shared(consumer, message, redeliveries)
-            consumer.holds[message.place] = entry.messages
-        else:
-            self._check_in_order(consumer, message)
-        self.network.send(BROKER, consumer.key, consumer.take, message.place, entry.token)
-
-    def _check_in_order(self, consumer: Consumer, message: Message) -> None:
-        """Q1: what comes next is the first behind the one before that is not acknowledged."""
-        first = self._first_unacked() if self._expected is None else self._expected
-        for between in self.log[first : message.index]:
-            done = between.place in self._acked
-            self.rule("Q1", done, f"{between.index} is skipped, {message.index} is delivered")
-        self.rule("Q1", message.index >= first, f"{message.index} behind {first}")
-        self.rule("Q1", consumer.key == self._machine.active, f"{consumer.name} is not active")
-        self._expected = message.index + 1
-
-    def _check_shared(self, consumer: Consumer, message: Message, redeliveries: int) -> None:
-        index = message.index
-        others = [c.name for c in self.consumers.values() if message.place in c.holds]
-        self.rule("Q5", not others, f"{', '.join(others)} has entry {index}")
-        counted = self._given_back.get(message.place, 0)
-        self.rule("Q4", redeliveries == counted, f"{index} was given back {counted} times")
-        if counted:
-            self.mark("counted as given back")
-        self.rule("Q6", message.at_ms <= self.now_ms, f"{index} is delivered before its time")
-        limits, unacked = self.limits, sum(consumer.holds.values())
-        self.rule("Q4", unacked < limits.unacked_messages_max, f"{consumer.name} has {unacked}")
-        if unacked + message.messages >= limits.unacked_messages_max:
-            self.mark("blocked by what it has")
-        total = sum(sum(each.holds.values()) for each in self.consumers.values())
-        self.rule("Q4", total < limits.subscription_unacked_messages_max, f"all have {total}")
-        if total + message.messages >= limits.subscription_unacked_messages_max:
-            self.mark("subscription blocked")
-        if message.group is not None:
-            self._check_chunk(consumer, message)
-
-    def _check_chunk(self, consumer: Consumer, message: Message) -> None:
-        """Q7: the chunks of a message go to one consumer as long as that has an earlier one."""
-        self.mark("chunks")
-        if message.place not in self._delivered:
-            for later in self.log[message.index + 1 :]:
-                first = later.group != message.group or later.place not in self._delivered
-                self.rule("Q7", first, f"{later.index} is delivered before {message.index}")
-        self._delivered.add(message.place)
-        for earlier in reversed(self.log[: message.index]):
-            for other in self.consumers.values() if earlier.group == message.group else ():
-                has = other is not consumer and earlier.place in other.holds
-                self.rule("Q7", not has, f"{other.name} has {earlier.index}, not {consumer.name}")
 
     def finish(self) -> None:
         """Everything that was appended is delivered, and acknowledged by somebody."""

@@ -1,29 +1,46 @@
-"""How many schedules ran on which commit, and how many of them broke a rule: `tally.json`."""
+"""How many schedules ran on which commit, and how many of them broke a rule: `tally.jsonl`.
+
+One line for each commit and kind.  A commit with `-dirty` behind it stands for changes on top of it
+that were not committed yet.
+"""
 
 import json
 import subprocess
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.storms.run import Report
 
-TALLY = Path(__file__).with_name("tally.json")
+TALLY = Path(__file__).with_name("tally.jsonl")
 
 
-def add_to_tally(report: Report) -> dict[str, int]:
-    """Add a report to what is known of this commit; the totals of all commits."""
-    tally = json.loads(TALLY.read_text()) if TALLY.exists() else {}
-    row = tally.setdefault(_commit(), {"schedules": {}, "violations": 0})
-    for kind, count in sorted(report.schedules.items()):
-        row["schedules"][kind] = row["schedules"].get(kind, 0) + count
-    row["violations"] += len(report.failures)
-    TALLY.write_text(json.dumps(tally, indent=2) + "\n")
-    return {
-        "schedules": sum(sum(each["schedules"].values()) for each in tally.values()),
-        "violations": sum(each["violations"] for each in tally.values()),
-    }
+@dataclass(frozen=True, slots=True)
+class Line:
+    commit: str
+    kind: str
+    schedules: int
+    failures: int
 
 
-def _commit() -> str:
+def read_tally(path: Path = TALLY) -> list[Line]:
+    text = path.read_text() if path.exists() else ""
+    return [Line(**json.loads(line)) for line in text.splitlines()]
+
+
+def add_to_tally(report: Report, commit: str, path: Path = TALLY) -> list[Line]:
+    """Add a report to what is known of this commit; returns all that is known."""
+    lines = {(line.commit, line.kind): line for line in read_tally(path)}
+    for kind, schedules in sorted(report.schedules.items()):
+        failures = sum(failure.kind == kind for failure in report.failures)
+        known = lines.get((commit, kind), Line(commit, kind, 0, 0))
+        lines[commit, kind] = replace(
+            known, schedules=known.schedules + schedules, failures=known.failures + failures
+        )
+    path.write_text("".join(f"{json.dumps(asdict(line))}\n" for line in lines.values()))
+    return list(lines.values())
+
+
+def present_commit() -> str:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     done = subprocess.run(command, cwd=TALLY.parent, capture_output=True, text=True, check=True)
     return done.stdout.strip()

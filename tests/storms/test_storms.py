@@ -6,6 +6,7 @@ A failing seed fails every time, and says how to see it: `python -m tests.storms
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.mutants.patch import applied
 from tests.storms.chance import Given, Recorded
 from tests.storms.kinds import KINDS, SHARES
 from tests.storms.run import drawn, explain, play, run_many, run_seeds
+from tests.storms.tally import Line, add_to_tally, read_tally
 
 SCHEDULES = 4000
 KIND_NAMES = list(KINDS)
@@ -69,6 +71,21 @@ def test_several_processes_do_what_one_does() -> None:
     one, two = run_many(3000, jobs=1), run_many(3000, jobs=2)
     assert one.schedules == two.schedules
     assert one.marks == two.marks
+
+
+def test_the_tally_counts_by_commit_and_kind(tmp_path: Path) -> None:
+    path = tmp_path / "tally.jsonl"
+    good = run_seeds("ownership", 0, 20)
+    add_to_tally(good, "aaaa", path)
+    add_to_tally(good, "aaaa", path)
+    with applied(BY_ID["O11"]):
+        bad = run_seeds("ownership", 0, 20)
+    lines = add_to_tally(bad, "bbbb", path)
+    assert lines == [
+        Line("aaaa", "ownership", 40, 0),
+        Line("bbbb", "ownership", bad.schedules["ownership"], 1),
+    ]
+    assert read_tally(path) == lines
 
 
 def test_every_kind_has_its_share() -> None:

@@ -125,7 +125,7 @@ class ReplayQueue:
         return place in self._known
 
     def add(self, places: Sequence[Place]) -> None:
-        fresh = [place for place in places if place not in self._known]
+        fresh = [place for place in dict.fromkeys(places) if place not in self._known]
         self._known.update(fresh)
         if len(fresh) == 1:
             insort(self._places, fresh[0])

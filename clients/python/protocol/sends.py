@@ -30,6 +30,7 @@ class PendingSend:
     deadline: float
     results: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     sent: bool = False
+    sent_before: bool = False  # on another connection than this, which may have taken it
 
 
 class Surprise(Enum):

@@ -15,6 +15,7 @@ from bookie.errors import (
 )
 from bookie.ledger.client import LedgerClient, LedgerReader, Quorums
 from bookie.ledger.metadata import LedgerState, encode_metadata
+from bookie.ledger.recoverer import recover_ledger
 from bookie.ledger.writer import LedgerWriter
 from tests.bookie.ledger.cluster import PATHS, Cluster, open_cluster
 from wire.messages.bookie import Add, Flag, Read, Status
@@ -289,6 +290,25 @@ async def test_metadata_that_change_underneath_start_it_anew(
     reader = await client.open(writer.ledger_id, recover=True)
     assert reader.metadata.custom == {"by": b"somebody"}
     assert await contents(reader) == expected(3)
+
+
+async def test_recovery_looks_where_the_metadata_say_that_it_has_marked(
+    five: Cluster, autojump_clock: Clock
+) -> None:
+    """What it had read before is old: the writer has moved on, to others, one by one."""
+    client = await five.client()
+    writer = await client.create(Quorums(2, 2, 2))
+    await writer.wait_confirmed(writer.append([b"entry 0"]))
+    old = await client.stored_metadata(writer.ledger_id)
+    for number, bookie in enumerate(five.of(old.metadata.last_fragment.ensemble), 1):
+        bookie.kill()
+        await writer.wait_confirmed(writer.append([b"entry %d" % number]))
+    writer.abandon()
+    assert not set(writer.metadata.last_fragment.ensemble) & set(
+        old.metadata.last_fragment.ensemble
+    )
+    closed = await recover_ledger(client._context, writer.ledger_id, old)
+    assert closed.metadata.last_entry_id == 2
 
 
 async def test_without_the_metadata_store_there_is_no_recovery(

@@ -15,6 +15,7 @@ from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index
+from tests.bookie.server.test_hostile import wait_until
 from wire.arena import ArenaPool
 from wire.clock import SystemClock
 from wire.digest import DigestType
@@ -33,9 +34,14 @@ class Cluster:
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     flusher: Flusher = field(default_factory=Flusher)
     scopes: dict[str, trio.CancelScope] = field(default_factory=dict)
+    ended: dict[str, trio.Event] = field(default_factory=dict)
 
     async def start(self, name: str) -> None:
         await self.nursery.start(self._run, name)
+
+    async def stop(self, name: str) -> None:
+        self.scopes[name].cancel()
+        await self.ended[name].wait()
 
     async def _run(
         self, name: str, task_status: trio.TaskStatus[RunningBookie] = trio.TASK_STATUS_IGNORED
@@ -44,6 +50,7 @@ class Cluster:
         directory.mkdir(exist_ok=True)
         config = BookieConfig(directories=(str(directory),), bookie_id=name, port=0)
         session = self.store.session(name)
+        self.ended[name] = trio.Event()
         with trio.CancelScope() as self.scopes[name]:
             await run_bookie(
                 config,
@@ -56,6 +63,7 @@ class Cluster:
                 task_status=task_status,
             )
         session.close()
+        self.ended[name].set()
 
     async def client(self) -> LedgerClient:
         client: LedgerClient = await self.nursery.start(self._run_client)
@@ -131,8 +139,7 @@ async def test_a_bookie_that_restarts_has_its_entries_and_its_fences(cluster: Cl
     await append(writer, 50)
     await client.open(writer.ledger_id, recover=True)
     for name in ("b1", "b2", "b3"):
-        cluster.scopes[name].cancel()
-    await trio.sleep(0.1)
+        await cluster.stop(name)
     for name in ("b1", "b2", "b3"):
         await cluster.start(name)
     reader = await client.open(writer.ledger_id, recover=True)
@@ -146,14 +153,15 @@ async def test_writing_goes_on_without_one_bookie_and_waits_without_two(cluster:
     client = await cluster.client()
     writer = await client.create(QUORUMS)
     await append(writer, 10)
-    cluster.scopes["b1"].cancel()
+    await cluster.stop("b1")
     await append(writer, 10)
-    assert writer.under_replicated
-    cluster.scopes["b2"].cancel()
-    with trio.move_on_after(0.3):
-        await append(writer, 10)
-    assert writer.last_add_confirmed < 29
-    assert "b1, b2" in writer.waiting_for
+    await wait_until(lambda: writer.under_replicated)
+    await cluster.stop("b2")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append, writer, 10)
+        await wait_until(lambda: "b1, b2" in writer.waiting_for)
+        assert writer.last_add_confirmed < 29
+        nursery.cancel_scope.cancel()
     await cluster.start("b1")
     await writer.wait_confirmed(29)
     second = await client.create(QUORUMS)

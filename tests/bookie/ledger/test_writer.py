@@ -395,6 +395,7 @@ async def test_a_creation_whose_answer_was_lost(
     three.link.lose_next(operation="create", path=PATHS.ledger(0)[:-5], applied=applied)
     second = await client.create(QUORUMS)
     assert (first.ledger_id, second.ledger_id) == (0, 1)
+    assert [ledger_id async for ledger_id in client.list_ledgers()] == [0, 1]
     await append(second)
 
 

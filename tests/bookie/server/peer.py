@@ -14,6 +14,7 @@ from wire.proto import bookkeeper_pb2 as pb
 
 KEY = master_key(b"")
 DIGESTER = Digester()
+PATIENCE_S = 120.0  # only so that nothing hangs for ever
 
 
 def make_entry(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -1) -> bytes:
@@ -62,13 +63,13 @@ class Peer:
             self._buffer += data
 
     async def answer(self) -> Answer:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             frame = await self.receive()
         assert frame is not None, "the bookie has closed the connection"
         return bookie.decode_answer(memoryview(frame))
 
     async def response(self) -> pb.Response:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             frame = await self.receive()
         assert frame is not None, "the bookie has closed the connection"
         return bookie_v3.decode_response(frame)
@@ -96,8 +97,8 @@ class Peer:
         return answer
 
     async def is_cut(self) -> bool:
-        """Whether the bookie closes the connection, soon, whatever it says before that."""
-        with trio.move_on_after(5):
+        """Whether the bookie closes the connection, whatever it says before that."""
+        with trio.move_on_after(PATIENCE_S):
             while await self.receive() is not None:
                 pass
             return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 
 
 class BookieProcess:

@@ -24,7 +24,7 @@ from bookie.server.metrics import exposition, registry_of
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.store import StoreLimits
-from tests.bookie.server.peer import connect
+from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_hostile import wait_until
 from wire.clock import SystemClock
 from wire.messages.bookie import Status
@@ -71,7 +71,7 @@ class Cluster:
             )
 
         async with trio.open_nursery() as nursery:
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 running: RunningBookie = await nursery.start(bookie)
             yield running
             nursery.cancel_scope.cancel()
@@ -252,7 +252,7 @@ async def test_without_the_metadata_store_it_goes_on_serving(cluster: Cluster) -
 async def test_a_record_that_somebody_deletes_comes_back(cluster: Cluster) -> None:
     async with cluster.run(cluster.config()):
         await cluster.looking.delete("/ledgers/available/b1", 0)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while await writable_bookies(cluster.looking, PATHS) != ["b1"]:  # noqa: ASYNC110
                 await trio.sleep(0.01)
 

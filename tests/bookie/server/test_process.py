@@ -3,21 +3,21 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import pytest
 import trio
 
+from clients.cli.ports import PortChooser
 from clients.cli.zookeeper import find_server
 from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
-from tests.bookie.server.process import BookieProcess
+from tests.bookie.server.process import PATIENCE_S, BookieProcess
 from tests.wire.metadata.test_zookeeper import RunningServer
 from wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.real
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("zookeeper")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with PortChooser(SystemRandom()) as ports:
+        port = ports.any()
     server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
     running = RunningServer(server, directory / "log")
     yield f"127.0.0.1:{port}"
@@ -44,7 +44,7 @@ def config(zookeeper: str, tmp_path: Path) -> Path:
         "port": 0,
         "zookeeper": zookeeper,
         "ledgers_root": f"/{tmp_path.name}",
-        "session_timeout_s": 4.0,
+        "session_timeout_s": 60.0,
         "exit_with_parent": True,
     }
     file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
@@ -53,7 +53,7 @@ def config(zookeeper: str, tmp_path: Path) -> Path:
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -130,7 +130,10 @@ async def test_killed_at_any_time_it_has_everything_that_it_acknowledged(config:
         async with trio.open_nursery() as nursery:
             for ledger_id in next_ids:
                 nursery.start_soon(write, bookie.port, ledger_id, next_ids, acknowledged)
-            await trio.sleep(rng.uniform(0.02, 0.25))
+            goal = len(acknowledged) + rng.randrange(20, 400)
+            with trio.fail_after(PATIENCE_S):
+                while len(acknowledged) < goal:  # noqa: ASYNC110  nothing tells
+                    await trio.sleep(0.001)
             async with connect(bookie.port) as peer:
                 ledger_id = 100 + round_number
                 await peer.read(ledger_id, -1, fence_key=add_frame(0, 0)[8:28])

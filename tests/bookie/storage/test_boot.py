@@ -202,12 +202,46 @@ async def test_after_a_loss_absence_is_unknown_and_nobody_writes_any_more(
             assert await status_of(store.read(99, 0)) is UNKNOWN
             assert await status_of(store.read_lac(99)) is UNKNOWN
             assert await status_of(store.fencing_read(98, 0, key(98))) is UNKNOWN
+            assert await status_of(store.read_lac(98)) is UNKNOWN  # it is known now, and empty
             answers = Answers(store)
             answers.add(1, 2000)
             answers.add(50 + life, 0)
             answers.add(1, 3000 + life, recovery=True)
             assert await answers.all() == [READ_ONLY, READ_ONLY, OK]
             assert await store.read(1, 3000 + life) == entry(1, 3000 + life)
+
+
+@pytest.mark.parametrize(
+    ("damage", "lost"), [(damage_middle, range(12, 13)), (damage_batch_header, range(10, 20))]
+)
+async def test_what_lies_behind_the_damage_is_still_read(
+    host: Host, damage: object, lost: range
+) -> None:
+    await crash(host, 0, 149)
+    assert len(host.logs()) == 1
+    await damage(host)  # type: ignore[operator]
+    async with host.store() as store:
+        found = [await status_of(store.read(1, entry_id)) for entry_id in range(150)]
+    assert found == [UNKNOWN if entry_id in lost else OK for entry_id in range(150)]
+
+
+async def test_a_loss_is_remembered_when_nothing_shows_it_any_more(host: Host) -> None:
+    """What cannot be read at one start lies behind the marks at the next one, as if torn."""
+    await crash(host, 0, 29)
+    path = host.logs()[-1]
+    at = host.platter.content(path).index(b"1:25:")
+    host.platter.spoil(path, at)
+    async with host.doomed_store() as store:
+        answers = Answers(store)
+        answers.add(1, 500, recovery=True)
+        assert await answers.all() == [OK]
+        host.platter.kill()
+    host.platter.file(path).bad_sectors.clear()
+    async with host.store() as store:
+        for entry_id in range(30):
+            assert await status_of(store.read(1, entry_id)) in (OK, UNKNOWN)
+        assert store.limbo
+        assert await store.read(1, 500) == entry(1, 500)
 
 
 async def test_one_lossy_directory_puts_the_whole_bookie_in_doubt(host: Host) -> None:

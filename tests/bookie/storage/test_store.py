@@ -1,6 +1,7 @@
 """What a store takes and answers."""
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.store import LAST_ENTRY, LogLimits, StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
@@ -56,7 +57,7 @@ async def test_everything_that_waits_shares_a_sync_and_is_answered_in_order_in_o
                 done=lambda _, number=number: heard.append(str(number)),  # type: ignore[misc]
             )
             if number == 0:
-                await trio.sleep(0.01)  # it is on its way now, the others gather behind it
+                await wait_all_tasks_blocked()  # it is on its way, the others gather behind it
         assert heard == []
         assert store.bytes_in_flight > 100 * 60
         free.set()
@@ -120,7 +121,7 @@ async def test_a_fencing_read_sees_what_was_accepted_before_it(host: Host) -> No
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fencing_read)
-            await trio.sleep(0.01)
+            await wait_all_tasks_blocked()
             assert got == []
             answers.add(1, 2)  # behind the fence
             assert answers.statuses == [FENCED]

@@ -212,6 +212,19 @@ SHARED = {
         want              -> replay 0 2
         replayed 0 2      -> 2 gets 0 2
     """,
+    "what a replay brings twice is given out once, and waits once": """
+        join 1            -> rewind
+        join 2            ->
+        permits 1 2       ->
+        read 0-1          -> 1 gets 0 1, taken 2
+        leave 1           ->
+        permits 2 1       ->
+        replayed 0 1 1    -> 2 gets 0
+        permits 2 2       ->
+        want              -> replay 1
+        replayed 1 1      -> 2 gets 1
+        want              -> read 1
+    """,
     "what was acknowledged before its replay is not delivered": """
         join 1            -> rewind
         permits 1 9       ->

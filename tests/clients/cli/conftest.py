@@ -19,7 +19,7 @@ import trio
 from clients.cli.main import main
 from tests.clients.python.fake_broker import FakeCluster, fake_cluster
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 Daybook = Callable[..., tuple[int, str, str]]
 
 

@@ -30,9 +30,9 @@ from clients.cli.supervisor import (
 # ruff: noqa: ASYNC110
 
 pytestmark = pytest.mark.real
-PATIENCE_S = 20.0
+PATIENCE_S = 180.0
 READY = "echo noise; echo '{\"ready\": true}'; "
-GOOD = READY + "exec sleep 60"
+GOOD = READY + "exec sleep 600"
 
 
 def part(tmp_path: Path, script: str, name: str = "part-1", kind: str = "part") -> Part:
@@ -100,7 +100,7 @@ async def test_a_part_may_be_probed_instead(tmp_path: Path) -> None:
     probed = Part(
         name="p",
         kind="p",
-        command=lambda: ["sh", "-c", f"touch {here}; exec sleep 60"],
+        command=lambda: ["sh", "-c", f"touch {here}; exec sleep 600"],
         log=tmp_path / "p.log",
         environ=os.environ,
         facts={},
@@ -177,7 +177,7 @@ async def test_a_part_that_cannot_start_fails_the_whole_with_its_last_words(
 async def test_kinds_stop_in_order(tmp_path: Path) -> None:
     order = tmp_path / "order"
     parts = [
-        part(tmp_path, f"trap 'echo {n} >>{order}; exit' TERM; {READY} sleep 60 & wait", n, k)
+        part(tmp_path, f"trap 'echo {n} >>{order}; exit' TERM; {READY} sleep 600 & wait", n, k)
         for n, k in [("zk", "zookeeper"), ("b1", "bookie"), ("br1", "broker")]
     ]
     async with running(*parts) as supervisor:
@@ -188,7 +188,7 @@ async def test_kinds_stop_in_order(tmp_path: Path) -> None:
 
 async def test_a_part_may_end_otherwise_while_others_need_it(tmp_path: Path) -> None:
     order = tmp_path / "order"
-    script = f"trap 'echo asked >>{order}; exit' TERM; {READY} sleep 60 & wait"
+    script = f"trap 'echo asked >>{order}; exit' TERM; {READY} sleep 600 & wait"
     alone = replace(part(tmp_path, script), lone_stop=signal.SIGKILL)
     async with running(alone) as supervisor:
         await supervisor.wait_ready()
@@ -244,7 +244,7 @@ PARENT = """
 import os, sys, trio
 from pathlib import Path
 from clients.cli.supervisor import Part, Supervisor
-script = "echo '{\\"ready\\": true}'; exec sleep 60"
+script = "echo '{\\"ready\\": true}'; exec sleep 600"
 here = Path(sys.argv[1])
 parts = [Part(n, n, lambda: ["sh", "-c", script], here / n, os.environ, {}) for n in ("a", "b")]
 async def main():

@@ -26,6 +26,7 @@ from wire.topics import TopicName
 from wire.transport import Network
 
 LEDGER = 7
+PATIENCE_S = 120.0  # only so that nothing hangs for ever
 T = pb.BaseCommand
 _T = TypeVar("_T")
 
@@ -513,9 +514,9 @@ async def fake_cluster(*names: str) -> AsyncIterator[FakeCluster]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that no event tells about."""
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.001)
 
 
-__all__ = ["FakeBroker", "FakeCluster", "FakeConnection", "fake_cluster", "until"]
+__all__ = ["PATIENCE_S", "FakeBroker", "FakeCluster", "FakeConnection", "fake_cluster", "until"]

@@ -9,7 +9,7 @@ import trio
 
 import daybook
 from daybook import blocking
-from tests.clients.python.fake_broker import FakeCluster, fake_cluster
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def test_there_and_back(cluster: FakeCluster) -> None:
                 producer.send_nowait(b"%d" % n)
             producer.flush()
             assert producer.last_sequence_id == 2999
-            first = consumer.receive(timeout_s=5)
+            first = consumer.receive(timeout_s=PATIENCE_S)
             assert (first.data, first.key) == (b"0", "k")
             got = [first]
             while len(got) < 3000:
-                got += consumer.receive_batch(500, timeout_s=5)
+                got += consumer.receive_batch(500, timeout_s=PATIENCE_S)
             assert [m.data for m in got] == [b"%d" % n for n in range(3000)]
             consumer.ack(got)
             assert consumer.receive_batch(timeout_s=0.01) == []
@@ -65,7 +65,7 @@ def test_acks_without_receipts_arrive_before_the_end(cluster: FakeCluster) -> No
         producer = client.create_producer("t")
         consumer = client.subscribe("t", "s")
         producer.send_nowait(b"0")
-        consumer.ack(consumer.receive(timeout_s=5))
+        consumer.ack(consumer.receive(timeout_s=PATIENCE_S))
     topic = cluster.topics["persistent://public/default/t"]
     assert topic.subscriptions["s"].acked == {0}
 

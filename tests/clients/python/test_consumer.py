@@ -7,13 +7,13 @@ import trio
 
 import daybook
 from clients.python.limits import ClientLimits
-from tests.clients.python.fake_broker import FakeCluster, fake_cluster, until
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 from wire.messages.consumer import Ack
 from wire.proto import pulsar_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 QUICK = ClientLimits(
-    connect_timeout_s=1, request_timeout_s=1, backoff_initial_s=0.01, backoff_max_s=0.05
+    connect_timeout_s=60, request_timeout_s=60, backoff_initial_s=0.01, backoff_max_s=0.05
 )
 
 
@@ -45,10 +45,11 @@ async def test_an_entry_is_acknowledged_when_all_its_messages_are() -> None:
 
 async def test_acknowledgements_travel_together() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
-        consumer = await client.subscribe("t", "s", ack_group_s=0.02)
+        consumer = await client.subscribe("t", "s", ack_group_s=3600)
         await fill(client, [[b"%d" % n] for n in range(100)])
         for _ in range(100):
             await consumer.ack(await consumer.receive())
+        await consumer.flush_acks()
         await until(lambda: len(acked(cluster)) == 100)
         assert len(cluster.brokers["b1"].commands(Ack)) < 10
 
@@ -89,7 +90,7 @@ async def test_after_a_takeover_only_the_unacknowledged_comes_again() -> None:
             cluster.owner[TOPIC] = "b2"
             cluster.brokers["b1"].kill()
             await until(lambda: cluster.brokers["b2"].commands(pb.CommandSubscribe))
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 again = [await consumer.receive() for _ in range(2)]
             assert [m.data for m in again] == [b"2", b"4"]
             await consumer.ack(again)
@@ -120,7 +121,7 @@ async def test_what_is_not_wanted_comes_again(kind: str) -> None:
         messages = [await consumer.receive() for _ in range(4)]
         await consumer.ack([messages[0], messages[1], messages[3]])
         consumer.nack(messages[2])
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             again = await consumer.receive()
         assert again.data == b"2"
         assert again.redelivery_count == (1 if kind == "shared" else 0)
@@ -133,7 +134,7 @@ async def test_seek_goes_to_ids_offsets_and_times() -> None:
         consumer = await client.subscribe("t", "s")
         await fill(client, [[b"0", b"1", b"2"], [b"3", b"4"]])
         first = [await consumer.receive() for _ in range(5)]
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await consumer.seek(first[1].message_id)
             assert (await consumer.receive()).data == b"1"
             await consumer.seek(4)
@@ -157,7 +158,7 @@ async def test_after_a_seek_that_fails_everything_comes_again() -> None:
         cluster.brokers["b1"].refusals[28] = [(pb.NotAllowedError, "no")]
         with pytest.raises(daybook.NotAllowedError):
             await consumer.seek("latest")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             got = [(await consumer.receive()).data for _ in range(3)]
         assert got == [b"0", b"1", b"2"]
 
@@ -220,7 +221,7 @@ async def test_a_terminated_topic_ends_the_iteration() -> None:
         await fill(client, [[b"0", b"1"]])
         cluster.topics[TOPIC].terminated = True
         consumer = await client.subscribe("t", "s", initial_position="earliest")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert [m.data async for m in consumer] == [b"0", b"1"]
             with pytest.raises(daybook.EndOfTopicError):
                 await consumer.receive()
@@ -266,7 +267,7 @@ async def test_readers_start_anywhere() -> None:
         ):
             async with await client.create_reader("t", start=start) as other:
                 assert await other.has_message_available()
-                with trio.fail_after(5):
+                with trio.fail_after(PATIENCE_S):
                     assert (await other.receive()).data == expected, start
         late = await client.create_reader("t")
         assert not await late.has_message_available()
@@ -291,7 +292,7 @@ async def test_a_reader_goes_on_where_it_was_after_a_takeover(start: str) -> Non
             cluster.brokers["b1"].kill()
             await fill(client, [[b"3"], [b"4", b"5"]])
             expected = [b"2", b"3", b"4", b"5"] if start == "earliest" else [b"3", b"4", b"5"]
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert [(await reader.receive()).data for _ in expected] == expected
             assert not await reader.has_message_available()
 

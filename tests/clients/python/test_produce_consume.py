@@ -3,7 +3,7 @@
 import trio
 
 import daybook
-from tests.clients.python.fake_broker import fake_cluster
+from tests.clients.python.fake_broker import PATIENCE_S, fake_cluster
 
 
 async def test_a_message_goes_there_and_back() -> None:
@@ -38,7 +38,7 @@ async def test_many_messages_share_entries_and_keep_their_order() -> None:
         assert [m.data for m in got] == [b"%d" % n * 10 for n in range(5000)]
         assert [m.offset for m in got] == list(range(5000))
         assert [m.sequence_id for m in got] == list(range(5000))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await consumer.ack(got)
             await consumer.flush_acks()
         subscription = cluster.topics["persistent://public/default/orders"].subscriptions["billing"]

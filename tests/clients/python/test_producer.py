@@ -1,11 +1,13 @@
 """The producer against a fake broker: what happens to sends when brokers fail."""
 
+from contextlib import suppress
+
 import pytest
 import trio
 
 import daybook
 from clients.python.limits import ClientLimits
-from tests.clients.python.fake_broker import FakeCluster, fake_cluster, until
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 from wire.batch import iter_batch, parse_metadata
 from wire.compression import decompress
 from wire.messages.client import Send
@@ -13,7 +15,7 @@ from wire.proto import pulsar_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 QUICK = ClientLimits(
-    connect_timeout_s=1, request_timeout_s=1, backoff_initial_s=0.01, backoff_max_s=0.05
+    connect_timeout_s=60, request_timeout_s=60, backoff_initial_s=0.01, backoff_max_s=0.05
 )
 
 
@@ -55,7 +57,7 @@ async def test_a_message_alone_does_not_wait_and_many_share_their_way() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         broker = cluster.brokers["b1"]
         producer = await client.create_producer("t", batch_delay_s=60)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await producer.send(b"alone")
         broker.hold_receipts = True
         async with trio.open_nursery() as nursery:
@@ -85,7 +87,7 @@ async def test_after_a_takeover_everything_is_sent_again_in_order() -> None:
             first.kill()
             for n in range(100, 150):
                 producer.send_nowait(b"%d" % n)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 await producer.flush()
             expected = [b"%d" % n for n in range(150)]
             assert stored(cluster)[lost:] == expected
@@ -102,7 +104,7 @@ async def test_a_producer_that_the_broker_closes_comes_back() -> None:
         producer = await client.create_producer("t")
         await producer.send(b"1")
         cluster.brokers["b1"].close_producers()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await producer.send(b"2")
         assert stored(cluster) == [b"1", b"2"]
 
@@ -113,7 +115,7 @@ async def test_a_storage_failure_starts_the_queue_over() -> None:
         cluster.brokers["b1"].send_errors = [pb.PersistenceError] * 3
         for n in range(5):
             producer.send_nowait(b"%d" % n)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await producer.flush()
         assert stored(cluster)[-5:] == [b"%d" % n for n in range(5)]
 
@@ -147,7 +149,10 @@ async def test_a_send_without_receipt_in_time_is_in_doubt() -> None:
             await producer.send(b"1")
         assert caught.value.outcome is daybook.Outcome.UNKNOWN
         cluster.brokers["b1"].drop_sends = False
-        await producer.send(b"2")
+        with trio.fail_after(PATIENCE_S):
+            while b"2" not in stored(cluster):
+                with suppress(daybook.RequestTimedOutError):  # On a busy machine that is not long.
+                    await producer.send(b"2")
         assert producer.pending_bytes == 0
 
 
@@ -271,7 +276,7 @@ async def test_a_dead_service_address_is_passed_over() -> None:
 
 
 async def test_a_broker_that_falls_silent_is_left() -> None:
-    limits = ClientLimits(keep_alive_s=0.05, backoff_initial_s=0.01, backoff_max_s=0.05)
+    limits = ClientLimits(keep_alive_s=0.2, backoff_initial_s=0.01, backoff_max_s=0.05)
     async with fake_cluster("b1", "b2") as cluster:
         cluster.owner[TOPIC] = "b1"
         async with daybook.connect(cluster.url, limits=limits) as client:
@@ -279,7 +284,7 @@ async def test_a_broker_that_falls_silent_is_left() -> None:
             await producer.send(b"1")
             cluster.brokers["b1"].silent = True
             cluster.owner[TOPIC] = "b2"
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 await producer.send(b"2")
 
 

@@ -185,9 +185,11 @@ class _Check:
         for topic in [only] if only else self._topics[subscribe.topic]:
             before = consumer.attached.get(topic, _Attachment())
             consumer.attached[topic] = _Attachment(before.epoch + 1, since_ns)
-            key = (topic, subscribe.subscription)
-            self._make(key).got(at_ns, subscribe.start)
-            self._subscriptions[key].changes += 1
+            subscription = self._make((topic, subscribe.subscription))
+            if subscription.since_ns is None:  # Gone, and there again because it came back.
+                subscription.asked_for(since_ns, is_new=False)
+            subscription.got(at_ns, subscribe.start)
+            subscription.changes += 1
 
     def _changed(self, consumer: _Consumer) -> None:
         subscribe = consumer.subscribe

@@ -22,7 +22,7 @@ _WRITE = "bookie.ledger.protocol.write"
 _VOLUME = "bookie.storage.volume"
 
 M05 = Mutant(
-    id="M05",
+    id="M05 shell",
     rule="recovery reads fence -> only the request for the last entry does",
     module=_RECOVERER,
     name="_Recovery._perform",
@@ -64,7 +64,7 @@ M14 = Mutant(
     caught_by=_MODEL,
 )
 M19 = Mutant(
-    id="M19",
+    id="M19b",
     rule="acknowledgements of a replaced bookie are ignored -> counted",
     module=_WRITE,
     name="WriteProtocol._added",
@@ -76,7 +76,7 @@ M19 = Mutant(
     caught_by=_MODEL,
 )
 M22 = Mutant(
-    id="M22",
+    id="M22 shell",
     rule="a new ensemble counts when it is in the metadata -> at once",
     module=_WRITER,
     name="LedgerWriter._start_change",
@@ -108,7 +108,7 @@ M27 = Mutant(
     module=_WRITER,
     name="LedgerWriter.append",
     replacement=Edit("        self.last_add_confirmed,\n", "        entry_id,\n"),
-    source_hash="66dcd7621a7a",
+    source_hash="1d5579b2aa9e",
     caught_by=_MODEL,
 )
 M33 = Mutant(
@@ -158,7 +158,7 @@ M56 = Mutant(
     source_hash="baed311ddcbe",
     caught_by=_MODEL,
 )
-M03_M05 = replace(catalogue.M03, id="M03+M05", caught_by=_MODEL, also=(M05,))
+M03_M05 = replace(catalogue.M03, id="M03+M05 shell", caught_by=_MODEL, also=(M05,))
 M34_M05 = replace(M34, id="M34+M05", also=(M05,))
 
 LEDGER = [M03_M05, M05, M07, M14, M19, M22, M27, M33, M34, M34_M05, M35, M56]

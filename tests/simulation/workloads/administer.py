@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
 
 from broker.errors import BrokerError, NotFoundError, NotOwnerError
 from broker.operations import Operations
-from broker.owned_topics import Start
+from broker.owned_topics import MessageIdData, Start
 from clients.python.client import Client
 from tests.history.events import (
     Attached,
@@ -16,12 +17,15 @@ from tests.history.events import (
     Seek,
     Sought,
     Subscribe,
+    Terminate,
+    Terminated,
     Unsubscribe,
     Unsubscribed,
 )
 from tests.simulation.cluster import HostDiedError
-from tests.simulation.plan import Administer
-from tests.simulation.workloads.scene import Actor, Scene
+from tests.simulation.plan import Administer, Topic
+from tests.simulation.workloads.scene import Scene
+from tests.simulation.workloads.stage import Actor
 from wire.topics import TopicName
 
 _TRIES = 6
@@ -29,9 +33,34 @@ _AGAIN_S = 0.5
 _NAMESPACE = "public/default"
 
 Operate = Callable[[Operations], Awaitable[object]]
-
-
 OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
+
+
+class For(Enum):
+    ANY = auto()
+    WHOLE = auto()  # topics without partitions
+    PARTITIONED = auto()
+
+    def suits(self, topic: Topic) -> bool:
+        return self is For.ANY or (self is For.PARTITIONED) == bool(topic.partitions)
+
+
+ACTS = (
+    ("unload", For.ANY),
+    ("unload", For.ANY),
+    ("unload bundle", For.ANY),
+    ("delete", For.WHOLE),
+    ("terminate", For.ANY),
+    ("add partition", For.PARTITIONED),
+    ("create subscription", For.ANY),
+    ("delete subscription", For.ANY),
+    ("skip all", For.ANY),
+    ("reset", For.ANY),
+    ("reset to time", For.ANY),
+    ("stats", For.ANY),
+    ("list", For.ANY),
+)
+"""By name; those that are there twice are drawn more often."""
 
 
 class NotDoneError(Exception):
@@ -41,17 +70,18 @@ class NotDoneError(Exception):
 async def administer(scene: Scene, client: Client, work: Administer) -> None:
     if await scene.wait_calm(work.at_s):
         return
-    actor = Actor(scene, client, scene.recorder(work.name))
     try:
-        await _Act(actor, work).run()
+        await _Act(scene, client, work).run()
     except NotDoneError:
-        return
+        scene.marks[f"{work.act}: nobody has said that it is done"] += 1
+    else:
+        scene.marks[f"{work.act}: done"] += 1
 
 
 class _Act:
-    def __init__(self, actor: Actor, work: Administer) -> None:
-        self._actor = actor
-        self._scene = actor.scene
+    def __init__(self, scene: Scene, client: Client, work: Administer) -> None:
+        self._actor = Actor(scene, client, scene.recorder(work.name))
+        self._scene = scene
         self._work = work
 
     async def run(self) -> None:
@@ -71,6 +101,12 @@ class _Act:
                 await self._move("latest", self._skip_all)
             case "reset":
                 await self._move("earliest", self._reset)
+            case "reset to time":
+                await self._move("time", self._reset_to_time)
+            case "terminate":
+                await self._terminate()
+            case "add partition":
+                await self._add_partition()
             case "stats":
                 await self._owner(self._stats)
             case "list":
@@ -140,6 +176,22 @@ class _Act:
             await self._owner(lambda ops, name: ops.delete_topic(name, force=True))
         self._actor.note(Deleted(topic))
 
+    async def _terminate(self) -> None:
+        self._scene.terminated[self._work.topic] = None
+        await self._owner(self._terminate_one)
+
+    async def _terminate_one(self, operations: Operations, topic: TopicName) -> None:
+        self._actor.note(Terminate(topic.full))
+        last: MessageIdData = await operations.terminate(topic)
+        self._actor.note(Terminated(topic.full, (last.ledger_id, last.entry_id)))
+
+    async def _add_partition(self) -> None:
+        topic = self._work.topic
+        count = self._scene.topics[topic] + 1
+        name = TopicName.parse(topic)
+        await self._anywhere(lambda ops: ops.update_partitions(name, count))
+        self._scene.topics[topic] = max(count, self._scene.topics[topic])
+
     async def _create_subscription(self) -> None:
         topic, name = self._work.topic, self._work.subscription
         consumer = f"{self._work.name}.{self._scene.number(self._work.name)}"
@@ -179,6 +231,12 @@ class _Act:
 
     async def _reset(self, operations: Operations, topic: TopicName) -> None:
         await operations.reset_to(topic, self._work.subscription, Start.earliest())
+
+    async def _reset_to_time(self, operations: Operations, topic: TopicName) -> None:
+        scene, work = self._scene, self._work
+        back_ms = round(scene.rng(f"{work.name} goes back").uniform(0.0, work.at_s) * 1000)
+        when_ms = scene.now_ms(work.host) - back_ms
+        await operations.reset_to_time(topic, work.subscription, when_ms)
 
 
 async def _swapped(operate: OperateOn, topic: TopicName, operations: Operations) -> object:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.history.events import (
     Deliver,
     Detach,
     Nack,
+    Position,
     Seek,
     Sought,
     Subscribe,
@@ -27,12 +29,13 @@ from tests.history.events import (
 )
 from tests.simulation.plan import Consume
 from tests.simulation.workloads.messages import digest_of, position_of, value_of
-from tests.simulation.workloads.scene import Actor, Scene
+from tests.simulation.workloads.stage import Actor, Stage
 
 _AGAIN_S = 0.3
 _BATCH_MAX = 20
 _GROUP_MAX = 10
 _CLOSE_S = 10.0
+_END_S = 1.0
 
 
 @dataclass(slots=True)
@@ -47,11 +50,23 @@ class Consuming:
     receipts: bool
     acks: int = 0
     kept: list[Message] = field(default_factory=list[Message])  # delivered, to seek to
+    _watched: int = 0  # ends
 
     def watch(self) -> None:
-        """Note when it is attached again."""
-        for end in self.consumer._ends:
+        """Note when it is attached again, also to partitions that come later."""
+        self._watch_ends()
+        grow = self.consumer.grow
+
+        async def noting_grow(partitions: int) -> None:
+            await grow(partitions)
+            self._watch_ends()
+
+        vars(self.consumer).update(grow=noting_grow)
+
+    def _watch_ends(self) -> None:
+        for end in self.consumer._ends[self._watched :]:
             self._watch_end(end)
+        self._watched = len(self.consumer._ends)
 
     def _watch_end(self, end: TopicConsumer) -> None:
         since_ns = 0
@@ -109,13 +124,19 @@ class Consuming:
             self.actor.note(Nack(self.name, self._topic_of(message), where))
             self.consumer.nack(message)
 
-    async def seek(self, to: Message | str) -> None:
-        """In one partition, or to the beginning or the end of all."""
-        number = self.actor.scene.number("seek")
-        topics = [self.topic] if isinstance(to, str) else [self._topic_of(to)]
-        where = to if isinstance(to, str) else position_of(to.message_id)
-        self.actor.note(Seek(topics[0], self.subscription, number, where, self.name))
-        await self.consumer.seek(to if isinstance(to, str) else to.message_id)
+    async def seek(self, to: Message | datetime | str) -> None:
+        """In one partition; or to the beginning, the end, a time of all."""
+        number, topic = self.actor.scene.number("seek"), self.topic
+        where: Position | str
+        match to:
+            case Message():
+                topic, where = self._topic_of(to), position_of(to.message_id)
+            case datetime():
+                where = "time"
+            case str():
+                where = to
+        self.actor.note(Seek(topic, self.subscription, number, where, self.name))
+        await self.consumer.seek(to.message_id if isinstance(to, Message) else to)
         self.actor.note(Sought(number))
         self.kept.clear()
 
@@ -166,7 +187,7 @@ async def subscribe(
     return consuming
 
 
-async def consume(scene: Scene, client: Client, work: Consume) -> None:
+async def consume(scene: Stage, client: Client, work: Consume) -> None:
     """Until the storm is over."""
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))
@@ -230,6 +251,9 @@ class _Session:
         """Receive, and decide what becomes of each message; False to leave."""
         consuming, work, rng = self._consuming, self._work, self._rng
         messages = await consuming.consumer.receive_batch(_BATCH_MAX)
+        if not messages:  # The topic was terminated.
+            await self._scene.wait_calm(_END_S)
+            return True
         consuming.delivered(messages)
         now = trio.current_time()
         for message in messages:
@@ -250,9 +274,11 @@ class _Session:
     async def _seek(self) -> None:
         consuming, rng = self._consuming, self._rng
         self._due.clear()
-        to: Message | str = rng.choice(["earliest", "latest"])
+        to: Message | datetime | str = rng.choice(["earliest", "latest"])
         if consuming.kept and rng.random() < 0.7:
             to = rng.choice(consuming.kept)
+            if rng.random() < 0.3:
+                to = datetime.fromtimestamp(to.publish_time_ms / 1000, UTC)
         await consuming.seek(to)
 
     async def _unsubscribe(self) -> None:

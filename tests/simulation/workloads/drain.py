@@ -6,14 +6,16 @@ from functools import partial
 import trio
 
 from clients.python.client import Client
-from clients.python.errors import BrokerError
+from clients.python.errors import BrokerError, BusyError, TopicTerminatedError
 from tests.history.events import Detach, Drained, Ok, ReadEnd, Send
+from tests.history.record import parent
 from tests.simulation.workloads.consume import Consuming, subscribe
 from tests.simulation.workloads.follow import note_read
 from tests.simulation.workloads.messages import digest, payload, position_of
-from tests.simulation.workloads.scene import Actor, Scene
+from tests.simulation.workloads.stage import Actor, Stage
 
 _QUIET_S = 3.0
+_AGAIN_S = 0.3
 _PROOFS = 2
 _ACK_MAX = 50
 
@@ -33,9 +35,12 @@ async def within(seconds: float, what: str, work: Callable[[], Awaitable[None]])
         raise LivenessError(f"{what}: {type(error).__name__}: {error}") from error
 
 
-async def drain(scene: Scene, client: Client, seconds: float) -> None:
+async def drain(scene: Stage, client: Client, seconds: float) -> None:
     """Raises LivenessError, also in groups."""
     actor = Actor(scene, client, scene.recorder("auditor"))
+    for topic, partitions in scene.topics.items():
+        if partitions:  # There may be more by now, and who has added them was not told.
+            scene.topics[topic] = await client.partitions(topic)
     topics = [each for topic in scene.topics for each in scene.concrete(topic)]
 
     async def all_of(what: str, calls: list[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
@@ -55,7 +60,15 @@ async def drain(scene: Scene, client: Client, seconds: float) -> None:
 
 
 async def _prove(actor: Actor, topic: str) -> None:
-    """It takes messages again."""
+    """It takes messages again, unless it was terminated."""
+    try:
+        await _send_proofs(actor, topic)
+    except TopicTerminatedError:
+        if parent(topic) not in actor.scene.terminated:
+            raise
+
+
+async def _send_proofs(actor: Actor, topic: str) -> None:
     name = f"proof.{actor.scene.number('proof')}"
     async with await actor.client.create_producer(topic, send_timeout_s=None) as producer:
         for seq in range(_PROOFS):
@@ -78,25 +91,36 @@ async def _read(actor: Actor, topic: str) -> None:
 
 async def _drain(actor: Actor, topic: str, subscription: str, kind: str) -> None:
     """Acknowledge what comes, until nothing more does."""
-    consuming = await subscribe(
-        actor,
-        topic,
-        subscription,
-        kind=kind,
-        start="earliest",
-        receipts=True,
-        by=f"drain of {subscription}",
-    )
+    consuming = await _subscribe(actor, topic, subscription, kind)
     scope = trio.CancelScope()
     while not scope.cancelled_caught:
         with trio.move_on_after(_QUIET_S) as scope:
             messages = await consuming.consumer.receive_batch(_ACK_MAX)
+            if not messages:
+                break  # The topic was terminated, and this is its end.
             scope.deadline = float("inf")
             consuming.delivered(messages)
             await _ack(consuming)
     actor.note(Drained(topic, subscription))
     await consuming.consumer.aclose()
     actor.note(Detach(consuming.name))
+
+
+async def _subscribe(actor: Actor, topic: str, subscription: str, kind: str) -> Consuming:
+    """Wait until brokers have noticed that the last consumer is gone."""
+    while True:
+        try:
+            return await subscribe(
+                actor,
+                topic,
+                subscription,
+                kind=kind,
+                start="earliest",
+                receipts=True,
+                by=f"drain of {subscription}",
+            )
+        except BusyError:
+            await trio.sleep(_AGAIN_S)
 
 
 async def _ack(consuming: Consuming) -> None:

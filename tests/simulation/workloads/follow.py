@@ -1,5 +1,8 @@
 """Readers without a subscription: everything, in order, once, whatever happens to brokers."""
 
+from datetime import UTC, datetime
+from random import Random
+
 import trio
 
 from clients.python.client import Client
@@ -11,7 +14,7 @@ from tests.history.events import Read
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Follow
 from tests.simulation.workloads.messages import digest_of, position_of, value_of
-from tests.simulation.workloads.scene import Scene
+from tests.simulation.workloads.stage import Stage
 
 _AGAIN_S = 0.3
 
@@ -29,31 +32,43 @@ def note_read(recorder: Recorder, topic: str, reader: str, message: Message) -> 
     )
 
 
-async def follow(scene: Scene, client: Client, work: Follow) -> None:
+async def follow(scene: Stage, client: Client, work: Follow) -> None:
     """Until the storm is over."""
     rng, recorder = scene.rng(work.name), scene.recorder(work.name)
     while not scene.calm.is_set():
         name = f"{work.name}.{scene.number(work.name)}"
-        start: Start | str = "earliest"
         try:
-            if work.by_offset:
-                found = await client.offsets(work.topic)
-                start = Offset(rng.randint(found.first, found.next))
+            start = await _draw_start(scene, client, work, rng)
             reader = await client.create_reader(work.topic, start=start)
         except BrokerError:
             await scene.wait_calm(_AGAIN_S)
             continue
         try:
-            await _read(scene, reader, recorder, work.topic, name)
+            await _read(scene, reader, recorder, work, name)
         except BrokerError:
             await scene.wait_calm(_AGAIN_S)
         finally:
             reader.abandon()
 
 
+async def _draw_start(scene: Stage, client: Client, work: Follow, rng: Random) -> Start | str:
+    match work.start:
+        case "offset":
+            found = await client.offsets(work.topic)
+            return Offset(rng.randint(found.first, found.next))
+        case "time":
+            now_ms = scene.now_ms(work.host)
+            back_s = rng.uniform(0.0, scene.plan.storm_s)
+            return datetime.fromtimestamp(now_ms / 1000 - back_s, UTC)
+        case start:
+            return start
+
+
 async def _read(
-    scene: Scene, reader: MessageSource, recorder: Recorder, topic: str, name: str
+    scene: Stage, reader: MessageSource, recorder: Recorder, work: Follow, name: str
 ) -> None:
+    """Until the storm is over, or another reader is to go on."""
+    rng = scene.rng(name)
     async with trio.open_nursery() as nursery:
 
         async def until_calm() -> None:
@@ -61,6 +76,10 @@ async def _read(
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(until_calm)
-        while True:
-            for message in await reader.receive_batch():
-                note_read(recorder, scene.topic_of(topic, message.partition), name, message)
+        while messages := await reader.receive_batch():
+            for message in messages:
+                note_read(recorder, scene.topic_of(work.topic, message.partition), name, message)
+            if rng.random() < work.again:
+                break
+        nursery.cancel_scope.cancel()
+    await scene.wait_calm(_AGAIN_S)

@@ -13,7 +13,7 @@ from clients.python.producer import Producer
 from tests.history.events import Error, Ok, Send, Unknown
 from tests.simulation.plan import Produce
 from tests.simulation.workloads.messages import digest, key_of, payload, position_of, properties_of
-from tests.simulation.workloads.scene import Actor, Scene
+from tests.simulation.workloads.stage import Actor, Stage
 
 _AGAIN_S = 0.3
 _PENDING_BYTES_MAX = 1 << 20
@@ -61,7 +61,7 @@ class _Sending:
             self.actor.note(Unknown(self.name, seq, reason))
 
 
-async def produce(scene: Scene, client: Client, work: Produce) -> None:
+async def produce(scene: Stage, client: Client, work: Produce) -> None:
     """Until all messages are sent, or the storm is over."""
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))

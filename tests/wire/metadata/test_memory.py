@@ -45,7 +45,7 @@ class MemoryWorld:
 
 class TestMemory(MetadataSuite):
     @pytest.fixture
-    def world(self, autojump_clock: trio.testing.MockClock) -> MemoryWorld:
+    def world(self) -> MemoryWorld:
         return MemoryWorld()
 
 

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from itertools import count
@@ -14,6 +13,7 @@ import pytest
 import trio
 from kazoo.client import KazooClient
 
+from clients.cli.ports import PortChooser
 from clients.cli.zookeeper import Server, find_server
 from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
 from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
@@ -33,8 +33,8 @@ from wire.metadata.store import (
 from wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
 
 pytestmark = pytest.mark.real
-SESSION_TIMEOUT_S = 4.0
-LONG_SESSION_TIMEOUT_S = 60.0  # a JVM starts in one second, or in ten
+SESSION_TIMEOUT_S = 60.0  # a JVM starts in one second, or in thirty
+SHORT_SESSION_TIMEOUT_S = 3 * REQUEST_TIMEOUT_S  # silence is noticed after two thirds of it
 _serial = count()
 
 
@@ -67,8 +67,8 @@ class RunningServer:
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("zookeeper")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with PortChooser(random.SystemRandom()) as ports:
+        port = ports.any()
     server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
     running = RunningServer(server, directory / "log")
     yield running
@@ -126,8 +126,8 @@ class ZooKeeperWorld:
         client_id = (internals._session_id, internals._session_passwd)
 
         def end() -> None:
-            thief = KazooClient(f"127.0.0.1:{self._port}", client_id=client_id)
-            thief.start()
+            thief = KazooClient(f"127.0.0.1:{self._port}", client_id=client_id, timeout=60)
+            thief.start(PATIENCE_S)
             thief.stop()
             thief.close()
 
@@ -210,7 +210,7 @@ async def outcome(store: MetadataStore, operation: tuple[Any, ...]) -> object:
 async def test_the_session_outlives_a_restart_of_zookeeper(
     zookeeper: RunningServer, world: ZooKeeperWorld
 ) -> None:
-    store = await world.open(LONG_SESSION_TIMEOUT_S)
+    store = await world.open()
     await store.create("/e", b"", ephemeral=True)
     session_id = store.session_id
     heard = Calls()
@@ -227,15 +227,13 @@ async def test_the_session_outlives_a_restart_of_zookeeper(
 async def test_a_zookeeper_that_falls_silent_is_unknown_not_failed(
     zookeeper: RunningServer, world: ZooKeeperWorld
 ) -> None:
-    store = await world.open()
+    store = await world.open(SHORT_SESSION_TIMEOUT_S)
     heard = Calls()
     store.add_session_listener(heard)
     zookeeper.process.send_signal(signal.SIGSTOP)
     try:
-        started = trio.current_time()
         with pytest.raises(MetadataError, match="no answer to a write"):
             await store.create("/a", b"")
-        assert trio.current_time() - started < REQUEST_TIMEOUT_S + 1
         await heard.wait_states(SessionState.SUSPENDED)
     finally:
         zookeeper.process.send_signal(signal.SIGCONT)
@@ -245,11 +243,12 @@ async def test_a_zookeeper_that_falls_silent_is_unknown_not_failed(
 
 async def test_without_a_zookeeper_opening_fails_in_time() -> None:
     with pytest.raises(StoreUnavailableError, match="ZooKeeper at 127"):
-        async with open_zookeeper("127.0.0.1:1", session_timeout_s=4.0, connect_timeout_s=0.3):
+        async with open_zookeeper("127.0.0.1:1", session_timeout_s=60.0, connect_timeout_s=0.3):
             raise AssertionError
 
 
 async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: RunningServer) -> None:
+    address = f"127.0.0.1:{zookeeper.port}"
     with pytest.raises(ZeroDivisionError):
-        async with open_zookeeper(f"127.0.0.1:{zookeeper.port}", session_timeout_s=4.0):
+        async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S):
             raise ZeroDivisionError

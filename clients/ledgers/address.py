@@ -1,0 +1,51 @@
+"""Where ledgers are: the address of a metadata store, and a root in it.
+
+    zk://host:port,host:port/ledgers
+    zk+hierarchical://host:port;host:port/ledgers      as Apache BookKeeper writes it
+
+A port that is not said is 2181, a root that is not said is /ledgers.  Other layouts than the
+hierarchical one (which has ids of 31 and of 63 bits) are none that we know.
+"""
+
+from dataclasses import dataclass
+from re import split
+from typing import Self
+from urllib.parse import urlsplit
+
+DEFAULT_ROOT = "/ledgers"
+_DEFAULT_PORT = 2181
+_SCHEMES = ("zk", "zk+null", "zk+hierarchical")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAddress:
+    hosts: str  # host:port, several with commas
+    root: str = DEFAULT_ROOT
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """ValueError, with a sentence, for what is no such address."""
+        example = "an address looks like zk://localhost:2181/ledgers"
+        scheme, separator, rest = address.partition("://")
+        if not separator:
+            raise ValueError(f"{address!r} has no scheme: {example}")
+        if scheme not in _SCHEMES:
+            raise ValueError(f"{scheme!r} is none of {', '.join(_SCHEMES)}: {example}")
+        authority, slash, path = rest.partition("/")
+        hosts = ",".join(_host(host, address) for host in split("[,;]", authority))
+        root = f"/{path}".rstrip("/") if slash else ""
+        if "//" in root:
+            raise ValueError(f"{address!r} has an empty name in its root: {example}")
+        return cls(hosts, root or DEFAULT_ROOT)
+
+
+def _host(text: str, address: str) -> str:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"{address!r}: {error}") from None
+    if not host or parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{address!r}: {text!r} is no host:port")
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{_DEFAULT_PORT if port is None else port}"

@@ -1,0 +1,264 @@
+"""The way in: connect; create, open, delete and list ledgers.
+
+    async with ledgers.connect("zk://localhost:2181/ledgers") as client:
+        async with await client.create() as writer:
+            await writer.append(b"hello")
+        reader = await client.open(writer.ledger_id, recover=False)
+        async for entry in reader.read():
+            print(entry.entry_id, entry.data)
+
+A client is for one trio program, and for any number of tasks and ledgers in it.  Nothing that it
+starts outlives its block; writers that are still open then are abandoned.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from random import Random, SystemRandom
+from typing import Literal, TypeAlias, TypeVar
+
+import trio
+
+from bookie.errors import ReadUnknownError
+from bookie.ledger.client import LedgerClient, open_ledger_client
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol.placement import Quorums
+from bookie.ledger.writer import LedgerWriter
+from bookie.registry import LedgerPaths, check_layout
+from clients.ledgers.address import MetadataAddress
+from clients.ledgers.entries import Life
+from clients.ledgers.errors import translated
+from clients.ledgers.limits import Limits
+from clients.ledgers.reader import Reader
+from clients.ledgers.writer import AdvancedWriter, LedgerHandle, Writer
+from wire.arena import ArenaPool
+from wire.clock import SystemClock, WallClock
+from wire.digest import DigestType
+from wire.metadata.store import MetadataStore
+from wire.metadata.zookeeper import open_zookeeper
+from wire.outbox import Flusher
+from wire.tcp import TcpNetwork
+from wire.transport import Network
+
+Digest: TypeAlias = Literal["crc32c", "crc32", "hmac", "none"]
+"""What protects an entry: two checksums, a HMAC-SHA1 keyed with the password, or nothing."""
+
+_DIGESTS: dict[Digest, DigestType] = {
+    "crc32c": DigestType.CRC32C,
+    "crc32": DigestType.CRC32,
+    "hmac": DigestType.HMAC,
+    "none": DigestType.DUMMY,
+}
+_LEDGER_IDS_END = 1 << 63
+_Handle = TypeVar("_Handle", bound=LedgerHandle)
+
+
+class Client:
+    """Ledgers of one cluster.  Made by `connect`."""
+
+    def __init__(self, client: LedgerClient, life: Life, limits: Limits) -> None:
+        self._client = client
+        self._life = life
+        self._limits = limits
+        self._handles: dict[LedgerHandle, None] = {}
+
+    async def create(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: Digest = "crc32c",
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+    ) -> Writer:
+        """A new ledger, open, and its only writer: `async with await client.create() as writer`.
+
+        Of `ensemble` bookies, `write_quorum` hold each entry, and `ack_quorum` of these have it on
+        disk when it is confirmed.  `custom` is kept in the metadata.  An id that is given must
+        never have been used before, not even by a ledger that was deleted: LedgerExistsError if it
+        is in use.  NotEnoughBookiesError if entries could not be confirmed now.
+        """
+        writer = await self._create(
+            Quorums(ensemble, write_quorum, ack_quorum), digest, password, custom, ledger_id
+        )
+        return self._keep(
+            Writer(writer, self._client.announcer(writer), self._limits, self._forget)
+        )
+
+    async def create_advanced(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: Digest = "crc32c",
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+    ) -> AdvancedWriter:
+        """As `create`, for callers who give each entry its id."""
+        writer = await self._create(
+            Quorums(ensemble, write_quorum, ack_quorum), digest, password, custom, ledger_id
+        )
+        return self._keep(
+            AdvancedWriter(writer, self._client.announcer(writer), self._limits, self._forget)
+        )
+
+    async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> Reader:
+        """Open a ledger to read it.
+
+        With `recover`, a ledger that is not closed is taken from its writer: it is fenced, brought
+        to its end, which is behind everything that was confirmed, and closed.  Without, nobody
+        notices, and what can be read is what is confirmed so far.  There is no default: the one
+        stops a writer, the other may miss entries.
+
+        NoSuchLedgerError, UnauthorizedError; RecoveryAbortedError or ReadUnknownError if too few
+        bookies answer.
+        """
+        self._life.check()
+        _check_id(ledger_id)
+        with translated():
+            reader = await self._client.open(ledger_id, recover=recover, password=password)
+            if not reader.closed:
+                with suppress(ReadUnknownError):  # What its entries say is known already.
+                    await self._client.follower(reader).look()
+        return Reader(self._life, reader, lambda: self._client.follower(reader), self._limits)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Forget a ledger, open or closed; bookies give its space back later.
+
+        One that is not there is fine.  Its writer, if there is one, is not told.
+        """
+        self._life.check()
+        _check_id(ledger_id)
+        with translated():
+            await self._client.delete(ledger_id)
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """State, quorums, ensembles, digest, custom metadata.  NoSuchLedgerError."""
+        self._life.check()
+        _check_id(ledger_id)
+        with translated():
+            return await self._client.metadata(ledger_id)
+
+    async def list_ledgers(self) -> AsyncIterator[int]:
+        """The ids of all ledgers, ascending; those that come or go meanwhile may be among them."""
+        self._life.check()
+        with translated():
+            async for ledger_id in self._client.list_ledgers():
+                yield ledger_id
+
+    async def _create(
+        self,
+        quorums: Quorums,
+        digest: Digest,
+        password: bytes,
+        custom: Mapping[str, bytes] | None,
+        ledger_id: int | None,
+    ) -> LedgerWriter:
+        self._life.check()
+        if digest not in _DIGESTS:
+            raise ValueError(f"digest is one of {', '.join(_DIGESTS)}, not {digest!r}")
+        if ledger_id is not None:
+            _check_id(ledger_id)
+        with translated():
+            return await self._client.create(
+                quorums,
+                custom=custom,
+                password=password,
+                digest_type=_DIGESTS[digest],
+                ledger_id=ledger_id,
+            )
+
+    def _keep(self, handle: _Handle) -> "_Handle":
+        self._handles[handle] = None
+        return handle
+
+    def _forget(self, handle: LedgerHandle) -> None:
+        self._handles.pop(handle, None)
+
+    def end(self) -> None:
+        """For `open_client`: what is used from now on says that the client was closed."""
+        self._life.ended = True
+        for handle in list(self._handles):
+            handle.abandon()
+
+
+def _check_id(ledger_id: int) -> None:
+    if not 0 <= ledger_id < _LEDGER_IDS_END:
+        raise ValueError(f"no ledger has the id {ledger_id}")
+
+
+@asynccontextmanager
+async def connect(
+    metadata: str,
+    *,
+    limits: Limits | None = None,
+    session_timeout_s: float = 10.0,
+    connect_timeout_s: float = 10.0,
+) -> AsyncGenerator[Client]:
+    """A client of the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
+
+    ValueError for another kind of address, MetadataUnavailableError if nobody answers there in
+    `connect_timeout_s`, ClusterError if there are no ledgers.
+    """
+    address = MetadataAddress.parse(metadata)
+    with translated():
+        async with (
+            open_zookeeper(
+                address.hosts,
+                session_timeout_s=session_timeout_s,
+                connect_timeout_s=connect_timeout_s,
+            ) as store,
+            open_client(
+                store=store,
+                root=address.root,
+                network=TcpNetwork(),
+                rng=Random(SystemRandom().getrandbits(64)),  # noqa: S311  nothing secret
+                clock=SystemClock(),
+                limits=limits,
+            ) as client,
+        ):
+            yield client
+
+
+@asynccontextmanager
+async def open_client(
+    *,
+    store: MetadataStore,
+    root: str,
+    network: Network,
+    rng: Random,
+    clock: WallClock,
+    limits: Limits | None = None,
+) -> AsyncGenerator[Client]:
+    """A client on given seams.  What the block raises comes out as it is, and not in a group."""
+    limits = limits or Limits()
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        flusher = Flusher()
+        nursery.start_soon(flusher.run)
+        try:
+            with translated():
+                await check_layout(store, LedgerPaths(root))
+            async with open_ledger_client(
+                store=store,
+                network=network,
+                rng=rng,
+                clock=clock,
+                arenas=ArenaPool(),
+                flusher=flusher,
+                limits=limits.ledger,
+                root=root,
+            ) as ledger_client:
+                client = Client(ledger_client, Life(nursery), limits)
+                try:
+                    yield client
+                finally:
+                    client.end()
+        except Exception as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,116 @@
+"""Our own bookies on simulated disks and a simulated network, and clients of their ledgers.
+
+    async with open_world() as world:
+        async with world.client() as client: ...
+
+Everything but the wires and the platters is what runs in production.  Time jumps with
+`autojump_clock`; without it a few milliseconds pass for each request.
+"""
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from bookie.server.config import BookieConfig
+from bookie.server.host import RunningBookie, run_bookie
+from clients.ledgers.client import Client, open_client
+from clients.ledgers.limits import Limits
+from tests.simulation.disk import Platter
+from tests.simulation.network import SimulatedNetwork
+from wire.clock import SystemClock
+from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+
+ROOT = "/ledgers"
+
+
+@dataclass
+class World:
+    nursery: trio.Nursery
+    rng: random.Random
+    network: SimulatedNetwork
+    metadata: MemoryStore
+    platters: dict[str, Platter] = field(default_factory=dict)
+    scopes: dict[str, trio.CancelScope] = field(default_factory=dict)
+    sessions: dict[str, MemorySession] = field(default_factory=dict)
+    ended: dict[str, trio.Event] = field(default_factory=dict)
+
+    @property
+    def bookies(self) -> list[str]:
+        """The ids of the bookies, as ensembles name them."""
+        return [f"{name}:3181" for name in self.platters]
+
+    async def start(self, name: str) -> None:
+        if name in self.ended:
+            await self.ended[name].wait()
+        ended = self.ended[name] = trio.Event()
+        self.platters.setdefault(name, Platter(self.rng, latency_s=(0.0002, 0.002)))
+        session = self.sessions[name] = self.metadata.session(name)
+        scope = self.scopes[name] = trio.CancelScope()
+
+        async def live(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
+            with suppress(BaseExceptionGroup), scope:
+                await run_bookie(
+                    BookieConfig(directories=("d0",), host=name),
+                    network=self.network.of(name),
+                    metadata=session,
+                    disk=self.platters[name].mount(),
+                    index=self.platters[name].indexes().open,
+                    clock=SystemClock(),
+                    rng=self.rng,
+                    task_status=task_status,
+                )
+            ended.set()
+
+        await self.nursery.start(live)
+
+    def stop(self, name: str) -> None:
+        """The bookie ends, and its session with it."""
+        self.scopes[name].cancel()
+        self.network.crash(name)
+        self.metadata.expire(self.sessions[name].store_session_id)
+
+    @asynccontextmanager
+    async def client(
+        self, limits: Limits | None = None, name: str = "client"
+    ) -> AsyncGenerator[Client]:
+        session = self.sessions[name] = self.metadata.session(name)
+        async with open_client(
+            store=session,
+            root=ROOT,
+            network=self.network.of(name),
+            rng=self.rng,
+            clock=SystemClock(),
+            limits=limits,
+        ) as client:
+            yield client
+
+    def link(self, name: str = "client") -> DirectLink:
+        """How the requests of a client travel to the metadata store."""
+        link = self.sessions[name].link
+        assert isinstance(link, DirectLink)
+        return link
+
+
+@asynccontextmanager
+async def open_world(bookies: int = 3, seed: int = 1) -> AsyncGenerator[World]:
+    rng = random.Random(seed)
+    async with trio.open_nursery() as nursery:
+        world = World(nursery, rng, SimulatedNetwork(rng), MemoryStore(SystemClock()))
+        for number in range(1, bookies + 1):
+            await world.start(f"b{number}")
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+def client_of_its_own(limits: Limits | None = None) -> AbstractAsyncContextManager[Client]:
+    """A client in a world that nobody else sees: for another thread."""
+
+    @asynccontextmanager
+    async def block() -> AsyncGenerator[Client]:
+        async with open_world() as world, world.client(limits) as client:
+            yield client
+
+    return block()

@@ -1,0 +1,40 @@
+"""A topic that was terminated has had its last message.
+
+    terminated    a send has a receipt behind the last entry, or began when all was over; or the
+                  last read found something there
+
+Until the topic is deleted: another one may have its name.
+"""
+
+from collections.abc import Iterator
+
+from tests.history.events import Delete, Ok, Terminated
+from tests.history.record import Record, Violation, parent, show
+
+
+def check(record: Record) -> Iterator[Violation]:
+    ended: dict[str, tuple[int, tuple[int, int]]] = {}  # by topic: when, and its last entry
+    for stamped in record.events:
+        match stamped.event:
+            case Terminated(topic, last):
+                ended.setdefault(topic, (stamped.at_ns, last))
+            case Delete(topic):
+                for each in [each for each in ended if topic in (each, parent(each))]:
+                    del ended[each]
+            case Ok(topic, producer, seq, position) if topic in ended:
+                at_ns, last = ended[topic]
+                sending = record.by_seq[producer, seq]
+                if position[:2] > last or sending.began_ns > at_ns:
+                    text = f"its receipt says {show(position)}, the last entry was {show_end(last)}"
+                    yield Violation("terminated", topic, sending.value, text)
+            case _:
+                pass
+    for topic, (_, last) in ended.items():
+        for read in record.logs[topic].reads if topic in record.logs else ():
+            if read.position[:2] > last:
+                text = f"it lies at {show(read.position)}, the last entry was {show_end(last)}"
+                yield Violation("terminated", topic, read.value, text)
+
+
+def show_end(last: tuple[int, int]) -> str:
+    return show((*last, -1))

@@ -1,0 +1,82 @@
+"""Rules of what is told, asked and waited for beside the entries, broken one at a time.
+
+LACs by themselves, followers, entries whose ids the caller gives.
+"""
+
+from tests.mutants.patch import Edit, Mutant
+
+_LAC = "tests:tests/bookie/ledger/test_lac.py"
+_ADVANCED = "tests:tests/bookie/ledger/test_advanced.py"
+_READER = "tests:tests/clients/ledgers/test_reader.py"
+
+MUTANTS = [
+    Mutant(
+        id="F01",
+        rule="a LAC without a proof is not believed -> it is, whatever its digest",
+        module="bookie.ledger.lac",
+        name="_proven",
+        replacement=Edit(
+            "decode_lac(memoryview(answer.lacBody), digester, ledger_id)",
+            'int.from_bytes(answer.lacBody[8:16], "big")',
+        ),
+        source_hash="43a774bb36e1",
+        caught_by=f"{_LAC}::test_a_lac_without_a_proof_is_not_believed",
+    ),
+    Mutant(
+        id="F02",
+        rule="an entry is sent when all before it were given -> as soon as it is given",
+        module="bookie.ledger.advanced",
+        name="AdvancedLedgerWriter.append",
+        replacement=Edit(
+            "if entry_id > self.writer.last_add_pushed + 1:",
+            "if entry_id > self.writer.last_add_pushed + 2:",
+        ),
+        source_hash="751d7855aba6",
+        caught_by=f"{_ADVANCED}::test_sent_is_what_has_no_gap_before_it",
+    ),
+    Mutant(
+        id="F03",
+        rule="an entry id is taken once -> one that waits may be given again",
+        module="bookie.ledger.advanced",
+        name="AdvancedLedgerWriter.append",
+        replacement=Edit(" or entry_id in self._held", ""),
+        source_hash="751d7855aba6",
+        caught_by=f"{_ADVANCED}::test_an_id_is_taken_once_pending_held_or_confirmed",
+    ),
+    Mutant(
+        id="F04",
+        rule="an id that another ledger has is refused -> the ledger is taken over",
+        module="bookie.ledger.catalog",
+        name="Catalog.create_as",
+        replacement=Edit("raise LedgerExistsError(ledger_id)", "pass"),
+        source_hash="ae0d4e7dcedd",
+        caught_by=f"{_ADVANCED}::test_a_ledger_id_that_is_given_is_taken_once",
+    ),
+    Mutant(
+        id="F05",
+        rule="a follower asks every member of the ensemble -> the first one",
+        module="bookie.ledger.follower",
+        name="Follower._wait_for_a_hint",
+        replacement=Edit(".last_fragment.ensemble:", ".last_fragment.ensemble[:1]:"),
+        source_hash="1bd60fbe949e",
+        caught_by=f"{_READER}::test_following_a_striped_ledger_misses_nothing",
+    ),
+    Mutant(
+        id="F06",
+        rule="pauses behind hints that bring nothing grow -> they do not",
+        module="bookie.ledger.follower",
+        name="Follower.wait",
+        replacement=Edit("min(2 * pause_s, limits.lac_pause_s_max)", "pause_s"),
+        source_hash="9835ceb9e53b",
+        caught_by=f"{_READER}::test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently",
+    ),
+    Mutant(
+        id="F07",
+        rule="a writer that pauses tells its LAC -> it does not",
+        module="bookie.ledger.lac",
+        name="LacAnnouncer.confirmed",
+        replacement=Edit("self._work.set()", "pass"),
+        source_hash="8dc3913e804c",
+        caught_by=f"{_READER}::test_each_entry_is_seen_soon_after_it_is_confirmed",
+    ),
+]

@@ -1,0 +1,279 @@
+"""Rules of a log as it is served, broken one at a time; the scenarios of the package must notice.
+
+What storms and the model checker have of the same rules stands in `chain`, `cursor` and
+`tests.model.log.mutants`.
+"""
+
+from tests.mutants.patch import Edit, Mutant
+
+_CURSOR = "managed_ledger.cursor"
+_LIST = "managed_ledger.ledger_list"
+_LOG = "managed_ledger.log"
+_SCENARIOS = "tests:tests/managed_ledger"
+_CURSOR_RECOVERY = f"{_SCENARIOS}/test_cursor_recovery.py"
+_CURSORS = f"{_SCENARIOS}/test_cursors.py"
+_FOLLOWERS = f"{_SCENARIOS}/test_followers.py"
+_GIVEN_UP = f"{_SCENARIOS}/test_given_up.py"
+_TAKEOVER = f"{_SCENARIOS}/test_takeover.py"
+_TRIMMING = f"{_SCENARIOS}/test_trimming.py"
+_UNKNOWN = f"{_SCENARIOS}/test_unknown_answers.py"
+
+OWNERS = [
+    Mutant(
+        id="K61 roll",
+        rule="a ledger takes entries when the list names it -> while that is being written",
+        module="managed_ledger.rolling",
+        name="Rolling.create_next",
+        replacement=Edit(
+            "await put_on_list(log.context, log.ledgers, writer, log.update_list)",
+            "log.context.nursery.start_soon(\n"
+            "                put_on_list, log.context, log.ledgers, writer, log.update_list)",
+        ),
+        source_hash="d23631698f63",
+        caught_by=f"{_TAKEOVER}::test_a_ledger_takes_nothing_before_the_list_names_it",
+    ),
+    Mutant(
+        id="K61 open",
+        rule="a log is served when the list is ours -> while that is being written",
+        module="managed_ledger.open",
+        name="_take_over",
+        replacement=Edit(
+            "await put_on_list(context, ledgers, writer, update)",
+            "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
+            "    ledgers.ids.append(writer.ledger_id)",
+        ),
+        source_hash="57985d915afd",
+        caught_by=f"{_TAKEOVER}::test_nothing_is_served_before_the_list_is_ours",
+    ),
+    Mutant(
+        id="K65c",
+        rule="a log that may be somebody else's ends -> goes on with the list it knows",
+        module=_LOG,
+        name="ManagedLedger.lost",
+        replacement=Edit("self._feed(Lost(reason))", "pass"),
+        source_hash="f9e35d865d25",
+        caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
+    ),
+    Mutant(
+        id="K65d",
+        rule="a log that has ended sends nothing -> what waited for the store is sent later",
+        module=_LOG,
+        name="ManagedLedger._drop",
+        replacement=Edit("self._context.nursery.cancel_scope.cancel()", "pass"),
+        source_hash="ef27d8d382de",
+        caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
+    ),
+    Mutant(
+        id="M59 list",
+        rule="a write of the list without an answer is looked up -> it was refused",
+        module=_LIST,
+        name="LedgerList._swap",
+        replacement=Edit("lost = True\n", "raise self._fenced() from None\n"),
+        source_hash="a5d842173836",
+        caught_by=f"{_UNKNOWN}::test_when_the_log_is_taken_over",
+    ),
+    Mutant(
+        id="M59 kept",
+        rule="a ledger that the list may name is kept -> deleted when writing the list fails",
+        module="managed_ledger.rolling",
+        name="put_on_list",
+        replacement=Edit(" and not ledgers.doubtful", ""),
+        source_hash="34cfb68a2273",
+        caught_by=f"{_GIVEN_UP}::test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet",
+    ),
+    Mutant(
+        id="M59 to the end",
+        rule="a write of the list goes on without whoever asked for it -> ends with him",
+        module=_LIST,
+        name="LedgerList.update",
+        replacement=Edit(
+            "await self._context.to_the_end(lambda: self._update(change, next_offset, last))",
+            "await self._update(change, next_offset, last)",
+        ),
+        source_hash="01917ab2b9a9",
+        caught_by=f"{_GIVEN_UP}::test_whoever_stops_waiting_for_a_property_fences_nobody",
+    ),
+    Mutant(
+        id="M61b",
+        rule="what one session has seen says nothing about the next -> it does",
+        module="managed_ledger.context",
+        name="LogContext._synced",
+        replacement=Edit("if self.store.session_id == session_id:", "if True:"),
+        source_hash="66bf1af2f5b1",
+        caught_by=f"{_FOLLOWERS}::test_another_session_in_the_middle_of_opening",
+    ),
+    Mutant(
+        id="H01",
+        rule="rolls that do not help become rare -> one each interval, for ever",
+        module="managed_ledger.protocol.healing",
+        name="Healing.due",
+        replacement=Edit("self.rolls += 1", "pass"),
+        source_hash="75dd0bf78495",
+        caught_by=f"{_SCENARIOS}/test_healing.py",
+    ),
+    Mutant(
+        id="C74b",
+        rule="an entry that cannot be read is an error -> it is passed over",
+        module="managed_ledger.reading",
+        name="LogReader._fetch",
+        replacement=Edit(
+            "entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
+            "try:\n"
+            "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n"
+            "        except LedgerError:\n"
+            "            at = at.next_in_ledger()\n"
+            "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
+        ),
+        source_hash="3aeb96ecf6b9",
+        caught_by=f"{_SCENARIOS}/test_reading.py",
+    ),
+]
+
+TRIMMING = [
+    Mutant(
+        id="K67c",
+        rule="a cursor that is set back holds ledgers at once -> when that is stored",
+        module=_CURSOR,
+        name="Cursor.held_from",
+        replacement=Edit("min(self._stored, self._state.mark_delete)", "self._stored"),
+        source_hash="1bf7249c2a0a",
+        caught_by=f"{_TRIMMING}::test_a_cursor_that_is_set_back_holds_what_lies_there_at_once",
+    ),
+    Mutant(
+        id="K67d",
+        rule="a cursor that is being created holds ledgers -> when it is there",
+        module="managed_ledger.cursors",
+        name="Cursors.held_from",
+        replacement=Edit("() if self._new is None else (self._new,)", "()"),
+        source_hash="f1e98d4fd424",
+        caught_by=f"{_TRIMMING}::test_a_cursor_that_comes_to_what_is_being_trimmed",
+    ),
+    Mutant(
+        id="T03",
+        rule="what is trimmed is decided when the list is written -> before",
+        module=_LOG,
+        name="ManagedLedger.trim",
+        replacement=Edit(
+            "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
+        ),
+        source_hash="097f1889b626",
+        caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
+    ),
+    Mutant(
+        id="T04",
+        rule="nothing begins in what is being trimmed -> until it is gone",
+        module=_LIST,
+        name="LedgerList.before_first",
+        replacement=Edit("Position(self._first, -1)", "Position(self.ids[0], -1)"),
+        source_hash="d0a864761817",
+        caught_by=f"{_TRIMMING}::test_a_cursor_that_comes_to_what_is_being_trimmed",
+    ),
+]
+
+CURSORS = [
+    Mutant(
+        id="C2 ahead",
+        rule="what no entry is yet is not acknowledged -> it is, and is skipped later",
+        module="managed_ledger.ack_set",
+        name="AckSet.keep_within",
+        replacement=Edit("lengths.get(ledger_id, 0)", "1 << 20"),
+        source_hash="25743e3cab2f",
+        caught_by=f"{_CURSOR_RECOVERY}::test_a_ledger_that_is_appended_to_later_is_not_acknowledged_before",
+    ),
+    Mutant(
+        id="C2 floor",
+        rule="a cursor stands at an entry, or before a ledger -> anywhere",
+        module=_LIST,
+        name="LedgerList.floor",
+        replacement=Edit("return Position(position.ledger_id, -1)", "return position"),
+        source_hash="d19738daeb72",
+        caught_by=f"{_CURSOR_RECOVERY}::test_a_mark_delete_position_that_cannot_be",
+    ),
+    Mutant(
+        id="C5 list",
+        rule="a cursor is written while the list is ours -> whoever has it",
+        module=_LIST,
+        name="LedgerList.guarded",
+        replacement=Edit("[check, *operations]))[1:]", "[*operations]))"),
+        source_hash="258f43342780",
+        caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
+    ),
+    Mutant(
+        id="C5 version",
+        rule="a write of a cursor names the version that it replaces -> any",
+        module="managed_ledger.cursor_record",
+        name="CursorRecord.store",
+        replacement=Edit("Set(self.path, value, self.version)", "Set(self.path, value, -1)"),
+        source_hash="9b63a13f2a54",
+        caught_by=f"{_UNKNOWN}::test_a_cursor_write_that_comes_late_changes_nothing",
+    ),
+    Mutant(
+        id="C5 strays",
+        rule="cursors are removed while the list is ours -> whoever has it",
+        module="managed_ledger.open",
+        name="ManagedLedgers._delete_stray_cursors",
+        replacement=Edit(
+            "[Check(path, version), Delete(child, record.stat.version)]", "[Delete(child, -1)]"
+        ),
+        source_hash="bd739911c8c4",
+        caught_by=f"{_CURSOR_RECOVERY}::test_who_deletes_a_log_that_was_taken_over_removes_no_cursor_of_the_new_owner",
+    ),
+    Mutant(
+        id="C7",
+        rule="a range over ledgers covers those between -> only its ends",
+        module="managed_ledger.cursor_ledger",
+        name="add_ranges",
+        replacement=Edit("ids[behind : bisect_left(ids, upper.ledger_id)]", "()"),
+        source_hash="4f64f19c7a9b",
+        caught_by=f"{_CURSOR_RECOVERY}::test_ranges_over_ledgers_as_pulsar_writes_them",
+    ),
+    Mutant(
+        id="C68b",
+        rule="a new cursor ledger begins with the mark-delete position -> where reading begins",
+        module=_CURSOR,
+        name="Cursor._start_ledger",
+        replacement=Edit("mark_delete = self.mark_delete\n", "mark_delete = self.read_start\n"),
+        source_hash="12190c4f27f6",
+        caught_by=f"{_CURSORS}::test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours",
+    ),
+    Mutant(
+        id="C69b",
+        rule="a cursor at the beginning is stored there -> at the end",
+        module=_CURSOR,
+        name="Cursor.create",
+        replacement=Edit(
+            "set_position(info, self.mark_delete)", "set_position(info, self._log.last_confirmed)"
+        ),
+        source_hash="d4c80ff96d62",
+        caught_by=f"{_CURSORS}::test_earliest_and_latest_are_stored_as_such",
+    ),
+    Mutant(
+        id="C71c",
+        rule="recovery moves a cursor on only -> to what was written last",
+        module="managed_ledger.protocol.cursor",
+        name="apply_change",
+        replacement=Edit("max(mark_delete, change.mark_delete)", "change.mark_delete"),
+        source_hash="2d2cf3330c3b",
+        caught_by=f"{_SCENARIOS}/test_cursor_state.py",
+    ),
+    Mutant(
+        id="C72b",
+        rule="a clean close stores what is acknowledged in between -> where the cursor stands",
+        module=_CURSOR,
+        name="Cursor._store_whole",
+        replacement=Edit("list(self._state.acked.ranges())", "[]"),
+        source_hash="2dc30d39aee1",
+        caught_by=f"{_CURSORS}::test_a_clean_close_keeps_every_ack",
+    ),
+    Mutant(
+        id="C74c",
+        rule="a cursor whose ledger cannot be read stays there -> goes back to its record",
+        module=_CURSOR,
+        name="_recovered",
+        replacement=Edit("suppress(NoSuchLedgerError, NoSuchEntryError)", "suppress(LedgerError)"),
+        source_hash="5d5cbb1b8b84",
+        caught_by=f"{_CURSOR_RECOVERY}::test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is",
+    ),
+]
+
+MUTANTS = [*OWNERS, *TRIMMING, *CURSORS]

@@ -1,0 +1,251 @@
+"""What goes wrong in a run, as data: when, and what.  `faults` carries it out.
+
+Off until the code that answers to them exists: rot of what is on a disk, disks that are wiped or
+exchanged, entries that are kept without a sync, bookies that leave the cluster for ever.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+# -- when
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """So many seconds after the cluster has begun to work."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """When something happens for the `nth` time, and so many seconds later.  See `moments`."""
+
+    moment: str
+    nth: int = 1
+    after_s: float = 0.0
+
+
+# -- what.  Hosts by name; or the one that the moment is about (SUBJECT), or its PEER.
+
+SUBJECT, PEER = "subject", "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    host: str
+    down_s: float
+    power: bool = False  # what its disk had not synced is lost, all or in part
+    torn: bool = False  # a part of what it has sent last arrives
+    silent: bool = False  # the machine is gone, too: nobody is told
+
+
+@dataclass(frozen=True, slots=True)
+class KillAll:
+    """All bookies and brokers."""
+
+    down_s: float
+    power: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoop:
+    """Killed again and again, also while it starts."""
+
+    host: str
+    times: int
+    up_s: float
+    down_s: float
+    power: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A bookie that was not there in the beginning."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stutter:
+    """Frozen and let go in turns: a host that is short of processor."""
+
+    host: str
+    for_s: float
+    frozen_s: float
+    running_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """In good order."""
+
+    host: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What `host` sends to `other` waits; both ways, unless `one_way`.  `reset` breaks it later."""
+
+    host: str
+    other: str
+    for_s: float
+    one_way: bool = False
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """Cut off from everybody, and from the metadata store."""
+
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """All connections of a host, or those with another one, break."""
+
+    host: str
+    other: str = ""
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    host: str
+    other: str
+    for_s: float
+    factor: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzle:
+    """Hosts are cut off from all others, one after the other, and freed in another order."""
+
+    hosts: tuple[str, ...]
+    freed: tuple[str, ...]
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoseContact:
+    """With the metadata store."""
+
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The metadata store ends the session of a host."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Nobody reaches the metadata store."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flaky:
+    """The metadata store loses requests, answers, is late, slow, or answers from an old state."""
+
+    for_s: float
+    lose_request: float = 0.0
+    lose_answer: float = 0.0
+    late: float = 0.0
+    stale: float = 0.0
+    slowness: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDisk:
+    host: str
+    for_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class StuckDisk:
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailDisk:
+    """An operation fails; some time later the bookie is started again."""
+
+    host: str
+    operation: str  # write, sync, create, sync_names, read, index_write
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FullDisk:
+    """No room is left, or almost none; then there is again."""
+
+    host: str
+    for_s: float
+    hard: bool  # writes fail; else only the limit is passed
+
+
+@dataclass(frozen=True, slots=True)
+class LoseIndex:
+    """A bookie is killed, and finds no index when it starts: only its log."""
+
+    host: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JumpClock:
+    host: str
+    by_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DriftClock:
+    """The wall clock of a host runs so many times as fast."""
+
+    host: str
+    for_s: float
+    rate: float
+
+
+Act: TypeAlias = (
+    Kill
+    | KillAll
+    | CrashLoop
+    | Join
+    | Stutter
+    | Restart
+    | Freeze
+    | Cut
+    | Isolate
+    | Reset
+    | SlowLink
+    | Swizzle
+    | LoseContact
+    | Expire
+    | Outage
+    | Flaky
+    | SlowDisk
+    | StuckDisk
+    | FailDisk
+    | FullDisk
+    | LoseIndex
+    | JumpClock
+    | DriftClock
+)

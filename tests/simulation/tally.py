@@ -1,0 +1,70 @@
+"""How many runs there have been, on which commits: one line for each time that many were made.
+
+    python -m tests.simulation.tally           the sum, and what the present commit has
+
+A line of the file is a JSON object: what ran (`cluster`), `commit`, whether the working tree was
+`changed`, the first and the last seed, how many runs, how many failed, how many seconds it took.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+PATH = Path("docs/tally.jsonl")
+CLUSTER = "cluster"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    what: str
+    commit: str
+    changed: bool
+    first: int
+    last: int
+    runs: int
+    failures: int
+    seconds: float
+
+
+def append(path: Path, entry: Entry) -> None:
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(entry) + b"\n")
+
+
+def read(path: Path) -> list[Entry]:
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Entry) for line in lines if line.strip()]
+
+
+def present() -> tuple[str, bool]:
+    """The commit that is checked out, and whether its code was changed since; ("", True): none."""
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    return commit, not commit or bool(_git("status", "--porcelain", "--", ":!docs"))
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def summary(entries: Sequence[Entry], commit: str) -> list[str]:
+    """For people: a line for each sum."""
+    here = [each for each in entries if each.commit == commit and not each.changed]
+    return [_sum("in all", entries), _sum(f"on {commit or 'no commit'}, unchanged", here)]
+
+
+def _sum(title: str, entries: Sequence[Entry]) -> str:
+    runs = sum(each.runs for each in entries)
+    failures = sum(each.failures for each in entries)
+    seconds = sum(each.seconds for each in entries)
+    rate = f", {60 * runs / seconds:.0f} a minute" if seconds else ""
+    return f"{title}: {runs} runs, {failures} failed{rate}"
+
+
+if __name__ == "__main__":
+    print("\n".join(summary(read(PATH), present()[0])))
+    sys.exit(0)

@@ -1,0 +1,87 @@
+"""What clients need of a run, simulated or real (`tests/soak`): time, chance, and a history."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from clients.python.client import Client
+from tests.history.events import Event, Fault, FaultEnd
+from tests.history.recorder import Recorder, Sink
+from tests.simulation.plan import Plan
+
+
+@dataclass(slots=True)
+class Stage(ABC):
+    plan: Plan
+    calm: trio.Event = field(default_factory=trio.Event)  # the storm is over: come to an end
+    subscriptions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: has none
+    terminated: dict[str, None] = field(default_factory=dict[str, None])  # or they may be
+    marks: Counter[str] = field(default_factory=Counter[str])  # what actors have met
+    _numbers: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    @abstractmethod
+    def sink(self) -> Sink:
+        """Where the history goes."""
+
+    @abstractmethod
+    def now_ns(self) -> int:
+        """Of the history: no two events have the same."""
+
+    @abstractmethod
+    def now_ms(self, host: str) -> int:
+        """What a client there takes for the time of day."""
+
+    def recorder(self, by: str) -> Recorder:
+        return Recorder(by, now_ns=self.now_ns, sink=self.sink)
+
+    def rng(self, name: str) -> Random:
+        """Of one actor: what it draws does not depend on the others."""
+        return Random(f"{self.plan.seed}/{name}")
+
+    def number(self, name: str) -> int:
+        """Counts from 0, for each name."""
+        number = self._numbers[name] = self._numbers.get(name, -1) + 1
+        return number
+
+    def topic_of(self, topic: str, partition: int) -> str:
+        return topic if partition < 0 else f"{topic}-partition-{partition}"
+
+    def concrete(self, topic: str) -> list[str]:
+        """The topic, or its partitions."""
+        partitions = self.topics.get(topic, 0)
+        return [self.topic_of(topic, index) for index in range(partitions)] or [topic]
+
+    async def wait_calm(self, seconds: float) -> bool:
+        """Wait so long, or until the storm is over; True if it is."""
+        with trio.move_on_after(seconds):
+            await self.calm.wait()
+        return self.calm.is_set()
+
+
+@dataclass(slots=True)
+class Actor:
+    """Whoever does something, and notes it."""
+
+    scene: Stage
+    client: Client
+    recorder: Recorder
+
+    def note(self, event: Event) -> None:
+        self.recorder.note(event)
+
+    @contextmanager
+    def hand_over(self, text: str) -> Generator[None]:
+        """What was in flight may be lost meanwhile; nothing else."""
+        fault = f"{self.recorder.by}: {text} {self.scene.number(text)}"
+        self.note(Fault(fault, text, clean=True))
+        try:
+            yield
+        finally:
+            self.note(FaultEnd(fault))

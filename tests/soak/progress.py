@@ -1,0 +1,49 @@
+"""What is shown while a soak goes on: one line that changes on a terminal, some lines in a pipe."""
+
+import sys
+from typing import TextIO
+
+import trio
+
+from tests.soak.storm import Round
+
+_TERMINAL_S, _PIPE_S = 0.5, 15.0
+
+
+class Progress:
+    def __init__(self, total_s: float, out: TextIO = sys.stdout) -> None:
+        self._total_s = total_s  # 0: nobody knows
+        self._out = out
+        self._live = out.isatty()
+        self._started_s = trio.current_time()
+        self._round: Round | None = None
+
+    def watch(self, one: Round) -> None:
+        self._round = one
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        print(f"\r\x1b[K{line}" if self._live else line, file=self._out, flush=True)
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(_TERMINAL_S if self._live else _PIPE_S)
+            if self._round is not None:
+                line = self._line(self._round)
+                if self._live:
+                    print(f"\r\x1b[K{line}", end="", file=self._out, flush=True)
+                else:
+                    print(line, file=self._out, flush=True)
+
+    def _line(self, one: Round) -> str:
+        counts, passed_s = one.stage.tally.counts, trio.current_time() - self._started_s
+        total = f"/{_minutes(self._total_s)}" if self._total_s else ""
+        return (
+            f"{_minutes(passed_s)}{total} round {one.plan.seed} {one.phase}: {counts['Send']} sent,"
+            f" {counts['Ok']} receipts, {counts['Deliver']} delivered, {counts['Acked']} acked,"
+            f" {counts['Read']} read, {counts['Fault']} faults, {len(one.takeovers_s)} takeovers"
+        )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -1,0 +1,76 @@
+"""The stage of a real run: the clock of this machine, a history in a file, counted as it grows."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import trio
+
+from tests.history.events import Error, Ok, Position, Read, ReadEnd, Send, Stamped, Unknown
+from tests.history.recorder import Sink
+from tests.simulation.workloads.stage import Stage
+
+
+class Tally:
+    """Passes a history on; counts its events, and tells of receipts."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.counts: Counter[str] = Counter()
+        self._sink = sink
+        self._waiting: dict[tuple[str, int], int] = {}  # sends without an outcome: when they began
+        self._began_ns: dict[str, int] = {}  # of what has its receipt: the latest, by topic
+        self._receipt = trio.Event()
+        self.contents: dict[str, int] = {}  # of a topic: what its last complete read found
+        self._contents: dict[str, int] = {}  # by reader
+
+    def put(self, stamped: Stamped) -> None:
+        self._sink.put(stamped)
+        event = stamped.event
+        self.counts[type(event).__name__] += 1
+        match event:
+            case Send(_, producer, seq):
+                self._waiting[producer, seq] = stamped.at_ns
+            case Ok(topic, producer, seq):
+                began_ns = self._waiting.pop((producer, seq))
+                self._began_ns[topic] = max(began_ns, self._began_ns.get(topic, 0))
+                self._receipt.set()
+                self._receipt = trio.Event()
+            case Error(producer, seq) | Unknown(producer, seq):
+                del self._waiting[producer, seq]
+            case Read(_, reader, position, _, digest):
+                self._contents[reader] = add_content(
+                    self._contents.get(reader, 0), position, digest
+                )
+            case ReadEnd(topic, reader):
+                self.contents[topic] = self._contents.pop(reader, 0)
+            case _:
+                pass
+
+    async def wait_receipt(self, topic: str, since_ns: int) -> None:
+        """Return when something has its receipt that was sent after that; not to a whole
+        partitioned topic, but to one of its partitions."""
+        while self._began_ns.get(topic, 0) <= since_ns:
+            await self._receipt.wait()
+
+
+def add_content(before: int, position: Position, digest: str) -> int:
+    """A checksum of what lies in a topic, message by message."""
+    return crc32(f"{position} {digest}".encode(), before)
+
+
+@dataclass(slots=True)
+class RealStage(Stage):
+    tally: Tally = field(kw_only=True)
+    _last_ns: int = 0
+
+    @property
+    def sink(self) -> Tally:
+        return self.tally
+
+    def now_ns(self) -> int:
+        self._last_ns = max(self._last_ns + 1, time.monotonic_ns())
+        return self._last_ns
+
+    def now_ms(self, host: str) -> int:
+        return time.time_ns() // 1_000_000
