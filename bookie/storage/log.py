@@ -201,10 +201,13 @@ class Log(Generic[K]):
         appender = self._disk.open_appender()
         try:
             while self.failure is None:
+                if self._groups:  # a quick disk must not keep the connections from their turn
+                    await trio.lowlevel.checkpoint()
                 while not self._groups:
                     await self._wake.wait()
                     self._wake = trio.Event()
-                await self._go_on.wait()
+                if self.paused:
+                    await self._go_on.wait()
                 group = self._take()
                 try:
                     await self._write(appender, group)

@@ -53,6 +53,7 @@ class Result:
 def run_seed(seed: int) -> Result:
     """One run; never raises: what cannot be run has failed."""
     gc.collect()
+    gc.freeze()  # what is left is there for good: modules, mostly
     gc.disable()
     try:
         outcome = simulate(draw_plan(seed))

@@ -6,10 +6,11 @@ from clients.python.messages import Message, MessageId
 from tests.history.events import Position
 
 _END = b"|"
+_PATTERN = bytes(i * 7 % 251 for i in range(251))
 
 
 def payload(value: str, size: int) -> bytes:
-    return value.encode() + _END + bytes(i * 7 % 251 for i in range(size))
+    return value.encode() + _END + (_PATTERN * (size // len(_PATTERN) + 1))[:size]
 
 
 def key_of(value: str) -> str:
@@ -21,7 +22,7 @@ def properties_of(value: str) -> dict[str, str]:
 
 
 def digest(data: bytes, key: str | None, properties: dict[str, str]) -> str:
-    return f"{crc32(repr((data, key, sorted(properties.items()))).encode()):08x}"
+    return f"{crc32(repr((key, sorted(properties.items()))).encode(), crc32(data)):08x}"
 
 
 def digest_of(message: Message) -> str:
