@@ -193,7 +193,7 @@ MUTANTS = [
         module=_LOG,
         name="Log.run",
         replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
-        source_hash="35d33f30d162",
+        source_hash="4cedd9152198",
         caught_by=_BOOT,
     ),
     Mutant(
