@@ -114,7 +114,7 @@ def decode(kind: type[RecordT], value: bytes) -> RecordT:
     """Raises MalformedError."""
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError(f"{kind.__name__} in the metadata store: {error}") from None
 
 

@@ -28,6 +28,7 @@ from wire.transport import Network, Stream
 _TIMEOUT_S = 30.0
 _ANSWER_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 16
+_BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ERRORS: dict[int, type[BrokerError]] = {
     kind.status: kind for kind in (NotFoundError, NotAllowedError, ConflictError, PreconditionError)
 }
@@ -130,11 +131,11 @@ def _result(answer: _Answer, http_url: str) -> object:
     if 200 <= answer.status < 300:
         try:
             return msgspec.json.decode(answer.content) if answer.content else None
-        except msgspec.DecodeError as error:
+        except _BAD_JSON as error:
             raise UnavailableError(f"{http_url}: {error}") from error
     try:
         reason = msgspec.json.decode(answer.content, type=_Reason).reason
-    except msgspec.DecodeError:
+    except _BAD_JSON:
         reason = ""
     message = reason or f"{http_url} answered {answer.status}"
     if answer.status == NotOwnerError.status:

@@ -109,7 +109,7 @@ class Call(Generic[PartsT]):
         content = await self._content()
         try:
             return msgspec.json.decode(content, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadBodyError(f"the body: {error}") from None
 
     async def optional_body(self, kind: type[ValueT]) -> ValueT | None:

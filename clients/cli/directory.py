@@ -76,7 +76,7 @@ class Directory:
                 bookies=tuple(Ports(**ports) for ports in found["bookies"]),
                 brokers=tuple(Ports(**ports) for ports in found["brokers"]),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} cannot be read: {error!r}.") from error
 
     def save(self, saved: Saved) -> None:

@@ -289,7 +289,7 @@ def last_words(log: Path, since: int = 0) -> str:
 def _says_ready(line: bytes | bytearray) -> bool:
     try:
         said: object = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(said, dict) and cast("dict[str, object]", said).get("ready") is True
 

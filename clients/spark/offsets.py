@@ -57,7 +57,7 @@ def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
         return "latest"
     try:
         parsed: object = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         raise ValueError(
             f"{option}={text!r}: say 'earliest', 'latest' or JSON such as {{\"0\": 42}}"
         ) from None

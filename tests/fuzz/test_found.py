@@ -18,10 +18,14 @@ from bookie.storage.index import Checkpoint, IndexDamagedError, block_number_of_
 from bookie.storage.ledgers import decode_row
 from bookie.storage.recent import Block
 from bookie.storage.records import UnsupportedVersionError
+from broker.admin.calls import PeerCalls
+from broker.errors import UnavailableError as PeerUnavailableError
+from broker.records import GuardRecord, decode
 from clients.cli.control_server import serve_stream
 from clients.python.admin import Admin
 from clients.python.client import connect
 from clients.python.errors import AdminInDoubtError, BrokerError, UnavailableError
+from clients.spark.offsets import parse_offsets
 from managed_ledger.cursor_ledger import recover
 from managed_ledger.errors import LogCorruptError
 from managed_ledger.records import parse
@@ -133,6 +137,39 @@ def test_the_rest_refuses_names_that_no_path_can_hold(path: str) -> None:
 
     play(scenario)
     assert answers == [412]
+
+
+# -- JSON
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("body", [DEEP, b'{"allowedClusters": [], "x": %b' % DEEP])
+def test_a_body_that_is_nested_too_deeply_is_refused(body: bytes) -> None:
+    answers: list[int] = []
+
+    async def scenario(world: World) -> None:
+        answers.append((await ask(world, "PUT", b"/admin/v2/tenants/t", body=body))[0])
+
+    play(scenario)
+    assert answers == [400]
+
+
+def test_a_record_that_is_nested_too_deeply_is_malformed() -> None:
+    with pytest.raises(MalformedError):
+        decode(GuardRecord, b'{"x": %b' % DEEP)
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
+async def test_what_another_broker_answers_is_nested_too_deeply(status: bytes) -> None:
+    network = FixedNetwork([ScriptedStream([http(status, b'{"x": %b' % DEEP)])])
+    with pytest.raises(PeerUnavailableError):
+        await PeerCalls(network).call("http://b:8080", "GET", "/x")
+
+
+def test_start_offsets_that_are_nested_too_deeply() -> None:
+    with pytest.raises(ValueError, match="say 'earliest'"):
+        parse_offsets(DEEP.decode(), "t", "startingOffsets")
 
 
 # -- records

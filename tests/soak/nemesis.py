@@ -1,5 +1,8 @@
 """Carries faults out, several at once, and notes when each began and ended."""
 
+from functools import partial
+from math import inf
+
 import trio
 
 from tests.history import events
@@ -10,6 +13,7 @@ from tests.soak.storm import Round
 _OWNERS = 0.7  # of what befalls brokers: the share that befalls the owner of a topic
 _POWER = 0.04
 _PACE_S = 1.5
+_SETTLE_S = 5.0  # what a fault may still be felt after its end: sessions, and tries that back off
 
 
 class Nemesis:
@@ -22,6 +26,7 @@ class Nemesis:
         self._rng = one.stage.rng("nemesis")
         self._budget = Budget(one.cluster.names("broker"), one.cluster.names("bookie"))
         self._number = 0
+        self._ends_s: dict[str, float] = {}  # of each fault; inf: it goes on
         self._over = trio.Event()
 
     async def strike(self, seconds: float) -> None:
@@ -50,14 +55,21 @@ class Nemesis:
         name = f"fault-{self._number}"
         self._recorder.note(events.Fault(name, str(fault)))
         self._round.faults[fault.kind] += 1
+        self._ends_s[name] = inf
         await self._begin(fault)
         if topic:
-            nursery.start_soon(self._round.note_takeover, topic)
+            nursery.start_soon(self._round.note_takeover, topic, partial(self._troubled, name))
         with trio.move_on_after(fault.seconds):
             await self._over.wait()
         await self._end(fault)
         self._recorder.note(events.FaultEnd(name))
+        self._ends_s[name] = trio.current_time()
         self._budget.give_back(fault.subject)
+
+    def _troubled(self, name: str, seconds: float) -> bool:
+        """Whether another fault was felt in so many seconds before now."""
+        since_s = trio.current_time() - seconds - _SETTLE_S
+        return any(end_s > since_s for other, end_s in self._ends_s.items() if other != name)
 
     async def _begin(self, fault: Fault) -> None:
         match fault.act:

@@ -37,11 +37,12 @@ class Progress:
 
     def _line(self, one: Round) -> str:
         counts, passed_s = one.stage.tally.counts, trio.current_time() - self._started_s
+        takeovers = len(one.takeovers_s) + len(one.troubled_s)
         total = f"/{_minutes(self._total_s)}" if self._total_s else ""
         return (
             f"{_minutes(passed_s)}{total} round {one.plan.seed} {one.phase}: {counts['Send']} sent,"
             f" {counts['Ok']} receipts, {counts['Deliver']} delivered, {counts['Acked']} acked,"
-            f" {counts['Read']} read, {counts['Fault']} faults, {len(one.takeovers_s)} takeovers"
+            f" {counts['Read']} read, {counts['Fault']} faults, {takeovers} takeovers"
         )
 
 

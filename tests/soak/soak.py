@@ -49,6 +49,7 @@ class Report:
     events: Counter[str] = field(default_factory=Counter[str])
     faults: Counter[str] = field(default_factory=Counter[str])
     takeovers_s: list[float] = field(default_factory=list[float])
+    troubled_s: list[float] = field(default_factory=list[float])
 
     @property
     def ok(self) -> bool:
@@ -61,6 +62,7 @@ class Report:
         self.events += one.stage.tally.counts
         self.faults += one.faults
         self.takeovers_s += one.takeovers_s
+        self.troubled_s += one.troubled_s
 
     def lines(self) -> list[str]:
         """For people."""
@@ -76,6 +78,11 @@ class Report:
             *shown,
             *(f"{count:6d} {kind}" for kind, count in sorted(self.faults.items())),
             *describe(self.takeovers_s),
+            *(
+                ["while something else was broken:", *describe(self.troubled_s)]
+                if self.troubled_s
+                else []
+            ),
             f"{events['Send']} sent, {events['Ok']} receipts, {events['Unknown']} in doubt,"
             f" {events['Error']} refused; {events['Deliver']} delivered, {events['Acked']}"
             f" acknowledgements with receipts, {events['Read']} read;"

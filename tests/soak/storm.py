@@ -53,16 +53,23 @@ class Round:
     judged: list[Violation] = field(default_factory=list[Violation])
     faults: Counter[str] = field(default_factory=Counter[str])
     takeovers_s: list[float] = field(default_factory=list[float])
+    troubled_s: list[float] = field(default_factory=list[float])  # those with something else broken
 
     @property
     def concrete_topics(self) -> list[str]:
         return [each for topic in self.stage.topics for each in self.stage.concrete(topic)]
 
-    async def note_takeover(self, topic: str) -> None:
-        """Its owner has just been killed: wait until another one gives a receipt."""
+    async def note_takeover(
+        self, topic: str, troubled: Callable[[float], bool] = lambda seconds: False
+    ) -> None:
+        """Its owner has just been killed: wait until another one gives a receipt.
+
+        `troubled` says whether anything else was broken in so many seconds before now.
+        """
         since_ns = self.stage.now_ns()
         await self.stage.tally.wait_receipt(topic, since_ns)
-        self.takeovers_s.append((self.stage.now_ns() - since_ns) / 1e9)
+        seconds = (self.stage.now_ns() - since_ns) / 1e9
+        (self.troubled_s if troubled(seconds) else self.takeovers_s).append(seconds)
 
 
 async def run_round(
