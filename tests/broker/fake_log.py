@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from bookie.errors import ReadUnknownError
 from broker.entries import delivered_head
 from broker.errors import NotFoundError
 from broker.topic_log import Done, TopicLog
@@ -90,6 +91,7 @@ class FakeLog:
     terminated: bool = False
     pending_bytes: int = 0
     reads: int = 0
+    reads_to_fail: int = 0  # so many: the bookies of what is read are away
     waiting_for: str = ""
 
     def __post_init__(self) -> None:
@@ -200,6 +202,9 @@ class FakeLog:
         if self.fenced or self.closed:
             raise FencedError("fenced")
         self.reads += 1
+        if self.reads_to_fail:
+            self.reads_to_fail -= 1
+            raise ReadUnknownError(start.ledger_id, start.entry_id, "its bookies are away")
         found: list[LogEntry] = []
         size = 0
         for index in range(max(self._index(start), self.trimmed), len(self.entries)):

@@ -56,6 +56,17 @@ async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock
         assert [d.entry_id for d in got if d.consumer_id == 2] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, SHARED])
+async def test_what_cannot_be_read_now_is_read_again(kind: Any, autojump_clock: MockClock) -> None:
+    """Bookies that are away for a while cost time, and no message."""
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 3)
+        cluster.broker.log().reads_to_fail = 2
+        await client.subscribe(1, permits=10, kind=kind, initialPosition=EARLIEST)
+        assert [d.entry_id for d in await client.deliveries(3)] == [0, 1, 2]
+        assert cluster.broker.log().reads_to_fail == 0
+
+
 @pytest.mark.parametrize(
     ("options", "first"),
     [
