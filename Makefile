@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := wire bookie managed_ledger broker clients daybook
 
-.PHONY: help setup demo test lint bench sim storms mutants check-model fuzz soak clean java
+.PHONY: help setup demo test lint bench sim storms mutants check-model fuzz soak interop clean java
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done
@@ -26,7 +26,7 @@ demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark
 	@$(BIN)/python -m clients.cli.demo
 
 test: setup lint ## lint, types and all tests
-	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real"
+	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop"
 	@$(BIN)/pytest -q -m real
 
 lint: $(STAMP) ## ruff, mypy and pyright
@@ -56,6 +56,11 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 
 soak: setup ## MINUTES=10 of faults on real processes, or KILLS=300 of owners; SEED=7
 	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
+
+interop: setup ## with Apache BookKeeper's own bookies, client and tools; BOOKKEEPER=4.17.3 for one release
+	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
+	  sh tests/interop/fetch.sh $$version && \
+	  BOOKKEEPER=$$version nice $(BIN)/pytest -q -m interop tests/interop || exit 1; done
 
 clean: ## forget the virtual environment and what tools left
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,7 +20,16 @@ ALLOWED: dict[str, set[str]] = {
         "bookie.errors",
         "bookie.registry",
         "bookie.storage",
+        "bookie.ledger",
+        "bookie.replication",
         "bookie.server",
+    },
+    "bookie/replication": {
+        "wire",
+        "bookie.errors",
+        "bookie.registry",
+        "bookie.ledger",
+        "bookie.replication",
     },
     "managed_ledger": {
         "wire",
@@ -45,6 +54,8 @@ ALLOWED: dict[str, set[str]] = {
         "bookie.errors",
         "bookie.ledger",
         "bookie.registry",
+        "bookie.replication",
+        "bookie.storage.offline",
         "managed_ledger",
     },
     "clients/ledgers": {

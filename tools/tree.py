@@ -31,6 +31,7 @@ KNOWN = {
     "pyproject.toml": "What is installed, and how code is checked.",
     "docs/tally.jsonl": "How many simulated runs there were, by commit.",
     "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
+    "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
     "daybook/py.typed": "Says that the package has types.",
 }
 DATA = {

@@ -66,6 +66,10 @@ class BookieLimits:
     idle_close_s: float = 60.0
     queue_bytes_max: int = 64 << 20  # a bookie that lags so far behind is given up
     frame_bytes_max: int = FRAME_BYTES_MAX
+    batch_entries_min: int = 2  # fewer are read one by one
+    batch_entry_bytes_max: int = 16 << 10  # larger ones too: they need not wait for the others
+    batch_bytes_max: int = 900 << 10  # of one answer; it then fits into memory that is recycled
+    batch_retry_s: float = 60.0  # so long a bookie that did not answer a batch is asked for none
 
     @property
     def entry_bytes_max(self) -> int:

@@ -22,11 +22,12 @@ from random import Random
 import trio
 
 from bookie.errors import UnauthorizedError
+from bookie.ledger.batches import BatchReads
 from bookie.ledger.bookies import Bookies
 from bookie.ledger.catalog import Catalog, StoredMetadata
 from bookie.ledger.context import LedgerContext, LedgerLimits
 from bookie.ledger.ensemble import BookieDirectory
-from bookie.ledger.exchange import Exchange
+from bookie.ledger.exchange import Exchange, decode_v3
 from bookie.ledger.follower import Follower
 from bookie.ledger.lac import LacAnnouncer
 from bookie.ledger.metadata import LedgerMetadata
@@ -62,6 +63,11 @@ class LedgerClient:
     def __init__(self, context: LedgerContext) -> None:
         self._context = context
         self._warned = False
+
+    @property
+    def context(self) -> LedgerContext:
+        """What other shells over the same connections need (`bookie.replication`)."""
+        return self._context
 
     @property
     def directory(self) -> BookieDirectory:
@@ -177,7 +183,8 @@ async def open_ledger_client(
                 Catalog(store, paths, rng),
                 directory,
                 bookies,
-                Exchange(bookies),
+                Exchange(bookies, decode_v3),
+                BatchReads(bookies),
                 nursery,
                 limits,
                 rng,

@@ -6,6 +6,7 @@ from random import Random
 
 import trio
 
+from bookie.ledger.batches import BatchReads
 from bookie.ledger.bookies import BookieLimits, Bookies
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
@@ -14,6 +15,7 @@ from bookie.ledger.marks import mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError
+from wire.proto import bookkeeper_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,8 @@ class LedgerContext:
     catalog: Catalog
     directory: BookieDirectory
     bookies: Bookies
-    exchange: Exchange
+    exchange: Exchange[pb.Response]
+    batches: BatchReads
     nursery: trio.Nursery
     limits: LedgerLimits
     rng: Random

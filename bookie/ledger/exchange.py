@@ -1,17 +1,21 @@
-"""Single requests to bookies in protocol v3: what v2 cannot say (`wire.messages.bookie_v3`).
+"""Single requests to bookies, whose answers say by an id what they answer.
 
+    exchange = Exchange(bookies, decode_v3)
     response = await exchange.ask(bookie, partial(encode_read_lac, ledger_id=7), timeout_s=5)
 
-One connection to a bookie serves all ledgers; it is made when something is asked, and closed when
-nothing has been for a while.  An answer finds its request by the txnId, so requests may take as
-long as they like (long polls), and those that nobody waits for any more cost nothing.
+That is all of protocol v3 (`wire.messages.bookie_v3`: what v2 cannot say), and of v2 the batch
+reads (`bookie.ledger.batches`).  One connection to a bookie serves all ledgers; it is made when
+something is asked, and closed when nothing has been for a while.  An answer finds its request by
+its id, so requests may take as long as they like (long polls), and those that nobody waits for any
+more cost nothing.
 
-Not here: entries on their way to bookies and back, by the thousands (`bookie.ledger.bookies`).
+Not here: single entries on their way to bookies and back, by the thousands
+(`bookie.ledger.bookies`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
@@ -22,47 +26,56 @@ from wire.errors import ConnectionLostError, WireError
 from wire.messages.bookie_v3 import decode_response
 from wire.proto import bookkeeper_pb2 as pb
 
+Answer = TypeVar("Answer")
 Encode: TypeAlias = Callable[[int], bytes]
-"""The frame of a request, for its txnId."""
+"""The frame of a request, for its id."""
+Decode: TypeAlias = Callable[[memoryview], tuple[int, Answer]]
+"""The id of the request that a frame answers, and the answer; or a WireError."""
 
 _LATE = "it did not answer in time"
 
 
+def decode_v3(frame: memoryview) -> tuple[int, pb.Response]:
+    response = decode_response(frame)
+    return response.header.txnId, response
+
+
 @dataclass(slots=True, eq=False)
-class _Request:
+class _Request(Generic[Answer]):
     answered: trio.Event = field(default_factory=trio.Event)
-    response: pb.Response | None = None
+    answer: Answer | None = None
     reason: str = _LATE
 
 
-class Exchange:
-    """The v3 connections of one ledger client."""
+class Exchange(Generic[Answer]):
+    """The connections of one ledger client for requests of one kind."""
 
-    def __init__(self, bookies: Bookies) -> None:
+    def __init__(self, bookies: Bookies, decode: Decode[Answer]) -> None:
         self._bookies = bookies
-        self._lines: dict[BookieId, _Line] = {}
-        self._txn_id = 0
+        self._decode = decode
+        self._lines: dict[BookieId, _Line[Answer]] = {}
+        self._request_id = 0
 
-    async def ask(self, bookie: BookieId, encode: Encode, timeout_s: float) -> pb.Response:
+    async def ask(self, bookie: BookieId, encode: Encode, timeout_s: float) -> Answer:
         """The answer, whatever it says; ConnectionLostError if there is none."""
-        txn_id = self._txn_id = self._txn_id + 1
+        request_id = self._request_id = self._request_id + 1
         line = self._lines.get(bookie)
         if line is None:
-            line = self._lines[bookie] = _Line(bookie)
+            line = self._lines[bookie] = _Line(bookie, self._decode)
             self._bookies.nursery.start_soon(self._serve, line)
-        request = line.send(txn_id, encode(txn_id))
+        request = line.send(request_id, encode(request_id))
         try:
             with trio.move_on_after(timeout_s) as scope:
                 await request.answered.wait()
         finally:
-            line.forget(txn_id, request)
+            line.forget(request_id, request)
         if scope.cancelled_caught:
             line.close(_LATE)
-        if request.response is None:
+        if request.answer is None:
             raise ConnectionLostError(f"bookie {bookie}: {request.reason}")
-        return request.response
+        return request.answer
 
-    async def _serve(self, line: "_Line") -> None:
+    async def _serve(self, line: "_Line[Answer]") -> None:
         try:
             reason = await line.run(self._bookies)
         except (ConnectionLostError, WireError) as error:
@@ -74,27 +87,28 @@ class Exchange:
         line.fail(reason)
 
 
-class _Line:
+class _Line(Generic[Answer]):
     """One connection, and who waits for answers on it."""
 
-    def __init__(self, bookie: BookieId) -> None:
+    def __init__(self, bookie: BookieId, decode: Decode[Answer]) -> None:
         self.bookie = bookie
+        self._decode = decode
         self._connection: FrameConnection | None = None
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, _Request[Answer]] = {}
         self._unsent: dict[int, bytes] = {}  # until there is a connection
 
-    def send(self, txn_id: int, frame: bytes) -> _Request:
-        request = self._requests[txn_id] = _Request()
+    def send(self, request_id: int, frame: bytes) -> _Request[Answer]:
+        request = self._requests[request_id] = _Request[Answer]()
         if self._connection is None:
-            self._unsent[txn_id] = frame
+            self._unsent[request_id] = frame
         else:
             self._connection.send([frame])
         return request
 
-    def forget(self, txn_id: int, request: _Request) -> None:
-        if self._requests.get(txn_id) is request:
-            del self._requests[txn_id]
-            self._unsent.pop(txn_id, None)
+    def forget(self, request_id: int, request: _Request[Answer]) -> None:
+        if self._requests.get(request_id) is request:
+            del self._requests[request_id]
+            self._unsent.pop(request_id, None)
 
     def close(self, reason: str) -> None:
         if self._connection is not None:
@@ -126,8 +140,8 @@ class _Line:
 
     def _received(self, frames: list[memoryview]) -> None:
         for frame in frames:
-            response = decode_response(frame)
-            request = self._requests.pop(response.header.txnId, None)
+            request_id, answer = self._decode(frame)
+            request = self._requests.pop(request_id, None)
             if request is not None:
-                request.response = response
+                request.answer = answer
                 request.answered.set()

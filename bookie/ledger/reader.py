@@ -62,11 +62,13 @@ class EntryRun:
         fragments: Sequence[Fragment],
         first: int,
         count: int,
+        entry_bytes: int,
     ) -> None:
         self._context = context
         self._ledger_id = ledger_id
         self._digester = digester
         self._range = range(first, first + count)
+        self._entry_bytes = entry_bytes
         self._protocol = ReadProtocol(
             quorums,
             fragments,
@@ -112,8 +114,7 @@ class EntryRun:
         for effect in self._protocol.step(event):
             match effect:
                 case Ask(bookie, first, count):
-                    for entry_id in range(first, first + count):
-                        self._ask(bookie, entry_id)
+                    self._ask(bookie, first, count)
                 case Found():
                     pass  # `_answered` has kept it.
                 case Failed(entry_id, absent):
@@ -121,9 +122,30 @@ class EntryRun:
         if self._protocol.done:
             self._done.set()
 
-    def _ask(self, bookie: BookieId, entry_id: int) -> None:
-        callback = partial(self._answered, bookie, entry_id)
-        self._context.bookies.read(bookie, self._ledger_id, entry_id, callback)
+    def _ask(self, bookie: BookieId, first: int, count: int) -> None:
+        if self._context.batches.worthwhile(bookie, count, self._entry_bytes):
+            self._context.nursery.start_soon(self._ask_in_batches, bookie, first, count)
+        else:
+            self._ask_one_by_one(bookie, first, count)
+
+    def _ask_one_by_one(self, bookie: BookieId, first: int, count: int) -> None:
+        for entry_id in range(first, first + count):
+            if entry_id in self._entries:
+                continue  # Another bookie was quicker.
+            callback = partial(self._answered, bookie, entry_id)
+            self._context.bookies.read(bookie, self._ledger_id, entry_id, callback)
+
+    async def _ask_in_batches(self, bookie: BookieId, first: int, count: int) -> None:
+        """What does not come like that is asked for one by one, and then has its outcome."""
+        end = first + count
+        while first < end and not self._done.is_set():
+            batch = await self._context.batches.read(bookie, self._ledger_id, first, end - first)
+            for entry_id, entry in enumerate(batch, first):
+                self._answered(bookie, entry_id, Status.OK, entry)
+            first += len(batch)
+            if not batch:
+                self._ask_one_by_one(bookie, first, end - first)
+                return
 
     def _answered(
         self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
@@ -160,7 +182,16 @@ async def read_entries(
     count = max(1, max_bytes // max(1, entry_bytes))
     count = min(count, last - first + 1, context.limits.read_entries_max)
     digester = digester_of(metadata)
-    run = EntryRun(context, ledger_id, digester, metadata.quorums, metadata.fragments, first, count)
+    run = EntryRun(
+        context,
+        ledger_id,
+        digester,
+        metadata.quorums,
+        metadata.fragments,
+        first,
+        count,
+        entry_bytes,
+    )
     return await run.read(max_bytes)
 
 

@@ -4,8 +4,9 @@ What recovery changes in the metadata are two writes: IN_RECOVERY before anythin
 with everything that was found on the way.  It may be cancelled, or fail, at any time in between.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import trio
 
@@ -18,6 +19,7 @@ from bookie.errors import (
 from bookie.ledger.bookies import Lane, Purpose
 from bookie.ledger.catalog import StoredMetadata, UpdateResult
 from bookie.ledger.context import LedgerContext
+from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId, Ensemble
 from bookie.ledger.protocol.read import Verdict
 from bookie.ledger.protocol.recover import (
@@ -59,9 +61,18 @@ from wire.messages.bookie import LAST_ENTRY, Status, encode_add_header
 from wire.metadata.store import StoreUnavailableError
 from wire.transport import Buffer
 
+MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
+
+
+def usual_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
+    return RecoverProtocol(metadata.quorums, metadata.fragments, reads_max=reads_max)
+
 
 async def recover_ledger(
-    context: LedgerContext, ledger_id: int, stored: StoredMetadata
+    context: LedgerContext,
+    ledger_id: int,
+    stored: StoredMetadata,
+    make_protocol: MakeProtocol = usual_protocol,
 ) -> StoredMetadata:
     """Fence, recover and close; return the metadata of the closed ledger.
 
@@ -73,7 +84,7 @@ async def recover_ledger(
         )
         if marked.metadata.closed:
             return marked
-        attempt = _Recovery(context, ledger_id, marked)
+        attempt = _Recovery(context, ledger_id, marked, make_protocol)
         try:
             end = await attempt.run()
         finally:
@@ -103,15 +114,19 @@ def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
 class _Recovery:
     """One attempt, about metadata of one version."""
 
-    def __init__(self, context: LedgerContext, ledger_id: int, marked: StoredMetadata) -> None:
+    def __init__(
+        self,
+        context: LedgerContext,
+        ledger_id: int,
+        marked: StoredMetadata,
+        make_protocol: MakeProtocol = usual_protocol,
+    ) -> None:
         metadata = marked.metadata
         self._context = context
         self._ledger_id = ledger_id
         self._digester = digester_of(metadata)
         self._master_key = master_key(metadata.password or b"")
-        self._protocol = RecoverProtocol(
-            metadata.quorums, metadata.fragments, reads_max=context.limits.recovery_reads_max
-        )
+        self._protocol = make_protocol(metadata, context.limits.recovery_reads_max)
         self._lanes: dict[BookieId, Lane] = {}
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}

@@ -16,12 +16,14 @@ import os
 import signal
 import sys
 from pathlib import Path
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import cast
 
 import msgspec
 import trio
 
+from bookie.replication.host import run_autorecovery
+from bookie.server.admin import admin_routes
 from bookie.server.config import BookieConfig, ConfigError, load
 from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
 from bookie.server.http import create_app, serve_http
@@ -31,7 +33,7 @@ from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index
 from wire import process
 from wire.clock import SystemClock
-from wire.metadata.store import MetadataError
+from wire.metadata.store import MetadataError, MetadataStore
 from wire.metadata.zookeeper import open_zookeeper
 from wire.tcp import TcpNetwork
 
@@ -83,10 +85,27 @@ async def _run(config: BookieConfig, log: Log) -> None:
             )
 
         running: RunningBookie = await nursery.start(bookie)
-        app = create_app(registry_of(running.sources()), running.why_unhealthy)
+        registry = registry_of(running.sources())
+        app = create_app(registry, running.why_unhealthy, admin_routes(running, nursery))
         http_port: int = await nursery.start(serve_http, app, config.host, config.http_port)
+        if config.autorecovery:
+            nursery.start_soon(_recover, config, metadata, rng, running.bookie_id)
         process.settle()
         _say_ready(running, http_port)
+
+
+async def _recover(
+    config: BookieConfig, metadata: MetadataStore, rng: Random, bookie_id: str
+) -> None:
+    await run_autorecovery(
+        store=metadata,
+        network=TcpNetwork(),
+        rng=rng,
+        clock=SystemClock(),
+        root=config.ledgers_root,
+        name=bookie_id,
+        limits=config.replication_limits,
+    )
 
 
 def _say_ready(running: RunningBookie, http_port: int) -> None:

@@ -11,13 +11,16 @@ identity when its port changes; where it can be reached is in its registration.
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 import msgspec.structs
 
+from bookie.replication.limits import ReplicationLimits
 from bookie.server.requests import ServerLimits
+from bookie.storage.store import StoreLimits
 
 _PREFIX = "DAYBOOK_BOOKIE_"
 
@@ -25,9 +28,12 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Bytes = Annotated[int, msgspec.Meta(ge=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Interval = Annotated[float, msgspec.Meta(ge=0)]
 BookieId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9:_.\-]*$")]
 
 _LIMITS = ServerLimits()
+_STORE_LIMITS = StoreLimits()
+_REPLICATION = ReplicationLimits()
 
 
 class ConfigError(ValueError):
@@ -47,6 +53,15 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connect_timeout_s: Seconds = 30.0  # to ZooKeeper, at the start
     sync: Literal["always"] = "always"  # when an add is acknowledged: after its sync
     exit_with_parent: bool = False  # stop when standard input ends
+
+    reclaim_interval_s: Interval = 120.0  # between looks for deleted ledgers; 0: only when asked
+    reclaim_bytes_per_s: Bytes = int(_STORE_LIMITS.reclaim.bytes_per_s)  # read, and written
+    scrub_interval_s: Interval = 24 * 3600.0  # between looks at all that is written; 0: when asked
+    scrub_bytes_per_s: Bytes = int(_STORE_LIMITS.scrub_bytes_per_s)
+
+    autorecovery: bool = True  # audit when elected, and copy what has lost copies, beside serving
+    lost_bookie_delay_s: Interval = _REPLICATION.lost_delay_s  # unless ZooKeeper says otherwise
+    replication_bytes_per_s: Bytes = int(_REPLICATION.rate_bytes_per_s)
 
     connections_max: Positive = _LIMITS.connections_max
     frame_bytes_max: Bytes = _LIMITS.frame_bytes_max
@@ -70,6 +85,17 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def public_host(self) -> str:
         return self.advertised_host or self.host
+
+    @property
+    def replication_limits(self) -> ReplicationLimits:
+        return ReplicationLimits(
+            lost_delay_s=self.lost_bookie_delay_s, rate_bytes_per_s=self.replication_bytes_per_s
+        )
+
+    @property
+    def store_limits(self) -> StoreLimits:
+        reclaim = replace(_STORE_LIMITS.reclaim, bytes_per_s=self.reclaim_bytes_per_s)
+        return StoreLimits(reclaim=reclaim, scrub_bytes_per_s=self.scrub_bytes_per_s)
 
     @property
     def limits(self) -> ServerLimits:

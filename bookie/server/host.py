@@ -5,8 +5,8 @@
                                     '--> registration
 
 The order at the start: know the cluster, take the port (a new bookie is named after it), compare
-the cookies, read the log back, serve, announce.  At the end the other way round; a bookie that dies
-without an end loses nothing that it has acknowledged.
+the cookies, read the log back, serve, learn whether it must take no entries, announce.  At the end
+the other way round; a bookie that dies without an end loses nothing that it has acknowledged.
 
 Raises one of `START_ERRORS`, with a sentence for whoever started it, if directories, port and
 metadata do not fit together, or the disk fails or has no room for what a start has to write; what
@@ -21,8 +21,13 @@ from typing import TypeVar
 import trio
 
 from bookie.errors import RegistryError
+from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import BookieInfo, LedgerPaths, ensure_layout
+from bookie.replication.orders import Orders
+from bookie.server.collector import Collector
+from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig
+from bookie.server.housekeeping import Housekeeping
 from bookie.server.identity import StartError, examine
 from bookie.server.logs import Log, silent_log
 from bookie.server.registration import Registration, new_mark
@@ -67,6 +72,8 @@ class RunningBookie:
     server: BookieServer
     store: LedgerStore
     registration: Registration
+    command: ReadOnlyCommand
+    housekeeping: Housekeeping
 
     def why_unhealthy(self) -> str:
         """What is wrong, in words; empty while all is well."""
@@ -78,7 +85,7 @@ class RunningBookie:
             reasons.append("records were lost: " + "; ".join(statistics.losses))
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
-        elif not statistics.writable:
+        elif not (statistics.writable or statistics.read_only):
             reasons.append("takes no new entries")
         return "; ".join(reasons)
 
@@ -93,6 +100,7 @@ class RunningBookie:
             "store": self.store.statistics,
             "server": self.server.statistics,
             "registration": registration,
+            "housekeeping": self.housekeeping.statistics,
         }
 
 
@@ -132,7 +140,7 @@ async def run_bookie(
             directories=config.directories,
             index=index,
             clock=clock,
-            limits=store_limits or StoreLimits(),
+            limits=store_limits or config.store_limits,
         ) as store:
             await _available(log, identity.stamp)
             marks = await new_mark(disk, config.directories[0], rng)
@@ -142,6 +150,16 @@ async def run_bookie(
             )
             store.add_writable_listener(registration.look_again)
             flusher = Flusher()
+            command = ReadOnlyCommand(disk, config.directories[0], store)
+            await command.load()
+            housekeeping = Housekeeping(
+                store,
+                Collector(store, metadata, paths, identity.cookie, log),
+                reclaim_interval_s=config.reclaim_interval_s,
+                scrub_interval_s=config.scrub_interval_s,
+                rng=rng,
+                log=log,
+            )
             server = BookieServer(
                 store,
                 limits=config.limits,
@@ -153,8 +171,12 @@ async def run_bookie(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(flusher.run)
                 nursery.start_soon(server.serve, listener)
+                orders = Orders(metadata, paths)
+                bookie_id = BookieId(identity.bookie_id)
+                await nursery.start(orders.follow, bookie_id, store.set_read_only)
                 try:
                     await nursery.start(registration.run)
+                    nursery.start_soon(housekeeping.run)
                     task_status.started(
                         RunningBookie(
                             bookie_id=identity.bookie_id,
@@ -163,6 +185,8 @@ async def run_bookie(
                             server=server,
                             store=store,
                             registration=registration,
+                            command=command,
+                            housekeeping=housekeeping,
                         )
                     )
                     await trio.sleep_forever()

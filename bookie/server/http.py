@@ -1,9 +1,9 @@
-"""Metrics and health over HTTP: `/metrics`, `/healthz`.
+"""Metrics, health and administration over HTTP: `/metrics`, `/healthz`, and `admin`.
 
 Healthy means that the bookie is registered and takes what it announces; else 503 and why not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 from hypercorn.config import Config
@@ -17,8 +17,10 @@ from starlette.routing import Route
 from bookie.server.metrics import exposition
 
 
-def create_app(registry: CollectorRegistry, why_unhealthy: Callable[[], str]) -> Starlette:
-    """`why_unhealthy` is empty while all is well."""
+def create_app(
+    registry: CollectorRegistry, why_unhealthy: Callable[[], str], routes: Sequence[Route] = ()
+) -> Starlette:
+    """`why_unhealthy` is empty while all is well; `routes` are those of `admin`."""
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
@@ -27,7 +29,7 @@ def create_app(registry: CollectorRegistry, why_unhealthy: Callable[[], str]) ->
         why = why_unhealthy()
         return PlainTextResponse(why or "ok", 503 if why else 200)
 
-    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz)])
+    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), *routes])
 
 
 async def serve_http(

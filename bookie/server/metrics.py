@@ -15,12 +15,23 @@ from prometheus_client.registry import Collector
 _PREFIX = "daybook_bookie_"
 _COUNTERS = {
     "bytes_added",
+    "bytes_removed",
+    "bytes_rewritten",
+    "bytes_scrubbed",
     "checkpoints",
+    "collections",
+    "collections_failed",
     "commits",
     "connections_cut",
     "connections_made",
     "connections_refused",
+    "drops_failed",
     "entries_added",
+    "ledgers_dropped",
+    "reclaim_failures",
+    "scrub_failures",
+    "scrubs",
+    "segments_removed",
     "sessions_lost",
 }
 

@@ -4,7 +4,8 @@ A long replay (the index was lost, say) makes checkpoints on its way: memory sta
 bookie that dies while it starts does not begin anew.
 """
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from bookie.storage.disk import Disk
 from bookie.storage.index import (
@@ -17,7 +18,9 @@ from bookie.storage.index import (
 from bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
 from bookie.storage.places import Places
 from bookie.storage.records import Kind, Record
-from bookie.storage.replay import Replayed, replay
+from bookie.storage.removed import Gap, read_gaps
+from bookie.storage.replay import Replayed, list_segments, replay
+from bookie.storage.segments import Segment
 
 _ROWS_A_SCAN = 4096
 
@@ -30,6 +33,7 @@ class Contents:
     places: Places
     limbo: bool  # the log has lost records
     checkpoint: int
+    gaps: list[Gap] = field(default_factory=list[Gap])  # segments that were removed
 
     def apply(self, record: Record, position: int) -> None:
         """The record is in the log, at this position."""
@@ -59,11 +63,24 @@ class Contents:
 
 
 async def load(
-    disk: Disk, log_directory: str, index: IndexStore, places: Places, *, checkpoint_entries: int
+    disk: Disk,
+    log_directory: str,
+    index: IndexStore,
+    places: Places,
+    *,
+    checkpoint_entries: int,
+    finish: bool = True,
 ) -> tuple[Contents, Replayed]:
+    """What is there.  `finish`: segments whose removal was begun are removed."""
     stored = await index.get(checkpoint_key())
     checkpoint = Checkpoint.decode(stored) if stored is not None else Checkpoint(0, limbo=False)
-    contents = Contents(await _load_rows(index), places, checkpoint.limbo, checkpoint.position)
+    gaps = await read_gaps(disk, log_directory)
+    segments = await _segments(disk, log_directory, gaps, finish=finish)
+    for segment in segments:
+        places.shares.begin(segment.first)
+    await places.load_shares(checkpoint.position)
+    rows = await _load_rows(index)
+    contents = Contents(rows, places, checkpoint.limbo, checkpoint.position, gaps)
 
     def apply(record: Record) -> None:
         contents.apply(record, record.position)
@@ -74,9 +91,23 @@ async def load(
             await places.checkpoint(so_far.mark, limbo=contents.limbo)
             contents.checkpoint = so_far.mark
 
-    replayed = await replay(disk, log_directory, checkpoint.position, apply, applied)
+    replayed = await replay(disk, segments, checkpoint.position, apply, applied, gaps=gaps)
     contents.limbo |= bool(replayed.losses)
     return contents, replayed
+
+
+async def _segments(
+    disk: Disk, log_directory: str, gaps: list[Gap], *, finish: bool
+) -> list[Segment]:
+    """Those of the log, without what the last process had begun to remove."""
+    kept: list[Segment] = []
+    for segment in await list_segments(disk, log_directory):
+        if not any(gap.first <= segment.first < gap.end for gap in gaps):
+            kept.append(segment)
+        elif finish:
+            with suppress(OSError):  # it counts no more; the next start tries again
+                await disk.remove(segment.path)
+    return kept
 
 
 async def _load_rows(index: IndexStore) -> dict[int, LedgerState]:

@@ -9,6 +9,7 @@ What the keys of a bookie are:
     checkpoint_key()            how far the index covers the log, and whether it is in limbo
     ledger_key(ledger)          the row of a ledger (`ledgers`)
     block_key(ledger, number)   the places of up to 256 entries (`recent`)
+    shares_key()                how much of each segment still counts (`shares`)
 """
 
 import struct
@@ -30,6 +31,7 @@ _BLOCK = struct.Struct(">cQQ")
 _CHECKPOINT = struct.Struct(">BBQ")
 _CHECKPOINT_VERSION = 1
 LEDGER_KEYS = (b"l", b"m")  # all rows of ledgers are between these two
+BLOCK_KEYS = (b"b", b"c")  # all blocks
 
 
 class IndexDamagedError(OSError):
@@ -63,8 +65,19 @@ def block_number_of_key(key: bytes) -> int:
     return number
 
 
+def ledger_of_block_key(key: bytes) -> int:
+    if len(key) != _BLOCK.size:
+        raise IndexDamagedError(f"the index has a block under {key.hex()}")
+    ledger_id: int = _BLOCK.unpack(key)[1]
+    return ledger_id
+
+
 def checkpoint_key() -> bytes:
     return b"c"
+
+
+def shares_key() -> bytes:
+    return b"s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,16 @@ from bookie.storage.log import LogLimits
 
 
 @dataclass(frozen=True, slots=True)
+class ReclaimLimits:
+    live_share_max: float = 0.5  # a segment of which less still counts is written again
+    bytes_per_s: float = 32 << 20  # read and written, while there is room; else as fast as it goes
+    portion_bytes: int = 64 << 20  # sorted by ledger in memory
+    portion_entries: int = 100_000
+    chunk_bytes: int = 128 << 10  # written at once, between the adds of others
+    spare_bytes: int = 16 << 20  # a segment is written again if there is room for it, and for this
+
+
+@dataclass(frozen=True, slots=True)
 class StoreLimits:
     log: LogLimits = field(default_factory=LogLimits)
     in_flight_bytes_max: int = 256 << 20  # accepted and not durable; more is refused
@@ -13,6 +23,10 @@ class StoreLimits:
     checkpoint_bytes: int = 256 << 20  # of log behind the last checkpoint: what a boot reads
     recent_entries_max: int = 1_000_000  # then nothing is written until a checkpoint is done
     blocks_cached: int = 2048  # of the index, up to 256 entries each
-    free_bytes_min: int = 256 << 20  # with less room only recovery adds, fences and LACs
+    # With less room only recovery adds, fences and LACs; with half of it, nothing that takes room
+    # but what makes room.
+    free_bytes_min: int = 256 << 20
+    scrub_bytes_per_s: float = 4 << 20
+    reclaim: ReclaimLimits = field(default_factory=ReclaimLimits)
     space_check_s: float = 5.0
     close_s: float = 10.0  # for the end mark and the last checkpoint

@@ -296,5 +296,18 @@ class Log(Generic[K]):
         assert position < self.durable
         return await self._segments.read(position, size, self.durable)
 
+    async def is_readable(self, position: int, size: int) -> bool:
+        """Whether the disk has the record there as it was written."""
+        return await self._segments.is_readable(position, size)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Those on the disk, in order; the last one may be growing."""
+        return self._segments.all()
+
+    def forget(self, segment: Segment) -> None:
+        """The file is about to be removed: nothing points there any more."""
+        self._segments.forget(segment)
+
     def close_readers(self) -> None:
         self._segments.close()

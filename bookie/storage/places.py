@@ -5,33 +5,55 @@ waits until the log is durable up to there, and writes blocks, rows of changed l
 position as one batch.  Then the memory is free again.  Look-ups see recent, frozen and index at
 any time, so no entry is ever missing in between.
 
+Entries whose records were written again elsewhere in the log *move* with a checkpoint, in the same
+batch; the shares of the segments (`shares`) change with it, too.
+
 After an error of the index there is no further checkpoint (`failure`): what was frozen stays in
 memory and in the log.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import trio
 
 from bookie.storage.index import (
+    BLOCK_KEYS,
     Checkpoint,
     IndexStore,
     block_key,
     block_keys,
+    block_number_of_key,
     checkpoint_key,
     ledger_key,
+    ledger_of_block_key,
+    shares_key,
 )
 from bookie.storage.ledgers import LedgerState, encode_row
 from bookie.storage.recent import BLOCK_ENTRIES, Block, RecentEntries
+from bookie.storage.shares import Shares
 from bookie.storage.status import StoreError, StoreStatus
 
 Place: TypeAlias = tuple[int, int]
 
+# Ledger and block number; of its entries the low byte of the id, and where it was and is.
+Moves: TypeAlias = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
+
 _SCAN_KEYS = 4096
+_SCAN_BLOCKS = 256
+_LOOKUP_BLOCKS = 4096
 _BLOCKS_A_TURN = 16  # encoded before other tasks get their turn
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedEntry:
+    ledger_id: int
+    entry_id: int
+    position: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +66,21 @@ class _Frozen:
     purge: bool
 
 
+class _Changes:
+    """What a checkpoint writes."""
+
+    def __init__(self) -> None:
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: list[bytes] = []
+        self.shares: dict[int, int] = {}
+        self._blocks = 0
+
+    async def take_turn(self) -> None:
+        self._blocks += 1
+        if self._blocks % _BLOCKS_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
+
+
 class Places:
     """The entries of one log, and the checkpoints of its ledgers."""
 
@@ -51,6 +88,7 @@ class Places:
         self.recent_entries = 0  # in memory, without those being written by a checkpoint
         self.checkpoints = 0
         self.failure: OSError | None = None
+        self.shares = Shares()
         self._index = index
         self._dirty: list[LedgerState] = []
         self._blocks_cached = blocks_cached
@@ -114,23 +152,30 @@ class Places:
         *,
         limbo: bool,
         when_durable: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        moves: Moves | None = None,
     ) -> None:
         """Put everything accepted so far, which the log has below `position`, into the index.
 
-        Nothing may be accepted between the choice of `position` and this call.
+        Nothing may be accepted between the choice of `position` and this call.  `moves` names
+        entries that the index has, and where below `position` their bytes are now.
         """
         assert self.failure is None
         frozen = self._freeze()
         try:
             await when_durable()
-            puts, deletes = await self._encode(frozen)
+            changes = await self._encode(frozen)
+            if moves:
+                await self._encode_moves(changes, moves, frozen)
+            puts, deletes = changes.puts, changes.deletes
             puts[checkpoint_key()] = Checkpoint(position, limbo).encode()
+            puts[shares_key()] = self.shares.encode(position, changes.shares)
             await self._index.write(puts, deletes)
         except BaseException as error:
             # What is frozen is in no list any more: a later checkpoint would leave it out.
             self.failure = error if isinstance(error, OSError) else OSError(f"ended by {error!r}")
             raise
         self.checkpoints += 1
+        self.shares.change(changes.shares)
         for key in (*puts, *deletes):
             self._cache.pop(key, None)
         for ledger in frozen:
@@ -151,34 +196,94 @@ class Places:
         self.recent_entries = 0
         return frozen
 
-    async def _encode(self, frozen: list[_Frozen]) -> tuple[dict[bytes, bytes], list[bytes]]:
-        puts: dict[bytes, bytes] = {}
-        deletes: list[bytes] = []
-        encoded = 0
+    async def _encode(self, frozen: list[_Frozen]) -> _Changes:
+        changes = _Changes()
         for ledger in frozen:
             state = ledger.state
-            puts[ledger_key(state.ledger_id)] = ledger.row
+            changes.puts[ledger_key(state.ledger_id)] = ledger.row
             if ledger.purge:
-                deletes += await self._keys_of_blocks(state.ledger_id)
+                await self._purge(changes, state.ledger_id)
             for number, block in state.frozen.blocks() if state.frozen else ():
                 key = block_key(state.ledger_id, number)
                 if number * BLOCK_ENTRIES <= state.indexed_last:
                     stored = await self._index.get(key)
                     if stored is not None:
-                        block = Block.decode(stored).merge(block)
-                puts[key] = block.encode()
-                encoded += 1
-                if encoded % _BLOCKS_A_TURN == 0:
-                    await trio.lowlevel.checkpoint()
-        return puts, deletes
+                        older = Block.decode(stored)
+                        self.shares.count(changes.shares, older, -1)
+                        block = older.merge(block)
+                self.shares.count(changes.shares, block, 1)
+                changes.puts[key] = block.encode()
+                await changes.take_turn()
+        return changes
 
-    async def _keys_of_blocks(self, ledger_id: int) -> list[bytes]:
-        keys: list[bytes] = []
-        first, end = block_keys(ledger_id)
-        while found := await self._index.scan(first, end, _SCAN_KEYS):
-            keys += [key for key, _ in found]
+    async def _purge(self, changes: _Changes, ledger_id: int) -> None:
+        async with aclosing(self._blocks_between(*block_keys(ledger_id))) as blocks:
+            async for key, block in blocks:
+                changes.deletes.append(key)
+                self.shares.count(changes.shares, block, -1)
+                await changes.take_turn()
+
+    async def _encode_moves(self, changes: _Changes, moves: Moves, frozen: list[_Frozen]) -> None:
+        """A ledger that is deleted by the same checkpoint has nothing left to move."""
+        purged = {ledger.state.ledger_id for ledger in frozen if ledger.purge}
+        for (ledger_id, number), moved in moves.items():
+            key = block_key(ledger_id, number)
+            stored = changes.puts.get(key) or await self._index.get(key)
+            if stored is None or ledger_id in purged:
+                continue
+            block = Block.decode(stored)
+            for at, low in enumerate(block.low):
+                before, after = moved.get(low, (-1, -1))
+                if block.positions[at] == before:
+                    block.positions[at] = after
+                    self.shares.count_one(changes.shares, before, block.sizes[at], -1)
+                    self.shares.count_one(changes.shares, after, block.sizes[at], 1)
+            changes.puts[key] = block.encode()
+            await changes.take_turn()
+
+    async def _blocks_between(
+        self, first: bytes, end: bytes
+    ) -> AsyncGenerator[tuple[bytes, Block]]:
+        while found := await self._index.scan(first, end, _SCAN_BLOCKS):
+            for key, data in found:
+                yield key, Block.decode(data)
             first = found[-1][0] + b"\0"
-        return keys
+
+    # ---- what the index says, whatever came since the last checkpoint
+
+    async def indexed_block(self, ledger_id: int, number: int) -> Block | None:
+        """The places as the last checkpoint has them."""
+        data = await self._index.get(block_key(ledger_id, number))
+        return None if data is None else Block.decode(data)
+
+    async def load_shares(self, position: int) -> None:
+        """As the checkpoint at `position` left them; segments must have begun before."""
+        stored = await self._index.get(shares_key())
+        if stored is not None and self.shares.load(stored, position):
+            return
+        counted: dict[int, int] = {}
+        async with aclosing(self._blocks_between(*BLOCK_KEYS)) as blocks:
+            async for _, block in blocks:
+                self.shares.count(counted, block, 1)
+        self.shares.change(counted)
+
+    async def indexed_entries(self, start: int, end: int) -> list[IndexedEntry]:
+        """All entries whose places are between these positions.  Reads the whole index."""
+        found: list[IndexedEntry] = []
+        async with aclosing(self._blocks_between(*BLOCK_KEYS)) as blocks:
+            async for key, block in blocks:
+                if not block.low or min(block.positions) >= end or max(block.positions) < start:
+                    continue
+                ledger_id, number = ledger_of_block_key(key), block_number_of_key(key)
+                found += [
+                    IndexedEntry(ledger_id, number * BLOCK_ENTRIES + low, position, size)
+                    for low, position, size in zip(
+                        block.low, block.positions, block.sizes, strict=True
+                    )
+                    if start <= position < end
+                ]
+                await trio.lowlevel.checkpoint()
+        return found
 
     async def entry_ids(self, state: LedgerState, *, below: int) -> list[int]:
         """All ids at positions below this one, sorted."""
@@ -200,3 +305,22 @@ class Places:
                 both = zip(recent.ids, recent.positions, strict=True)
                 ids.update(entry_id for entry_id, position in both if position < below)
         return sorted(ids)
+
+
+class Lookup:
+    """Where the index has entries that are asked for ledger by ledger, nearly in order."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._blocks: dict[tuple[int, int], Block | None] = {}
+
+    async def is_at(self, ledger_id: int, entry_id: int, position: int) -> bool:
+        """Whether the last checkpoint has the entry at this position."""
+        key = (ledger_id, entry_id // BLOCK_ENTRIES)
+        if key not in self._blocks:
+            if len(self._blocks) >= _LOOKUP_BLOCKS:
+                self._blocks.clear()
+            self._blocks[key] = await self._places.indexed_block(*key)
+        block = self._blocks[key]
+        place = block.find(entry_id) if block is not None else None
+        return place is not None and place[0] == position

@@ -160,6 +160,14 @@ def decode_records(seed: int, position: int, data: memoryview) -> tuple[list[Rec
     return records, whole
 
 
+def end_of_records(data: Buffer, offset: int, wanted: int) -> int:
+    """Where a record ends, about `wanted` bytes behind `offset`, by the sizes that they claim."""
+    at = offset
+    while at < offset + wanted and at + RECORD_HEADER_BYTES <= len(data):
+        at += RECORD_HEADER_BYTES + _RECORD.unpack_from(data, at)[1]
+    return at if offset < at <= len(data) else len(data)
+
+
 def encode_batch_header(
     creation_id: int, position: int, flags: BatchFlag, count: int, size: int, durable: int
 ) -> bytes:

@@ -14,30 +14,21 @@ below the checkpoint.  How it tells a torn tail from a loss:
   once more, in one batch, the first of the new segment.
 
 A segment without a whole first batch does not exist: it is written in one go with that batch.
+Segments that were removed on purpose (`removed`) are gaps, and no loss.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from bookie.storage.disk import Disk, Reader
-from bookie.storage.records import (
-    BATCH_HEADER_BYTES,
-    BATCH_MAGIC,
-    SEGMENT_HEADER_BYTES,
-    BatchFlag,
-    BatchHeader,
-    Buffer,
-    Record,
-    SegmentHeader,
-    decode_batch_header,
-    decode_records,
-    record_seed,
-)
+from bookie.storage.batches import Batch, Window, read_batch
+from bookie.storage.disk import Disk
+from bookie.storage.records import SEGMENT_HEADER_BYTES, BatchFlag, Record
+from bookie.storage.removed import Gap
 from bookie.storage.segments import Segment
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_READ_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -52,95 +43,54 @@ class Replayed:
     bytes_read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    position: int
-    end: int
-    header: BatchHeader
-    records: list[Record]  # those that can be read
-    whole: bool
-
-
-async def replay(
-    disk: Disk,
-    directory: str,
-    checkpoint: int,
-    apply: Callable[[Record], None],
-    applied: Callable[[Replayed], Awaitable[None]],
-) -> Replayed:
-    """Read what is behind `checkpoint`.
-
-    `applied` is called every now and then: everything below `mark` has been applied.
-    """
-    segments = [
+async def list_segments(disk: Disk, directory: str) -> list[Segment]:
+    return [
         Segment(int(match[1]), f"{directory}/{name}")
         for name in await disk.list_directory(directory)
         if (match := _SEGMENT_NAME.fullmatch(name))
     ]
-    result = Replayed(segments, end=checkpoint)
+
+
+async def replay(
+    disk: Disk,
+    segments: list[Segment],
+    checkpoint: int,
+    apply: Callable[[Record], None],
+    applied: Callable[[Replayed], Awaitable[None]],
+    *,
+    gaps: Sequence[Gap] = (),
+) -> Replayed:
+    """Read what is behind `checkpoint`; no segment is in one of the gaps.
+
+    `applied` is called every now and then: everything below `mark` has been applied.
+    """
+    result = Replayed(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
     walk = _Walk(apply, applied, result)
     result.mark = checkpoint
+    ahead = deque(gap for gap in gaps if gap.first >= checkpoint)
     inside = sum(segment.first < checkpoint for segment in segments) - 1  # it ends there
     for number, segment in enumerate(segments):
         size = await disk.size(segment.path)
         result.end = max(result.end, segment.first + max(size, SEGMENT_HEADER_BYTES))
         if number < inside:
             continue
+        while ahead and ahead[0].first < segment.first:
+            walk.gap(ahead.popleft())
         start = checkpoint if number == inside else segment.first
         if start - segment.first > size:
             continue  # cut off below the checkpoint: the walk will miss it
-        window = _Window(await disk.open_reader(segment.path), segment.first, size, result)
+        window = Window(await disk.open_reader(segment.path), segment.first, size)
         try:
             await walk.segment(window, start)
         except OSError as error:
             result.losses.append(f"{segment.path}: {error}")
         finally:
             window.reader.close()
+            result.bytes_read += window.bytes_read
+    for gap in ahead:
+        walk.gap(gap)
     walk.finish()
     return result
-
-
-class _Window:
-    """A segment by positions, read in large pieces."""
-
-    def __init__(self, reader: Reader, first: int, size: int, result: Replayed) -> None:
-        self.reader = reader
-        self.first = first
-        self.end = first + size
-        self._result = result
-        self._data: Buffer = b""
-        self._from = first
-
-    async def header(self) -> SegmentHeader | None:
-        return SegmentHeader.decode(await self._read(self.first, SEGMENT_HEADER_BYTES))
-
-    async def take(self, position: int, size: int) -> memoryview:
-        """The bytes there; fewer at the end."""
-        size = max(0, min(size, self.end - position))
-        at = position - self._from
-        if at < 0 or at + size > len(self._data):
-            wanted = min(max(size, _READ_BYTES), self.end - position)
-            self._data = await self._read(position, wanted)
-            self._from, at = position, 0
-        return memoryview(self._data)[at : at + size]
-
-    async def _read(self, position: int, size: int) -> Buffer:
-        data = await self.reader.read(position - self.first, size)
-        self._result.bytes_read += len(data)
-        return data
-
-    async def find_batch(self, creation_id: int, position: int) -> int | None:
-        """The first batch at or behind `position`."""
-        while position + BATCH_HEADER_BYTES <= self.end:
-            data = bytes(await self.take(position, _READ_BYTES))
-            at = data.find(BATCH_MAGIC)
-            while at >= 0:
-                head = await self.take(position + at, BATCH_HEADER_BYTES)
-                if decode_batch_header(creation_id, position + at, head):
-                    return position + at
-                at = data.find(BATCH_MAGIC, at + 1)
-            position += max(1, len(data) - len(BATCH_MAGIC) + 1)
-        return None
 
 
 class _Walk:
@@ -156,9 +106,9 @@ class _Walk:
         self._applied = applied
         self._result = result
         self._reached = 0  # up to here every byte was found, or reported lost
-        self._tail: list[_Batch] = []  # behind the last mark
+        self._tail: list[Batch] = []  # behind the last mark
 
-    async def segment(self, window: _Window, start: int) -> None:
+    async def segment(self, window: Window, start: int) -> None:
         header = await window.header()
         if header is None:
             return  # if it ever was one, a later mark tells
@@ -167,7 +117,7 @@ class _Walk:
         if start > window.first:
             self._reached = position = start
         while position < window.end:
-            batch = await _read_batch(window, header.creation_id, position)
+            batch = await read_batch(window, header.creation_id, position)
             if batch is not None:
                 self._meet(batch)
                 position = batch.end
@@ -178,7 +128,13 @@ class _Walk:
                 return
             position = found
 
-    def _meet(self, batch: _Batch) -> None:
+    def gap(self, gap: Gap) -> None:
+        """Segments that were removed on purpose; the first of them said what was durable then."""
+        self._confirm(gap.mark)
+        self._tail = []
+        self._reached = max(self._reached, gap.end)
+
+    def _meet(self, batch: Batch) -> None:
         # The mark of a torn batch is true as well, but only a whole one takes the place of what
         # an earlier segment has behind that mark.
         mark = batch.header.durable
@@ -205,15 +161,3 @@ class _Walk:
         for batch in self._tail:
             if batch.whole and batch.position >= self._result.mark:
                 self._result.doubtful = batch.records
-
-
-async def _read_batch(window: _Window, creation_id: int, position: int) -> _Batch | None:
-    head = await window.take(position, BATCH_HEADER_BYTES)
-    header = decode_batch_header(creation_id, position, head)
-    if header is None:
-        return None
-    start = position + BATCH_HEADER_BYTES
-    data = await window.take(start, header.size)
-    records, whole = decode_records(record_seed(creation_id), start, data)
-    whole = whole and len(data) == header.size and len(records) == header.count
-    return _Batch(position, start + header.size, header, records, whole)

@@ -68,6 +68,18 @@ class Segments:
         self._firsts.append(segment.first)
         self._seeds[segment.first] = record_seed(creation_id)
 
+    def forget(self, segment: Segment) -> None:
+        """It is about to be removed.  Reads that are under way end as if nothing had happened."""
+        self._segments.remove(segment)
+        self._firsts.remove(segment.first)
+        self._seeds.pop(segment.first, None)
+        reader = self._readers.pop(segment.first, None)
+        if reader is not None:
+            reader.close()
+
+    def all(self) -> list[Segment]:
+        return list(self._segments)
+
     def try_read(self, position: int, size: int) -> Record | None:
         """The record at `position` with a payload of `size` bytes, if it is in a window."""
         data = self._windows.find(position, RECORD_HEADER_BYTES + size)
@@ -85,6 +97,17 @@ class Segments:
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         return record
 
+    async def is_readable(self, position: int, size: int) -> bool:
+        """Whether the disk itself has the record, whatever is in a window."""
+        try:
+            first = self._first_of(position)
+            reader = await self._reader(first)
+            data = memoryview(await reader.read(position - first, RECORD_HEADER_BYTES + size))
+        except (OSError, StoreError):
+            return False
+        record = decode_record(self._seeds[first], position, data)
+        return record is not None and len(record.payload) == size
+
     async def _load(self, position: int, size: int, durable: int) -> None:
         """Make a window that holds these bytes; one read serves all who wait for them."""
         for loading in self._loading:
@@ -97,7 +120,10 @@ class Segments:
         self._loading.append(loading)
         try:
             reader = await self._reader(first)
-            data = memoryview(await reader.read(position - first, end - position))
+            try:
+                data = memoryview(await reader.read(position - first, end - position))
+            except OSError:  # perhaps of what lies behind
+                data = memoryview(await reader.read(position - first, size))
             if len(data) < size:
                 raise OSError(f"the log ends at {position + len(data)}, in a record")
             self._windows.add(position, data)
@@ -139,6 +165,9 @@ class Segments:
         if header is None:
             reader.close()
             raise StoreError(StoreStatus.IO_ERROR, f"{segment.path} has no valid header")
+        if first not in self._firsts:
+            reader.close()  # else the bytes of a file without a name would be kept
+            raise OSError(f"{segment.path} was removed")
         if first in self._readers:  # somebody else was faster
             reader.close()
             return self._readers[first]

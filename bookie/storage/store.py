@@ -20,12 +20,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import trio
+
 from bookie.storage.disk import Disk
 from bookie.storage.index import OpenIndex
 from bookie.storage.ledgers import Cancel
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, LogLimits
 from bookie.storage.records import Buffer
+from bookie.storage.scrub import Finding
 from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.upkeep import Upkeep, open_volume
 from bookie.storage.volume import LAST_ENTRY, Volume
@@ -33,6 +36,7 @@ from wire.clock import WallClock
 
 __all__ = [
     "LAST_ENTRY",
+    "Finding",
     "LedgerStore",
     "LogLimits",
     "StoreError",
@@ -59,7 +63,21 @@ class StoreStatistics:
     log_bytes: int
     replayed_bytes: int  # at the start
     writable: bool
+    read_only: bool  # because somebody wants it so
     limbo: bool
+    tombstones: int  # ledgers that were deleted
+    segments: int
+    live_bytes: int  # of the log, as of the last checkpoint
+    segments_removed: int
+    bytes_removed: int
+    bytes_rewritten: int
+    segments_kept_damaged: int
+    reclaim_failures: int
+    scrubs: int
+    scrub_failures: int
+    bytes_scrubbed: int
+    damaged_ranges: int
+    damaged_entries: int
     losses: Sequence[str]  # what the logs were found to have lost, at this start
     failure: str  # of a log or an index; empty if there was none
 
@@ -73,6 +91,10 @@ class LedgerStore:
         self._routes: dict[int, Volume] = {}
         self._commit_listeners: list[Callable[[], None]] = []
         self._writable_listeners: list[Callable[[], None]] = []
+        self._finding_listeners: list[Callable[[Finding], None]] = []
+        self._read_only_reasons: set[str] = set()
+        self._reclaiming = trio.Lock()
+        self._scrubbing = trio.Lock()
 
     def add(
         self,
@@ -171,6 +193,10 @@ class LedgerStore:
             if not state.deleted
         )
 
+    def directory_of(self, ledger_id: int) -> str:
+        """Where the ledger lives."""
+        return self._volume_of(ledger_id).directory
+
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """The ids of the entries of a ledger that are here, sorted."""
         volume = self._volume_of(ledger_id)
@@ -204,9 +230,68 @@ class LedgerStore:
         for upkeep in self._upkeeps:
             await upkeep.checkpoint()
 
+    def set_read_only(self, read_only: bool, reason: str = "order") -> None:
+        """Take plain adds no more; or again, unless there is another reason not to."""
+        if read_only:
+            self._read_only_reasons.add(reason)
+        else:
+            self._read_only_reasons.discard(reason)
+        for volume in self._volumes:
+            volume.read_only = self.read_only
+            volume.judge()
+        self.changed()
+
+    @property
+    def read_only(self) -> bool:
+        """Somebody wants it so, whatever else there may be."""
+        return bool(self._read_only_reasons)
+
+    @property
+    def takes_recovery(self) -> bool:
+        """Whether there is room for what ends ledgers, at least."""
+        return any(
+            not (volume.out_of_reserve or volume.closing or volume.log.failure)
+            for volume in self._volumes
+        )
+
+    @property
+    def out_of_space(self) -> bool:
+        """A directory has too little room for plain adds."""
+        return any(volume.out_of_space for volume in self._volumes)
+
+    async def reclaim(self) -> None:
+        """Make room: remove segments of which nothing counts, empty those of which little does."""
+        async with self._reclaiming:
+            for upkeep in self._upkeeps:
+                await upkeep.reclaimer.run_once()
+
+    async def scrub(self) -> None:
+        """Look once at everything that is written, at the rate that the limits say."""
+        async with self._scrubbing, trio.open_nursery() as nursery:
+            for upkeep in self._upkeeps:
+                nursery.start_soon(upkeep.scrubber.run_once, self._found)
+
+    @property
+    def scrubbing(self) -> bool:
+        return self._scrubbing.locked()
+
+    def findings(self) -> list[Finding]:
+        """What the scrub knows to be damaged."""
+        return [each for upkeep in self._upkeeps for each in upkeep.scrubber.findings]
+
+    def add_finding_listener(self, listener: Callable[[Finding], None]) -> None:
+        """Called with each finding once, until it is found in another place."""
+        self._finding_listeners.append(listener)
+
+    def _found(self, finding: Finding) -> None:
+        for listener in self._finding_listeners:
+            listener(finding)
+
     def statistics(self) -> StoreStatistics:
         volumes = self._volumes
         replayed = [upkeep.replayed for upkeep in self._upkeeps]
+        reclaimed = [upkeep.reclaimer.statistics for upkeep in self._upkeeps]
+        scrubbed = [upkeep.scrubber.statistics for upkeep in self._upkeeps]
         failures = [volume.log.failure or volume.places.failure for volume in volumes]
         return StoreStatistics(
             ledgers=len(self._routes),
@@ -216,10 +301,24 @@ class LedgerStore:
             checkpoints=sum(volume.places.checkpoints for volume in volumes),
             recent_entries=sum(volume.places.recent_entries for volume in volumes),
             bytes_in_flight=self.bytes_in_flight,
-            log_bytes=sum(volume.log.end for volume in volumes),
+            log_bytes=sum(upkeep.log_bytes for upkeep in self._upkeeps),
             replayed_bytes=sum(each.bytes_read for each in replayed),
             writable=self.writable,
+            read_only=self.read_only,
             limbo=self.limbo,
+            tombstones=sum(volume.tombstones for volume in volumes),
+            segments=sum(len(volume.log.segments) for volume in volumes),
+            live_bytes=sum(volume.places.shares.total for volume in volumes),
+            segments_removed=sum(each.segments_removed for each in reclaimed),
+            bytes_removed=sum(each.bytes_removed for each in reclaimed),
+            bytes_rewritten=sum(each.bytes_rewritten for each in reclaimed),
+            segments_kept_damaged=sum(each.segments_kept_damaged for each in reclaimed),
+            reclaim_failures=sum(each.reclaim_failures for each in reclaimed),
+            scrubs=min(each.scrubs for each in scrubbed),
+            scrub_failures=sum(each.scrub_failures for each in scrubbed),
+            bytes_scrubbed=sum(each.bytes_scrubbed for each in scrubbed),
+            damaged_ranges=sum(each.damaged_ranges for each in scrubbed),
+            damaged_entries=sum(each.damaged_entries for each in scrubbed),
             losses=[loss for each in replayed for loss in each.losses],
             failure="; ".join(str(failure) for failure in failures if failure),
         )

@@ -7,11 +7,13 @@ A checkpoint begins when enough entries or bytes have come since the last one, a
 the index cannot follow, the log pauses: memory is bounded, and the bookie says so by taking less.
 
 After an error of the log or of the index the volume takes no plain adds any more; it goes on
-answering what it knows.  With little room left it takes none either, until there is room again.
+answering what it knows.  With little room left it takes none either, until there is room again, and
+with half of that no entries at all: the rest is for what makes room (`reclaim`).
 """
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 
 import trio
 
@@ -21,9 +23,11 @@ from bookie.storage.index import IndexStore, OpenIndex
 from bookie.storage.ledgers import LedgerState
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Group, Log
-from bookie.storage.places import Places
+from bookie.storage.places import Moves, Places
+from bookie.storage.reclaim import Reclaimer
 from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
 from bookie.storage.replay import Replayed
+from bookie.storage.scrub import Scrubber
 from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.volume import Volume
 from wire.clock import WallClock
@@ -69,7 +73,18 @@ class Upkeep:
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
-        self._full_at = replayed.end  # the position at which no room is left; when last looked at
+        # The position at which there is less room than the volume knows; when last looked at.
+        self._full_at: float = replayed.end
+        self.reclaimer = Reclaimer(
+            disk,
+            log_directory(directory),
+            limits.reclaim,
+            self.volume,
+            contents,
+            checkpoint=self.checkpoint,
+            look_at_space=self._look_at_space,
+        )
+        self.scrubber = Scrubber(disk, self.volume, contents, limits.scrub_bytes_per_s)
         # `close` needs the log, also when what is around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
 
@@ -81,9 +96,10 @@ class Upkeep:
         for done in group.dones:
             done(StoreStatus.OK)
         self._tell_committed()
-        if self._log.durable >= self._full_at and not self.volume.out_of_space:
-            self.volume.out_of_space = True
-            self._judge()
+        if self._log.durable >= self._full_at:
+            self._run_out_of_space()
+        if group.segment is not None:
+            self._places.shares.begin(group.segment.first)
         behind = self._log.durable - self._contents.checkpoint
         recent = self._places.recent_entries
         if recent >= self._limits.checkpoint_entries or behind >= self._limits.checkpoint_bytes:
@@ -118,7 +134,8 @@ class Upkeep:
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
         self.volume.limbo = self.volume.doubt = self._contents.limbo
-        await self._check_space()
+        self.volume.tombstones = sum(state.deleted for state in self._contents.ledgers.values())
+        await self._look_at_space()
         self._judge()
         self._nursery.start_soon(self._checkpoint_now_and_then)
         self._nursery.start_soon(self._watch_space)
@@ -137,15 +154,18 @@ class Upkeep:
                 self._judge()
                 return
 
-    async def checkpoint(self) -> None:
-        """Bring the index up to date: a start after this reads only what comes behind it."""
+    async def checkpoint(self, moves: Moves | None = None) -> None:
+        """Bring the index up to date: a start after this reads only what comes behind it.
+
+        With `moves` the entries that were written again are found there from now on.
+        """
         # Shielded: half a checkpoint would be the last one of this process.
         with trio.CancelScope(shield=True):
             async with self._checkpointing:
                 if self._log.failure is None and self._places.failure is None:
-                    await self._checkpoint()
+                    await self._checkpoint(moves)
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, moves: Moves | None) -> None:
         position = self._log.seal()
 
         async def when_durable() -> None:
@@ -154,7 +174,9 @@ class Upkeep:
 
         try:
             limbo = self.volume.limbo
-            await self._places.checkpoint(position, limbo=limbo, when_durable=when_durable)
+            await self._places.checkpoint(
+                position, limbo=limbo, when_durable=when_durable, moves=moves
+            )
             self._contents.checkpoint = position
         finally:
             self._index_busy = False
@@ -163,17 +185,38 @@ class Upkeep:
     async def _watch_space(self) -> None:
         while True:
             await trio.sleep(self._limits.space_check_s)
-            await self._check_space()
+            await self._look_at_space()
             self._judge()
 
-    async def _check_space(self) -> None:
+    async def _look_at_space(self) -> int:
+        """How many bytes are free; 0 if that cannot be said."""
         try:
             free = await self._disk.free_bytes(self.volume.directory)
         except OSError:
-            return  # whoever writes next meets the error
-        room = free - self._limits.free_bytes_min
-        self.volume.out_of_space = room < 0
-        self._full_at = self._log.durable + max(0, room)
+            return 0  # whoever writes next meets the error
+        self._set_room(free - self._limits.free_bytes_min)
+        return free
+
+    def _set_room(self, room: int) -> None:
+        """So many bytes may be written before there is too little for plain adds."""
+        reserve = self._limits.free_bytes_min // 2
+        volume = self.volume
+        volume.out_of_space = room < 0
+        volume.out_of_reserve = room + reserve < 0
+        if volume.out_of_reserve:
+            self._full_at = inf
+        else:
+            self._full_at = self._log.durable + (room + reserve if volume.out_of_space else room)
+
+    def _run_out_of_space(self) -> None:
+        """Between two looks, as much was written as there was room for."""
+        self._set_room(-1 - self._limits.free_bytes_min * self.volume.out_of_space)
+        self._judge()
+
+    @property
+    def log_bytes(self) -> int:
+        """About what the log takes."""
+        return self._log.end - sum(gap.end - gap.first for gap in self._contents.gaps)
 
     async def close(self) -> None:
         """Take nothing more; leave an end mark and an index that covers everything."""

@@ -9,6 +9,7 @@ order of the decisions:
 - The same id again: the first bytes stay, and OK is said when *they* are durable.
 - A read waits for a record that is accepted but not durable yet: it may be acknowledged soon, so
   "no" would be a lie.
+- What was read may have been moved meanwhile (`reclaim`): then it is looked up and read again.
 - **In doubt**, after a log of this bookie has lost records, absence is UNKNOWN, and plain adds are
   refused for all ledgers, since the lost record may have been anyone's fence.
 
@@ -41,11 +42,14 @@ class Volume:
         self.limbo = False  # this log has lost records
         self.doubt = False  # some log of this bookie has
         self.out_of_space = False
+        self.out_of_reserve = False  # then there is room for nothing but what makes room
+        self.read_only = False  # because somebody wants it so
         self.closing = False
         self.writable = True  # whether plain adds are taken; `judge` decides
         self.looked_up_bytes = 0  # in entries that wait until it is known whether they are here
         self.entries_added = 0
         self.bytes_added = 0
+        self.tombstones = 0  # ledgers that were deleted
         self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._nursery = nursery
 
@@ -53,7 +57,8 @@ class Volume:
         """Look again whether plain adds may be taken; say whether that has changed."""
         before = self.writable
         failed = self.log.failure or self.places.failure
-        self.writable = not (self.doubt or self.out_of_space or self.closing or failed)
+        full = self.out_of_space or self.out_of_reserve
+        self.writable = not (self.doubt or full or self.read_only or self.closing or failed)
         return before != self.writable
 
     # ---- adding
@@ -105,6 +110,8 @@ class Volume:
             if state.deleted or (state.fenced and not recovery):
                 return StoreStatus.FENCED
         if not (recovery or self.writable):
+            return StoreStatus.READ_ONLY
+        if self.out_of_reserve:
             return StoreStatus.READ_ONLY
         if self.bytes_in_flight >= self._in_flight_bytes_max:
             return StoreStatus.TOO_MANY
@@ -203,6 +210,7 @@ class Volume:
         state = self.ledgers.get(ledger_id) or self._make(ledger_id)
         if not state.deleted:
             state.deleted = True
+            self.tombstones += 1
             state.tombstone_position = self.log.append(
                 Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
             )
@@ -263,10 +271,17 @@ class Volume:
         if entry_id == LAST_ENTRY:
             entry_id = state.last_entry
         place = await self.places.find(state, entry_id)
-        if place is None:
-            raise self.absent(StoreStatus.NO_ENTRY)
-        await self.log.wait_durable(place[0])
-        return _entry(await self.log.read(*place), ledger_id, entry_id)
+        while True:
+            if place is None:
+                raise self.absent(StoreStatus.NO_ENTRY)
+            try:
+                await self.log.wait_durable(place[0])
+                return _entry(await self.log.read(*place), ledger_id, entry_id)
+            except StoreError:
+                read_at = place
+                place = await self.places.find(self.known(ledger_id), entry_id)
+                if place == read_at:
+                    raise
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         state = self.known(ledger_id)

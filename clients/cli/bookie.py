@@ -1,14 +1,25 @@
-"""`daybook bookie`: run one bookie in the foreground."""
+"""`daybook bookie`: run one in the foreground, or look after a directory of one that is stopped."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
+from clients.cli.lazy import LazyCommand, LazyGroup
 from clients.cli.part import part_options, run_part
 
 
-@click.command()
+class _Care(LazyGroup):
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {
+        "check": LazyCommand("bookie_directory", "Read all of a directory; change nothing."),
+        "rebuild-index": LazyCommand("bookie_directory", "Make its index again from the log."),
+        "export": LazyCommand("bookie_directory", "Write its entries as lines of JSON."),
+    }
+
+
+@click.group(cls=_Care, invoke_without_command=True)
 @click.option(
     "--directory",
     "directories",
@@ -17,13 +28,38 @@ from clients.cli.part import part_options, run_part
     help="Where entries are kept; may be given more than once.",
 )
 @click.option("--bookie-id", help="Who it is; decided at its first start.")
+@click.option(
+    "--reclaim-interval",
+    "reclaim_interval_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Between looks for deleted ledgers, whose room is given back; 0: only when asked to."
+    "  [default: 120]",
+)
+@click.option(
+    "--scrub-interval",
+    "scrub_interval_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Between looks for damage in all that is written; 0: only when asked to."
+    "  [default: 86400]",
+)
 @part_options
-def bookie(directories: tuple[Path, ...], bookie_id: str | None, **options: object) -> None:
-    """Run one bookie.
+@click.pass_context
+def bookie(
+    context: click.Context,
+    /,
+    directories: tuple[Path, ...],
+    bookie_id: str | None,
+    **options: object,
+) -> None:
+    """Run one bookie; or check, export or mend a directory of one that is stopped.
 
     Settings come from the file, the environment (DAYBOOK_BOOKIE_PORT and so on), and these options,
     the latter first.
     """
+    if context.invoked_subcommand is not None:
+        return
     paths = [str(directory.absolute()) for directory in directories]
     settings = {
         "directories": json.dumps(paths, ensure_ascii=False) if paths else None,

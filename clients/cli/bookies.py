@@ -1,4 +1,11 @@
-"""`daybook bookies`: which bookies belong to a cluster, as ZooKeeper has them."""
+"""`daybook bookies`: which bookies belong to a cluster, how they are, and how they leave it.
+
+daybook bookies list
+daybook bookies health
+daybook bookies read-only b1:3181 [--off]
+daybook bookies decommission b1:3181 [--wait-retention] [--no-wait] [--cancel]
+daybook bookies recommission b1:3181
+"""
 
 import click
 
@@ -9,6 +16,7 @@ from bookie.registry import (
     readonly_bookies,
     writable_bookies,
 )
+from clients.cli.bookie_care import decommission, health, read_only, recommission
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_rows
@@ -19,7 +27,11 @@ _COLUMNS = ("bookie", "state", "address", "http")
 
 @click.group()
 def bookies() -> None:
-    """Look at the bookies of a cluster."""
+    """Look at the bookies of a cluster; take them out, and back."""
+
+
+for _command in (health, read_only, decommission, recommission):
+    bookies.add_command(_command)
 
 
 @bookies.command(name="list", short_help="List the bookies and how they are.")

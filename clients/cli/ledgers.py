@@ -3,6 +3,10 @@
     daybook ledgers list
     daybook ledgers show 17
     daybook ledgers read 17 --from 0 --to 9
+    daybook ledgers check [17 18] [--read] [--mend]
+    daybook ledgers recover 17 [--accept-loss]
+    daybook ledgers why-kept 17
+    daybook ledgers delete 17
 
 Reading never fences or recovers: whoever writes to the ledger does not notice, and nothing behind
 what is confirmed is shown.
@@ -12,25 +16,21 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from random import Random, SystemRandom
 
 import click
-import trio
 
 from bookie.errors import NoSuchEntryError, NoSuchLedgerError
 from bookie.ledger.catalog import Catalog
-from bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader, open_ledger_client
+from bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader
 from bookie.registry import LedgerPaths
 from clients.cli.entries import Description, describe
+from clients.cli.ledger_care import check, delete, recover, why_kept
+from clients.cli.ledger_client import new_rng, open_client
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_record, write_rows
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
 from wire.entry import Entry
 from wire.metadata.store import MetadataStore
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
 
 _LIST_COLUMNS = ("ledger", "state", "entries", "bytes", "quorums", "created", "holds")
 _FRAGMENT_COLUMNS = ("first_entry", "bookies")
@@ -43,7 +43,11 @@ _ledger_id = click.IntRange(0, (1 << 63) - 1)
 
 @click.group()
 def ledgers() -> None:
-    """List and read ledgers, straight from ZooKeeper and the bookies."""
+    """Ledgers, straight from ZooKeeper and the bookies."""
+
+
+for _command in (check, recover, why_kept, delete):
+    ledgers.add_command(_command)
 
 
 @ledgers.command(name="list")
@@ -121,12 +125,8 @@ def read(
 # -- metadata
 
 
-def _rng() -> Random:
-    return Random(SystemRandom().getrandbits(64))  # noqa: S311  nothing secret
-
-
 def _catalog(store: MetadataStore, root: str) -> Catalog:
-    return Catalog(store, LedgerPaths(root), _rng())
+    return Catalog(store, LedgerPaths(root), new_rng())
 
 
 async def _list(catalog: Catalog) -> list[dict[str, object]]:
@@ -176,21 +176,9 @@ async def _read(
     store: MetadataStore, root: str, ledger_id: int, first: int, last: int | None, output: str
 ) -> None:
     metadata = await _metadata(_catalog(store, root), ledger_id)
-    async with trio.open_nursery() as nursery:
-        flusher = Flusher()
-        nursery.start_soon(flusher.run)
-        async with open_ledger_client(
-            store=store,
-            network=TcpNetwork(),
-            rng=_rng(),
-            clock=SystemClock(),
-            arenas=ArenaPool(),
-            flusher=flusher,
-            root=root,
-        ) as client:
-            reader = await _open(client, ledger_id, metadata)
-            await _write_entries(reader, first, last, output)
-        nursery.cancel_scope.cancel()
+    async with open_client(store, root) as client:
+        reader = await _open(client, ledger_id, metadata)
+        await _write_entries(reader, first, last, output)
 
 
 async def _open(client: LedgerClient, ledger_id: int, metadata: LedgerMetadata) -> LedgerReader:

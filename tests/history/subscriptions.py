@@ -76,6 +76,7 @@ class Subscription:
         self.since_ns: int | None = None  # the first time that somebody has asked for it
         self.attached = False
         self.is_new = False  # it was not there before
+        self._from_earliest = True  # whoever has asked for it, and may have made it, wanted that
         self.sought_ns = -1  # when the last seek began
         self.seeking: dict[int, Position | str] = {}
         self._meanwhile: dict[int, list[Position | str]] = {}  # where others went, by seek
@@ -88,15 +89,18 @@ class Subscription:
 
     # -- its beginning
 
-    def asked_for(self, at_ns: int, *, is_new: bool) -> None:
+    def asked_for(self, at_ns: int, start: str, *, is_new: bool) -> None:
+        """Also who is told that it failed may have made it: there, or in one of its partitions."""
         if self.since_ns is None:
             self.since_ns, self.is_new = at_ns, is_new
+        if not self.attached and start != "earliest":
+            self._from_earliest = False
 
-    def got(self, at_ns: int, start: str) -> None:
+    def got(self, at_ns: int) -> None:
         """It is there.  From `latest`, or where nobody knows, it owes only what is sent later."""
         if not self.attached:
             self.attached = True
-            if start != "earliest" or not self.is_new:
+            if not self._from_earliest or not self.is_new:
                 self._free_until(at_ns)
 
     def _free_until(self, at_ns: int) -> None:

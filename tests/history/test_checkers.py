@@ -207,6 +207,14 @@ def test_from_latest_a_subscription_owes_only_what_is_sent_later() -> None:
     assert rules([*story, delivered(0, A), *acked(0, A), *acked(1, B), *rest]) == ["not-new"]
 
 
+def test_who_is_refused_may_have_made_the_subscription_where_it_wanted_it() -> None:
+    refused: list[Event] = [Subscribe(T, "s", "d", "exclusive", "latest"), Detach("d")]
+    story = [*subscribed(), *sent(1, B), delivered(1, B), *acked(0, B), Drained(T, "s")]
+    end = read((0, A), (1, B))
+    assert rules([*sent(0, A), *refused, *story, *end]) == []
+    assert rules([*sent(0, A), *story, *end]) == ["poll-skip", "undelivered"]
+
+
 def test_a_delivery_does_not_pass_over_what_is_owed() -> None:
     broken = changed(lambda e: None if isinstance(e, Deliver) and e.position == B else e)
     assert rules(broken) == ["poll-skip"]
@@ -367,6 +375,17 @@ def test_a_subscription_that_is_ended_owes_nothing_and_a_new_one_owes_everything
     assert rules([*RECEIVED, ended[0], *subscribed("d"), *END]) == []
 
 
+def test_who_comes_back_while_a_subscription_is_ended_may_lose_it_again() -> None:
+    """Seed 101040, once."""
+    story: list[Event] = [*subscribed(start="latest"), Unsubscribe(T, "s"), Attached("c", at(1))]
+    ended: list[Event] = [Unsubscribed(T, "s"), Detach("c"), *sent(0, A)]
+    again = subscribed("d", start="latest", since=20)
+    rest = [*sent(1, B), delivered(1, B, "d"), *acked(0, B, consumer="d"), Drained(T, "s")]
+    end = read((0, A), (1, B))
+    assert rules([*story, *ended, *again, *rest, *end]) == []
+    assert rules([*story, *ended[1:], *again, *rest, *end]) == ["poll-skip", "undelivered"]
+
+
 def test_a_subscription_that_comes_back_with_its_consumer_is_not_new_to_the_next_one() -> None:
     story = [*subscribed("c", start="latest"), Delete(T), Deleted(T), Attached("c", at(4))]
     story += [*sent(0, A), Detach("c"), *subscribed("d", start="latest", since=8)]
@@ -384,6 +403,15 @@ def test_a_terminated_topic_gets_nothing_more() -> None:
     assert rules([*story, *sent(1, None), *read((0, A), (1, B))]) == ["terminated"]
     again: list[Event] = [Delete(T), Deleted(T)]
     assert rules([*story, *again, *sent(1, B), *read((1, B))]) == []
+
+
+def test_what_ends_while_it_is_deleted_may_have_been_another_topic() -> None:
+    story: list[Event] = [Terminate(T), Delete(T), Terminated(T, (1, 0)), Deleted(T)]
+    assert rules([*sent(0, A), *story, *sent(1, D), *read((1, D))]) == []
+    story = [Delete(T), Terminate(T), Terminated(T, (1, 0)), Deleted(T)]
+    assert rules([*sent(0, A), *story, *sent(1, D), *read((1, D))]) == []
+    story = [Delete(T), Deleted(T), Terminate(T), Terminated(T, (1, 0))]
+    assert rules([*story, *sent(1, D), *read((1, D))]) == ["terminated"]
 
 
 # -- retention

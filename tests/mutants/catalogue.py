@@ -12,13 +12,26 @@ from tests.mutants import (
     log,
     ownership,
     producer,
+    replication,
     shells,
     storage,
 )
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
 
-_AREAS = (ledger, following, storage, chain, log, cursor, dispatch, producer, ownership, shells)
+_AREAS = (
+    ledger,
+    following,
+    storage,
+    replication,
+    chain,
+    log,
+    cursor,
+    dispatch,
+    producer,
+    ownership,
+    shells,
+)
 
 MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]
 BY_ID: dict[str, Mutant] = {mutant.id: mutant for mutant in MUTANTS}

@@ -1,7 +1,6 @@
 """Mutants that are off, and why: mostly, the code that they would break is to come."""
 
 _NO_REPAIR = "a bookie that has lost records stays in doubt; nothing repairs and clears that yet"
-_NO_RECLAIM = "no space is reclaimed yet: segments, and the index of deleted ledgers, stay"
 _NO_DEDUP = "this broker has no deduplication yet"
 
 OFF: dict[str, str] = {
@@ -10,9 +9,6 @@ OFF: dict[str, str] = {
     "M36": "every add is synced: no stop loses what was acknowledged; a loss that is found is M43",
     "M42": _NO_REPAIR,
     "M46": "the index is made again from the log before anybody is served",
-    "M47": _NO_RECLAIM,
-    "M48": _NO_RECLAIM,
-    "M51": _NO_RECLAIM,
     "P75": _NO_DEDUP,
     "P76": _NO_DEDUP,
 }

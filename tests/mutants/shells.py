@@ -25,10 +25,11 @@ MUTANTS = [
         module="bookie.ledger.recoverer",
         name="recover_ledger",
         replacement=Edit(
-            "_Recovery(context, ledger_id, marked)",
-            "_Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version))",
+            "_Recovery(context, ledger_id, marked, make_protocol)",
+            "_Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version),"
+            " make_protocol)",
         ),
-        source_hash="0ff958ebaab7",
+        source_hash="1451f25a66b6",
         caught_by=f"{_LEDGER}/test_recoverer.py",
     ),
     Mutant(

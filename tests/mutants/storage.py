@@ -13,6 +13,10 @@ _LOG = "bookie.storage.log"
 _UPKEEP = "bookie.storage.upkeep"
 _REPLAY = "bookie.storage.replay"
 _IDENTITY = "bookie.server.identity"
+_COLLECTOR = "bookie.server.collector"
+_COLLECTED = "tests:tests/bookie/server/test_collector.py"
+_RECLAIM = "bookie.storage.reclaim"
+_RECLAIMED = f"{_STORAGE}/test_reclaim.py"
 
 MUTANTS = [
     Mutant(
@@ -39,7 +43,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.judge",
         replacement=Edit("self.doubt or ", ""),
-        source_hash="22b5f5a7445e",
+        source_hash="a6e9c9e94639",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -66,7 +70,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    if self.replayed.losses:\n", "    if False:\n"),
-        source_hash="b1ca543996bb",
+        source_hash="2ebe7b5c08b2",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -106,7 +110,7 @@ MUTANTS = [
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
         ),
-        source_hash="e23197406761",
+        source_hash="b7fa9fc082dd",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -146,7 +150,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
-        source_hash="f0f617ca1dd8",
+        source_hash="cb9a9b6f7bdb",
         caught_by=_STORE,
     ),
     Mutant(
@@ -155,18 +159,18 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
-        source_hash="2334a72ed8a0",
+        source_hash="6057431088f7",
         caught_by=_CRASHES,
     ),
     Mutant(
         id="M52",
         rule="a batch counts if all of it is there -> as far as it is there",
-        module=_REPLAY,
-        name="_read_batch",
+        module="bookie.storage.batches",
+        name="read_batch",
         replacement=Edit(
             "whole and len(data) == header.size and len(records) == header.count", "True"
         ),
-        source_hash="d5032f19f2b0",
+        source_hash="59b23637fe76",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -175,7 +179,7 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
-        source_hash="0618eea0a9fa",
+        source_hash="1074a4c98392",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -241,11 +245,11 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.read",
         replacement=Edit(
-            "    await self.log.wait_durable(place[0])\n",
-            "    if place[0] >= self.log.durable:\n"
-            "        raise self.absent(StoreStatus.NO_ENTRY)\n",
+            "            await self.log.wait_durable(place[0])\n",
+            "            if place[0] >= self.log.durable:\n"
+            "                raise self.absent(StoreStatus.NO_ENTRY)\n",
         ),
-        source_hash="e23197406761",
+        source_hash="b7fa9fc082dd",
         caught_by=_STORE,
     ),
     Mutant(
@@ -284,7 +288,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
-        source_hash="f0f617ca1dd8",
+        source_hash="cb9a9b6f7bdb",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -307,7 +311,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="b1ca543996bb",
+        source_hash="2ebe7b5c08b2",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -322,5 +326,160 @@ MUTANTS = [
         ),
         source_hash="328971e2da94",
         caught_by=_CRASHES,
+    ),
+    Mutant(
+        id="M47",
+        rule="a ledger is dropped when its record is provably gone -> when it is not in the list",
+        module=_COLLECTOR,
+        name="Collector._is_gone",
+        replacement=Edit("return await self._metadata.get(path) is None", "return True"),
+        source_hash="94cab1a500c8",
+        caught_by=_COLLECTED,
+    ),
+    Mutant(
+        id="M47b",
+        rule="a list without any ledger says nothing -> all were deleted",
+        module=_COLLECTOR,
+        name="Collector._collect",
+        replacement=Edit("    if not listed:\n        return\n", ""),
+        source_hash="0dac627ca4fd",
+        caught_by=_COLLECTED,
+    ),
+    Mutant(
+        id="M47c",
+        rule="which ledgers are here is looked up before the metadata are asked -> behind that",
+        module=_COLLECTOR,
+        name="Collector._collect",
+        replacement=Edit(
+            "for ledger_id in sorted(missing):",
+            "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
+        ),
+        source_hash="0dac627ca4fd",
+        caught_by=f"{_COLLECTED}::test_a_ledger_that_is_made_while_the_metadata_are_listed_stays",
+        also=(
+            Mutant(
+                id="M47c+",
+                rule="and each is looked up once more -> it is not",
+                module=_COLLECTOR,
+                name="Collector._is_gone",
+                replacement=Edit("return await self._metadata.get(path) is None", "return True"),
+                source_hash="94cab1a500c8",
+                caught_by=_COLLECTED,
+            ),
+        ),
+    ),
+    Mutant(
+        id="M47d",
+        rule="metadata of another cluster say nothing of our ledgers -> they are believed",
+        module=_COLLECTOR,
+        name="Collector._collect",
+        replacement=Edit("await self._check_cluster()", "pass"),
+        source_hash="0dac627ca4fd",
+        caught_by=_COLLECTED,
+    ),
+    Mutant(
+        id="M48",
+        rule="every record of a segment is looked up before it goes -> the count is believed",
+        module=_RECLAIM,
+        name="Reclaimer._counts",
+        replacement=Edit("    if state is None or state.deleted:\n", "    if True:\n"),
+        source_hash="041c08b02bc5",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="M51",
+        rule="a segment goes when the index points elsewhere, durably -> when it was copied",
+        module=_RECLAIM,
+        name="Reclaimer._nothing_points_into",
+        replacement=Edit("return self._volume.places.shares.of(segment.first) == 0", "return True"),
+        source_hash="de6aee71459f",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="M51b",
+        rule="what is known of a ledger is written again before its segment goes -> it is not",
+        module=_RECLAIM,
+        name="Reclaimer._known_of",
+        replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
+        source_hash="88f6492f00a5",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="M51c",
+        rule="a removal is noted before the file goes -> it is not",
+        module=_RECLAIM,
+        name="Reclaimer._remove",
+        replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
+        source_hash="adc1a2f39cbe",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="M51d",
+        rule="a damaged segment stays -> it goes when nothing that can be read counts",
+        module=_RECLAIM,
+        name="Reclaimer._empty",
+        replacement=Edit("return False", "break"),
+        source_hash="d7823fc0b77d",
+        caught_by=_RECLAIMED,
+        also=(
+            Mutant(
+                id="M51d+",
+                rule="and the count is believed",
+                module=_RECLAIM,
+                name="Reclaimer._nothing_points_into",
+                replacement=Edit(
+                    "return self._volume.places.shares.of(segment.first) == 0", "return True"
+                ),
+                source_hash="de6aee71459f",
+                caught_by=_RECLAIMED,
+            ),
+        ),
+    ),
+    Mutant(
+        id="M51e",
+        rule="segments that the checkpoint does not cover stay -> they may go",
+        module=_RECLAIM,
+        name="Reclaimer._candidates",
+        replacement=Edit("following.first > self._contents.checkpoint or ", ""),
+        source_hash="74d5c3206146",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="B03",
+        rule="a read that finds its record moved looks again -> it is an I/O error",
+        module=_VOLUME,
+        name="Volume.read",
+        replacement=Edit("if place == read_at:", "if True:"),
+        source_hash="b7fa9fc082dd",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="B04",
+        rule="half of the reserve is for what makes room -> recovery may fill it",
+        module=_VOLUME,
+        name="Volume._refusal",
+        replacement=Edit("if self.out_of_reserve:", "if False:"),
+        source_hash="cb9a9b6f7bdb",
+        caught_by=_RECLAIMED,
+    ),
+    Mutant(
+        id="B05",
+        rule="the scrub names what it finds on the disk -> what is in memory may hide it",
+        module="bookie.storage.segments",
+        name="Segments.is_readable",
+        replacement=Edit(
+            "return record is not None and len(record.payload) == size", "return True"
+        ),
+        source_hash="fcd48272b782",
+        caught_by=f"{_STORAGE}/test_scrub.py",
+    ),
+    Mutant(
+        id="B06",
+        rule="a torn write in front of a removed segment does not count -> it comes back",
+        module=_REPLAY,
+        name="_Walk.gap",
+        replacement=Edit("    self._tail = []\n", ""),
+        source_hash="d95c1e34ffce",
+        caught_by=_RECLAIMED,
     ),
 ]

@@ -1,7 +1,15 @@
 """What goes wrong in a run, as data: when, and what.  `faults` carries it out.
 
-Off until the code that answers to them exists: rot of what is on a disk, disks that are wiped or
-exchanged, entries that are kept without a sync, bookies that leave the cluster for ever.
+Off, and why:
+
+    rot, lost sectors, wiped, swapped and stale disks   nobody repairs what they lose yet: copies
+                      are made again by re-replication, and found missing by the scrub
+    bookies that leave for ever                         re-replication, too
+    kept without a sync, and what it loses              bookies that work without a journal fence
+                      and doubt what they had; there is no such mode yet
+    an index rebuilt while it is written                there is no such tool
+    queues at their limits                              the limits are far beyond a small run's
+                      load; the tests of each queue reach them
 """
 
 from dataclasses import dataclass
@@ -120,6 +128,8 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
+    """Both ways, between two hosts, or between one and all others."""
+
     host: str
     other: str
     for_s: float
@@ -171,6 +181,17 @@ class Flaky:
 
 
 @dataclass(frozen=True, slots=True)
+class LateNotices:
+    """What a host watches in the metadata store changes, and it hears of that late, in a burst:
+    with the next answer that it gets, or when it is over.  A session that moves says it all, too.
+    """
+
+    host: str
+    for_s: float
+    moves: bool = False  # in the end the session moves to another server
+
+
+@dataclass(frozen=True, slots=True)
 class SlowDisk:
     host: str
     for_s: float
@@ -194,7 +215,7 @@ class FailDisk:
 
 @dataclass(frozen=True, slots=True)
 class FullDisk:
-    """No room is left, or almost none; then there is again."""
+    """No room is left, or almost none, so that the bookie is read only; then there is again."""
 
     host: str
     for_s: float
@@ -241,6 +262,7 @@ Act: TypeAlias = (
     | Expire
     | Outage
     | Flaky
+    | LateNotices
     | SlowDisk
     | StuckDisk
     | FailDisk

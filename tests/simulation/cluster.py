@@ -52,6 +52,8 @@ class Settings:
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
     directories: int = 1  # of a bookie
+    reclaim_interval_s: float = 5.0
+    scrub_interval_s: float = 60.0
     session_timeout_s: float = 2.0
     split: float = 0.0  # how often a segment of the network arrives in two parts
 
@@ -191,7 +193,13 @@ class Cluster:
         directories = tuple(f"d{index}" for index in range(settings.directories))
         async with self.metadata.open(name) as session:
             await run_bookie(
-                BookieConfig(directories=directories, port=BOOKIE_PORT, host=name),
+                BookieConfig(
+                    directories=directories,
+                    port=BOOKIE_PORT,
+                    host=name,
+                    reclaim_interval_s=settings.reclaim_interval_s,
+                    scrub_interval_s=settings.scrub_interval_s,
+                ),
                 network=self.network.of(name),
                 metadata=session,
                 disk=self.platter(name).mount(),
@@ -268,6 +276,7 @@ class Cluster:
         done, results, errors = trio.Event(), list[T](), list[Exception]()
 
         async def task() -> None:
+            HOST.set(life.name)  # what it starts is of this host, whoever asked for it
             try:
                 results.append(await work())
             except Exception as error:

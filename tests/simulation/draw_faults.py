@@ -1,34 +1,30 @@
 """Draws the faults of a run: which kinds are on at all, how many, when, on which host.
 
-Most of them wait for a moment of the protocol (`moments`); the others strike at any time.
+Most of them wait for a step of the protocol (`steps`); the others strike at any time.  Where such a
+step only comes about if something has failed before, that is drawn, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from tests.simulation import acts
 from tests.simulation.acts import PEER, SUBJECT, Act, At, On
 from tests.simulation.plan import Mishap, Shape
+from tests.simulation.steps import BOOKIE, BROKER, STEPS, Moment, Step
 
 _UNTIL_HEALED_S = 1000.0
-_WIRE = ("fence", "fence answered", "recovery read", "recovery add", "no entry")
-_STORE = (
-    "ledger created",
-    "ledger in recovery",
-    "ledger closed",
-    "ledger fragments",
-    "list created",
-    "list changed",
-    "cursor created",
-    "cursor changed",
-    "owner taken",
-)
-_OFTEN = ("add", "add answered", "write", "sync", "read")
-_RARE = ("segment", "checkpoint", "fenced", "broker joined", "owner gone", "cursor deleted")
+_TRIGGERED = 0.75  # of all faults; the others strike at any time
+_CAUSED = 0.8  # of those that wait for what only comes of another fault
+_PAIRED = 0.25  # have another one at the same moment
+_STEPS = (*STEPS, *(step for step in STEPS if step.cause))  # the rare ones twice
 
 
 def draw_faults(rng: Random, shape: Shape, storm_s: float) -> tuple[Mishap, ...]:
     return tuple(_Draw(rng, shape, storm_s).draw())
+
+
+Roles = Sequence[str]
+"""Of a moment: what its subject is, and its peer; of none, it is no moment."""
 
 
 class _Draw:
@@ -36,6 +32,7 @@ class _Draw:
         self._rng = rng
         self._shape = shape
         self._storm_s = storm_s
+        self._drawn: list[tuple[At | On, Act]] = []
 
     def draw(self) -> list[Mishap]:
         rng = self._rng
@@ -55,6 +52,7 @@ class _Draw:
             self._outage,
             self._flaky,
             self._stale,
+            self._late_notices,
             self._slow_disk,
             self._fail_disk,
             self._full_disk,
@@ -62,42 +60,70 @@ class _Draw:
         ]
         kinds += [self._crash_loop, self._stutter, self._lose_index, self._drift_clock]
         on = [kind for kind in kinds if self._chance(rng.choice([0.1, 0.3]))]
-        count = rng.choice([0, 1, 2, 3, 5, 8]) if on else 0
-        drawn = [self._draw_fault(rng.choice(on)) for _ in range(count)]
+        for _ in range(rng.choice([0, 1, 2, 3, 5, 8]) if on else 0):
+            self._draw_fault(on)
         spare = self._shape.bookies > (self._shape.settings.quorums or (3,))[0]
         if spare and self._chance(0.3):
-            drawn.append((self._when(), acts.Join(self._shape.bookie_names()[-1])))
-        return [Mishap(f"f{index + 1}", *each) for index, each in enumerate(drawn)]
+            join = acts.Join(self._shape.bookie_names()[-1])
+            self._drawn.append((self._when()[0], join))
+        return [Mishap(f"f{index + 1}", *each) for index, each in enumerate(self._drawn)]
 
-    def _when(self) -> At | On:
-        if self._chance(0.65):
-            return self._moment()
-        return At(self._rng.uniform(0.0, self._storm_s * 0.9))
+    def _draw_fault(self, on: Sequence[Callable[[Roles], Act]]) -> None:
+        """One, or two at the same moment."""
+        when, roles = self._when()
+        self._drawn.append((when, self._rng.choice(on)(roles)))
+        if self._chance(_PAIRED):
+            self._drawn.append((when, self._rng.choice(on)(roles)))
 
-    def _draw_fault(self, kind: Callable[[bool], Act]) -> tuple[At | On, Act]:
-        triggered = self._chance(0.65)
-        act = kind(triggered)
-        if not triggered:
-            return At(self._rng.uniform(0.0, self._storm_s * 0.9)), act
-        return self._moment(), act
+    def _when(self) -> tuple[At | On, Roles]:
+        if not self._chance(_TRIGGERED):
+            return self._any_time(0.9), ()
+        step = self._rng.choice(_STEPS)
+        moment = self._rng.choice(step.moments)
+        if step.cause and self._chance(_CAUSED):
+            at = self._any_time(0.6)
+            self._drawn += [(at, act) for act in self._cause(step)]
+        return self._on(moment), moment.roles
+
+    def _any_time(self, share: float) -> At:
+        return At(self._rng.uniform(0.0, self._storm_s * share))
+
+    def _on(self, moment: Moment) -> On:
+        rng = self._rng
+        after_s = rng.choice([0.0, 0.0, rng.uniform(0.0, 0.003), rng.uniform(0.0, 0.1)])
+        return On(moment.name, rng.choice(moment.nth), after_s)
+
+    def _cause(self, step: Step) -> tuple[Act, ...]:
+        """Something fails, for a while, and others have to take over."""
+        rng, shape = self._rng, self._shape
+        causes: list[tuple[Act, ...]]
+        if step.cause == BROKER:
+            name = rng.choice(shape.broker_names())
+            late = acts.SlowLink(name, "", 6.0, 10_000.0, 1e9)  # so that it hears of it later
+            causes = [
+                (acts.Kill(name, rng.choice([0.05, 3.0])),),
+                (acts.Expire(name),),
+                (acts.Freeze(name, rng.choice([3.0, 5.0])),),
+                (acts.LoseContact(name, 5.0),),
+                (late, acts.LoseContact(name, 5.0)),
+            ]
+        else:
+            name = rng.choice(shape.bookie_names())
+            causes = [(acts.Kill(name, 6.0),), (acts.StuckDisk(name, 8.0),)]
+        return rng.choice(causes)
 
     def _chance(self, odds: float) -> bool:
         return self._rng.random() < odds
 
-    def _moment(self) -> On:
-        rng = self._rng
-        moment = rng.choice(rng.choice([_WIRE, _STORE, _STORE, _OFTEN, _RARE]))
-        nth = rng.randint(1, 60) if moment in _OFTEN else rng.choice([1, 1, 2, 3, 5])
-        after_s = rng.choice([0.0, 0.0, rng.uniform(0.0, 0.003), rng.uniform(0.0, 0.1)])
-        return On(moment, nth, after_s)
-
-    def _host(self, triggered: bool, *kinds: str) -> str:
+    def _host(self, roles: Roles, *kinds: str) -> str:
+        """One of these kinds; mostly one that the moment is about."""
         rng, shape = self._rng, self._shape
-        if triggered and rng.random() < 0.7:
-            return rng.choice([SUBJECT, SUBJECT, PEER])
+        there = [name for name, role in zip((SUBJECT, PEER), roles, strict=False) if role in kinds]
+        if there and rng.random() < 0.7:
+            return rng.choice(there)
         names = {
-            "bookie": shape.bookie_names(),
-            "broker": shape.broker_names(),
+            BOOKIE: shape.bookie_names(),
+            BROKER: shape.broker_names(),
             "client": shape.client_names(),
         }
         return rng.choice(names[rng.choice(kinds)])
@@ -107,97 +133,97 @@ class _Draw:
         some = [0.05, rng.uniform(0.1, 2.0), rng.uniform(2.0, 8.0)]
         return rng.choice([*some, *some, _UNTIL_HEALED_S])
 
-    def _kill(self, triggered: bool) -> Act:
+    def _kill(self, roles: Roles) -> Act:
         kinds = ("broker", "broker", "bookie", "client")
         return acts.Kill(
-            self._host(triggered, *kinds),
+            self._host(roles, *kinds),
             self._down_s(),
             power=self._chance(0.4),
             torn=self._chance(0.3),
             silent=self._chance(0.2),
         )
 
-    def _power(self, triggered: bool) -> Act:
+    def _power(self, roles: Roles) -> Act:
         if self._chance(0.3):
             return acts.KillAll(self._down_s(), power=self._chance(0.7))
-        name = self._host(triggered, "bookie")
+        name = self._host(roles, "bookie")
         return acts.Kill(name, self._down_s(), power=True, silent=self._chance(0.5))
 
-    def _crash_loop(self, triggered: bool) -> Act:
+    def _crash_loop(self, roles: Roles) -> Act:
         rng = self._rng
         return acts.CrashLoop(
-            self._host(triggered, "broker", "bookie"),
+            self._host(roles, "broker", "bookie"),
             rng.randint(2, 6),
             rng.choice([0.001, 0.02, 0.1, 1.0]),
             rng.choice([0.01, 0.5]),
             power=self._chance(0.5),
         )
 
-    def _stutter(self, triggered: bool) -> Act:
-        host, rng = self._host(triggered, "broker", "bookie", "client"), self._rng
+    def _stutter(self, roles: Roles) -> Act:
+        host, rng = self._host(roles, "broker", "bookie", "client"), self._rng
         return acts.Stutter(
             host, rng.choice([2.0, 6.0]), rng.choice([0.02, 0.3, 1.0]), rng.choice([0.01, 0.3])
         )
 
-    def _restart(self, triggered: bool) -> Act:
-        return acts.Restart(self._host(triggered, "broker", "bookie"), self._down_s())
+    def _restart(self, roles: Roles) -> Act:
+        return acts.Restart(self._host(roles, "broker", "bookie"), self._down_s())
 
-    def _freeze(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "broker", "bookie", "client")
+    def _freeze(self, roles: Roles) -> Act:
+        host = self._host(roles, "broker", "broker", "bookie", "client")
         return acts.Freeze(host, self._rng.choice([0.3, 1.5, 3.0, 6.0, 10.0]))
 
-    def _pair(self, triggered: bool) -> tuple[str, str]:
-        host = self._host(triggered, "broker")
-        other = self._host(triggered, "bookie", "bookie", "client", "broker")
-        return (SUBJECT, PEER) if host == other else (host, other)
+    def _pair(self, roles: Roles) -> tuple[str, str]:
+        host = self._host(roles, "broker")
+        other = self._host(roles, "bookie", "bookie", "client", "broker")
+        return host, self._rng.choice(self._shape.bookie_names()) if host == other else other
 
-    def _cut(self, triggered: bool) -> Act:
+    def _cut(self, roles: Roles) -> Act:
         return acts.Cut(
-            *self._pair(triggered),
+            *self._pair(roles),
             self._rng.choice([0.5, 3.0, 8.0]),
             one_way=self._chance(0.5),
             reset=self._chance(0.5),
         )
 
-    def _isolate(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "bookie")
+    def _isolate(self, roles: Roles) -> Act:
+        host = self._host(roles, "broker", "bookie")
         return acts.Isolate(host, self._rng.choice([0.5, 3.0, 8.0]))
 
-    def _reset(self, triggered: bool) -> Act:
-        other = self._host(triggered, "bookie", "client") if self._chance(0.5) else ""
-        host = self._host(triggered, "broker", "bookie", "client")
+    def _reset(self, roles: Roles) -> Act:
+        other = self._host(roles, "bookie", "client") if self._chance(0.5) else ""
+        host = self._host(roles, "broker", "bookie", "client")
         return acts.Reset(host, other, torn=self._chance(0.5))
 
-    def _slow_link(self, triggered: bool) -> Act:
+    def _slow_link(self, roles: Roles) -> Act:
         rng = self._rng
         return acts.SlowLink(
-            *self._pair(triggered),
+            *self._pair(roles),
             rng.choice([2.0, 8.0]),
             rng.choice([20.0, 200.0, 1000.0]),
             rng.choice([2_000.0, 20_000.0, 1e9]),
         )
 
-    def _swizzle(self, triggered: bool) -> Act:
-        del triggered
+    def _swizzle(self, roles: Roles) -> Act:
+        del roles
         rng, shape = self._rng, self._shape
         names = [*shape.bookie_names(), *shape.broker_names()]
         some = rng.sample(names, rng.randint(1, len(names)))
         freed = rng.sample(some, len(some))
         return acts.Swizzle(tuple(some), tuple(freed), rng.choice([0.1, 0.5, 1.0]))
 
-    def _lose_contact(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "broker", "bookie")
+    def _lose_contact(self, roles: Roles) -> Act:
+        host = self._host(roles, "broker", "broker", "bookie")
         return acts.LoseContact(host, self._rng.choice([0.5, 3.0, 6.0]))
 
-    def _expire(self, triggered: bool) -> Act:
-        return acts.Expire(self._host(triggered, "broker", "broker", "bookie"))
+    def _expire(self, roles: Roles) -> Act:
+        return acts.Expire(self._host(roles, "broker", "broker", "bookie"))
 
-    def _outage(self, triggered: bool) -> Act:
-        del triggered
+    def _outage(self, roles: Roles) -> Act:
+        del roles
         return acts.Outage(self._rng.choice([0.5, 3.0, 10.0]))
 
-    def _flaky(self, triggered: bool) -> Act:
-        del triggered
+    def _flaky(self, roles: Roles) -> Act:
+        del roles
         rng = self._rng
         return acts.Flaky(
             rng.uniform(1.0, self._storm_s),
@@ -208,33 +234,37 @@ class _Draw:
             rng.choice([1.0, 20.0, 300.0]),
         )
 
-    def _stale(self, triggered: bool) -> Act:
-        del triggered
+    def _stale(self, roles: Roles) -> Act:
+        del roles
         return acts.Flaky(self._storm_s, stale=self._rng.choice([0.1, 0.5, 0.9]))
 
-    def _slow_disk(self, triggered: bool) -> Act:
-        host, for_s = self._host(triggered, "bookie"), self._rng.choice([1.0, 4.0, 8.0])
+    def _late_notices(self, roles: Roles) -> Act:
+        host = self._host(roles, "broker", "broker", "bookie")
+        return acts.LateNotices(host, self._rng.choice([1.0, 4.0, 8.0]), moves=self._chance(0.5))
+
+    def _slow_disk(self, roles: Roles) -> Act:
+        host, for_s = self._host(roles, "bookie"), self._rng.choice([1.0, 4.0, 8.0])
         if self._chance(0.3):
             return acts.StuckDisk(host, for_s)
         return acts.SlowDisk(host, for_s, self._rng.choice([10.0, 100.0, 1000.0]))
 
-    def _fail_disk(self, triggered: bool) -> Act:
+    def _fail_disk(self, roles: Roles) -> Act:
         operation = self._rng.choice(
             ["write", "sync", "sync", "create", "sync_names", "read", "index_write"]
         )
-        return acts.FailDisk(self._host(triggered, "bookie"), operation, self._down_s())
+        return acts.FailDisk(self._host(roles, "bookie"), operation, self._down_s())
 
-    def _full_disk(self, triggered: bool) -> Act:
-        host = self._host(triggered, "bookie")
+    def _full_disk(self, roles: Roles) -> Act:
+        host = self._host(roles, "bookie")
         return acts.FullDisk(host, self._rng.choice([1.0, 6.0]), hard=self._chance(0.5))
 
-    def _jump_clock(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "bookie", "client")
+    def _jump_clock(self, roles: Roles) -> Act:
+        host = self._host(roles, "broker", "bookie", "client")
         return acts.JumpClock(host, self._rng.choice([-86400.0, -10.0, 10.0, 86400.0]))
 
-    def _drift_clock(self, triggered: bool) -> Act:
-        host = self._host(triggered, "broker", "bookie", "client")
+    def _drift_clock(self, roles: Roles) -> Act:
+        host = self._host(roles, "broker", "bookie", "client")
         return acts.DriftClock(host, self._storm_s, self._rng.choice([0.5, 0.99, 1.01, 3.0]))
 
-    def _lose_index(self, triggered: bool) -> Act:
-        return acts.LoseIndex(self._host(triggered, "bookie"), self._rng.choice([0.1, 2.0]))
+    def _lose_index(self, roles: Roles) -> Act:
+        return acts.LoseIndex(self._host(roles, "bookie"), self._rng.choice([0.1, 2.0]))

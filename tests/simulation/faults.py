@@ -20,6 +20,7 @@ from tests.simulation.link_faults import LinkFaults, Undo, nothing
 from tests.simulation.metadata import Odds
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Mishap, Plan, describe_part
+from tests.simulation.steps import mark_of
 
 _TIGHT_BYTES = 1 << 20  # less than what a bookie keeps for itself
 
@@ -42,6 +43,7 @@ class Nemesis:
         self._recorder = recorder
         self._nursery = nursery
         self._healed = False
+        self._calm = trio.Event()  # set when everything is healed
         self._silent: Counter[str] = Counter()  # hosts out of contact with the metadata store
         self._outages = 0
         self._frozen: dict[str, Life] = {}
@@ -78,7 +80,9 @@ class Nemesis:
         end = self._do(mishap.act, host)
         if end is None:
             return
-        self.counts[type(mishap.act).__name__] += 1
+        self.counts[f"fault {type(mishap.act).__name__}"] += 1
+        if isinstance(mishap.when, On):
+            self.counts[mark_of(mishap.act, mishap.when.moment)] += 1
         self._recorder.note(Fault(mishap.name, self._text(mishap.act, subject, peer)))
         self._open[mishap.name] = None
         for_s, undo = end
@@ -126,7 +130,13 @@ class Nemesis:
                 return for_s, partial(clock.run_at, 1.0)
             case acts.Cut() | acts.Isolate() | acts.Reset() | acts.SlowLink() | acts.Swizzle():
                 return self._links.strike(act, host)
-            case acts.LoseContact() | acts.Expire() | acts.Outage() | acts.Flaky():
+            case (
+                acts.LoseContact()
+                | acts.Expire()
+                | acts.Outage()
+                | acts.Flaky()
+                | acts.LateNotices()
+            ):
                 return self._on_metadata(act, host)
             case (
                 acts.SlowDisk()
@@ -165,7 +175,8 @@ class Nemesis:
                 await self._cluster.stop(name)
             if self._cluster.lives.get(name) is life:
                 self._cluster.kill(name)
-            await trio.sleep(down_s)
+            with trio.move_on_after(down_s):
+                await self._calm.wait()
             self._revive([name])
 
         self._nursery.start_soon(stop)
@@ -228,6 +239,8 @@ class Nemesis:
                     return None
                 metadata.expire(host(name))
                 return 0.0, nothing
+            case acts.LateNotices(name, for_s, moves):
+                return for_s, self._hold_notices(host(name), moves=moves)
             case acts.Outage(for_s):
                 self._outages += 1
                 metadata.go_away()
@@ -242,6 +255,17 @@ class Nemesis:
                 return for_s, settle
             case _:
                 raise AssertionError(act)
+
+    def _hold_notices(self, name: str, *, moves: bool) -> Callable[[], None]:
+        metadata = self._cluster.metadata
+        metadata.hold_notices(name)
+
+        def release() -> None:
+            metadata.release_notices(name)
+            if moves:
+                metadata.move(name)
+
+        return release
 
     def _come_back(self) -> None:
         self._outages -= 1
@@ -308,6 +332,7 @@ class Nemesis:
     def heal(self) -> None:
         """Undo everything, for ever.  Hosts that are down are started; that takes a while."""
         self._healed = True
+        self._calm.set()
         cluster = self._cluster
         self._links.heal()
         for name in list(self._frozen):
@@ -318,6 +343,7 @@ class Nemesis:
         cluster.metadata.odds, cluster.metadata.slowness = Odds(), 1.0
         for name in self._hosts:
             cluster.metadata.heal(name)
+            cluster.metadata.release_notices(name)
             cluster.clock_of(name).run_at(1.0)
         self._silent.clear()
         for name in self._plan.shape.bookie_names():

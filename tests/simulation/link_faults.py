@@ -54,7 +54,9 @@ class LinkFaults:
                 network.cut(host(name), host(other) or None, torn=torn)
                 return 0.0, nothing
             case acts.SlowLink(name, other, for_s, factor, bytes_per_s):
-                pairs = [(host(name), host(other)), (host(other), host(name))]
+                others = [host(other)] if other else self._hosts
+                pairs = [(host(name), each) for each in others]
+                pairs += [(target, source) for source, target in pairs]
                 for source, target in pairs:
                     network.slow(source, target, Slow(factor, bytes_per_s))
 

@@ -7,7 +7,8 @@
 Requests and notices take time.  A write may be lost on its way, lose its answer, or be carried out
 long after its caller gave up, also when the caller has died meanwhile.  Notices are delivered by a
 task of the host: a paused host hears nothing until it goes on, and believes in its session.
-A read may be answered from an older state (`tests.simulation.tree`).
+A read may be answered from an older state (`tests.simulation.tree`).  Notices to a host may be held
+up, but never behind an answer: who has read something new has heard of it before.
 
 A host that is crashed, paused or cut off does not ping; after the session timeout the store ends
 its session, unless it is back by then.
@@ -118,6 +119,7 @@ class SimulatedMetadata:
         if host in self._links:
             self._links[host].session.crash()
             self._fall_silent(host)
+            self._links[host].dead = True
 
     def pause(self, host: str) -> None:
         """The host does nothing; holding its tasks back is the scheduler's part."""
@@ -126,7 +128,7 @@ class SimulatedMetadata:
 
     def resume(self, host: str) -> None:
         if host in self._links:
-            self._links[host].silences += 1
+            self._speak(host)
 
     def cut(self, host: str) -> None:
         """The host and the store do not reach each other."""
@@ -138,7 +140,7 @@ class SimulatedMetadata:
     def heal(self, host: str) -> None:
         self._cut.discard(host)
         if host in self._links and not self._away:
-            self._links[host].silences += 1
+            self._speak(host)
             self._links[host].session.resume()
 
     def go_away(self) -> None:
@@ -151,6 +153,23 @@ class SimulatedMetadata:
         for host, link in self._links.items():
             if host not in self._cut:
                 link.session.resume()
+
+    def hold_notices(self, host: str) -> None:
+        """What the host watches changes without its hearing of it, until it is answered."""
+        if host in self._links:
+            self._links[host].holding = True
+
+    def release_notices(self, host: str) -> None:
+        """In a burst."""
+        if host in self._links:
+            self._links[host].holding = False
+            self._links[host].catch_up()
+
+    def move(self, host: str) -> None:
+        """The session of the host goes on at another server; nothing is lost but time."""
+        if host in self._links and host not in self._cut and not self._away:
+            self._links[host].session.suspend()
+            self._links[host].session.resume()
 
     def expire(self, host: str) -> None:
         """The store ends the session of a host that is well."""
@@ -167,6 +186,11 @@ class SimulatedMetadata:
                 self._end(session)
 
         self.at(trio.current_time() + self._session_timeout_s, time_out)
+
+    def _speak(self, host: str) -> None:
+        """It pings again, unless its process is gone."""
+        if not self._links[host].dead:
+            self._links[host].silences += 1
 
     def _end(self, session: MemorySession) -> None:
         self.trace("meta", "expire", session.store_session_id)
@@ -217,6 +241,9 @@ class SimulatedLink:
         self.session: MemorySession  # set at once by who makes us: each needs the other
         self.follower: Follower
         self.silences = 0  # counts changes between silent and not
+        self.dead = False  # the process at our end
+        self.holding = False  # notices
+        self._held: list[Callable[[], None]] = []
         self._metadata = metadata
         self._host = host
         self._last_there = self._last_back = 0.0
@@ -245,6 +272,7 @@ class SimulatedLink:
             finally:
                 metadata.tree.writer = ""
             if fate is Fate.ANSWERED:
+                self.catch_up()
                 metadata.at(self._back(), lambda: settle(True))
 
         if fate is Fate.LATE:
@@ -252,15 +280,27 @@ class SimulatedLink:
         elif fate is not Fate.REQUEST_LOST:
             self._last_there = max(self._last_there, metadata.arrival())
             metadata.at(self._last_there, arrive)
-        patience_s = float("inf")
-        if fate is not Fate.ANSWERED:
-            patience_s = metadata.draw_s(metadata.odds.give_up_s)
-        with trio.move_on_after(patience_s):
+        if fate is Fate.ANSWERED:
             await settled.wait()
+        else:
+            with trio.move_on_after(metadata.draw_s(metadata.odds.give_up_s)):
+                await settled.wait()
         if answers != [True]:
             raise NoAnswerError
 
     def notify(self, call: Callable[[], None]) -> None:
+        if self.holding:
+            self._held.append(call)
+        else:
+            self._send(call)
+
+    def catch_up(self) -> None:
+        """Send the notices that are late."""
+        held, self._held = self._held, []
+        for call in held:
+            self._send(call)
+
+    def _send(self, call: Callable[[], None]) -> None:
         def arrive() -> None:
             self._inbox.append(call)
             self._arrived.set()

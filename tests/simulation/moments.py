@@ -6,9 +6,11 @@ the product is touched; the seams are looked at.
 
     wire, from the sender's point of view (subject: sender, peer: receiver)
         fence, fence answered, recovery read, recovery add, add, add answered, read
+        recovery joined: a fence by another host than the one that has marked the ledger
         and what bookies answer: fenced, no entry, no ledger, unknown, io error, read only
     metadata, when it is written and the answer is under way (subject: who wrote it)
         ledger created, ledger in recovery, ledger closed, ledger fragments, ledger deleted
+        cursor ledger created, and then as the others
         list created, list changed, list deleted, cursor created, cursor changed, cursor deleted
         owner taken, owner gone, broker joined, broker gone, bookie joined, bookie gone
     disk (subject: the bookie)
@@ -22,6 +24,7 @@ from typing import TypeAlias
 
 from bookie.errors import MalformedMetadataError
 from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
+from managed_ledger.records import owner_of
 from tests.simulation.cluster import BOOKIE_PORT
 from tests.simulation.stream import SimulatedStream
 from wire.messages.bookie import Flag, Operation, Status
@@ -58,6 +61,7 @@ class Moments:
         self._frames: dict[tuple[int, str], _Frames] = {}
         self._fencing: set[tuple[int, int, int]] = set()  # connection, ledger, entry
         self._states: dict[str, LedgerMetadata] = {}
+        self._recoverers: dict[int, str] = {}  # who has marked a ledger first
 
     def when(self, moment: str, nth: int, call: Happened) -> None:
         """Call it when that happens for the nth time from now."""
@@ -115,6 +119,9 @@ class Moments:
             if flags & Flag.DO_FENCING:
                 moment = "fence" if entry_id < 0 else "recovery read"
                 self._fencing.add((stream.serial, ledger_id, entry_id))
+                first = self._recoverers.get(ledger_id, stream.host)
+                if moment == "fence" and first != stream.host:
+                    self.happened("recovery joined", stream.host, stream.peer_host)
         else:
             return
         self._passed(moment, stream, ledger_id, entry_id)
@@ -181,10 +188,13 @@ class Moments:
         except MalformedMetadataError:
             return
         if before is None:
-            self.happened("ledger created", host)
+            owner = owner_of(after.custom)
+            of_cursor = owner is not None and owner[1] is not None
+            self.happened("cursor ledger created" if of_cursor else "ledger created", host)
         elif after.state is LedgerState.CLOSED and before.state is not LedgerState.CLOSED:
             self.happened("ledger closed", host)
         elif after.state is LedgerState.IN_RECOVERY:
+            self._recoverers[int("".join(path.split("/")[2:]).replace("L", ""))] = host
             self.happened("ledger in recovery", host)
         else:
             self.happened("ledger fragments", host)

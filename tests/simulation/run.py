@@ -218,11 +218,12 @@ class _Simulation:
 
     async def _all_up(self) -> None:
         shape = self._plan.shape
-        while not all(
-            name in self._cluster.lives and self._cluster.lives[name].running is not None
-            for name in (*shape.bookie_names(), *shape.broker_names())
-        ):
+        while not all(map(self._is_up, (*shape.bookie_names(), *shape.broker_names()))):
             await self._handle.sleep(0.1)
+
+    def _is_up(self, name: str) -> bool:
+        life = self._cluster.lives.get(name)
+        return life is not None and life.running is not None and not life.stopping
 
     async def _drain(self) -> None:
         errors: list[BaseException] = []
@@ -286,8 +287,7 @@ class _Simulation:
         outcome.marks += self._scene.marks
         for name, count in self._moments.counts.items():
             outcome.marks[name] += count
-        for name, count in self._nemesis.counts.items():
-            outcome.marks[f"fault {name}"] += count
+        outcome.marks += self._nemesis.counts
         for name, count in cluster.logs.lines.items():
             outcome.marks[f"log {name}"] += count
 

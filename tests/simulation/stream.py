@@ -45,15 +45,21 @@ class SimulatedStream:
         self._doomed = ""  # broken, as soon as what has arrived is read
         self._closed = False
         self._changed = trio.Event()  # something arrived, room was made, or the stream broke
+        self._awaited = False  # somebody waits for that
 
     @property
     def peer(self) -> str:
         return self._peer
 
     def _notify(self) -> None:
-        if self._changed.statistics().tasks_waiting:
+        if self._awaited:
+            self._awaited = False
             self._changed.set()
             self._changed = trio.Event()
+
+    async def _change(self) -> None:
+        self._awaited = True
+        await self._changed.wait()
 
     def _check(self) -> None:
         if self._closed:
@@ -100,9 +106,9 @@ class SimulatedStream:
                     return
                 if self._network.timers is None:
                     with trio.move_on_at(arrival):
-                        await self._changed.wait()
+                        await self._change()
                     continue
-            await self._changed.wait()
+            await self._change()
 
     def _arrive(self, data: bytes) -> None:
         if self._closed or self._broken or self._doomed:
@@ -170,7 +176,7 @@ class SimulatedStream:
             if self.other._inbox_bytes < BUFFER_BYTES_MAX:
                 await trio.lowlevel.checkpoint()
                 return
-            await self._changed.wait()
+            await self._change()
 
     # -- ending
 

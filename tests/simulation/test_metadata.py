@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -89,6 +90,21 @@ def test_a_dead_host_loses_its_ephemeral_records_after_the_session_timeout() -> 
         await trio.sleep(1.9)
         assert await two.get("/e") is not None
         await trio.sleep(0.2)
+        assert await two.get("/e") is None
+
+    Run(1, None).play(body)
+
+
+def test_a_dead_host_does_not_ping_again_when_its_link_is_mended() -> None:
+    """Once, what a broker owned that was killed just before the storm was over was its for ever."""
+
+    async def body(run: Run) -> None:
+        one, two = await run.host("one"), await run.host("two")
+        await one.create("/e", b"", ephemeral=True)
+        run.scheduler.hold("one")
+        run.metadata.crash("one")
+        run.metadata.heal("one")
+        await trio.sleep(2.1)
         assert await two.get("/e") is None
 
     Run(1, None).play(body)
@@ -223,3 +239,51 @@ def test_one_seed_is_one_run() -> None:
     first = Run(7, odds).play(count_to_ten)
     assert Run(7, odds).play(count_to_ten) == first
     assert Run(8, odds).play(count_to_ten) != first
+
+
+def test_notices_that_are_late_come_in_a_burst_and_never_behind_an_answer() -> None:
+    async def body(run: Run) -> None:
+        one, two = await run.host("one"), await run.host("two")
+        heard: list[str] = []
+        for path in ("/a", "/b"):
+            await two.create(path, b"")
+            await one.get(path, partial(heard.append, path))
+        run.metadata.hold_notices("one")
+        for path in ("/a", "/b"):
+            await two.set(path, b"new", 0)
+        await trio.sleep(5.0)
+        assert heard == []
+        record = await one.get("/b")
+        assert record is not None
+        assert (record.value, heard) == (b"new", ["/a", "/b"])
+        await one.get("/a", lambda: heard.append("again"))
+        await two.set("/a", b"newer", 1)
+        await trio.sleep(1.0)
+        assert heard == ["/a", "/b"]
+        run.metadata.release_notices("one")
+        await trio.sleep(0.1)
+        assert heard == ["/a", "/b", "again"]
+
+    Run(1, None).play(body)
+
+
+def test_a_session_that_moves_lives_on_and_hears_what_it_has_missed() -> None:
+    async def body(run: Run) -> None:
+        one, two = await run.host("one"), await run.host("two")
+        await one.create("/e", b"", ephemeral=True)
+        heard: list[str] = []
+        states: list[SessionState] = []
+        one.add_session_listener(states.append)
+        await one.get("/e", lambda: heard.append("/e"))
+        run.metadata.hold_notices("one")
+        await two.set("/e", b"new", 0)
+        await trio.sleep(1.0)
+        assert heard == []
+        run.metadata.release_notices("one")
+        run.metadata.move("one")
+        await trio.sleep(1.0)
+        assert heard == ["/e"]
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        assert await two.get("/e") is not None
+
+    Run(1, None).play(body)

@@ -5,13 +5,16 @@ More of them: `python -m tests.simulation --seeds A..B`.
 
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
 from tests.simulation import acts, plan
-from tests.simulation.acts import At, Freeze, Kill
+from tests.simulation.acts import At, Freeze, Kill, On
+from tests.simulation.cluster import Settings
+from tests.simulation.draw_faults import draw_faults
 from tests.simulation.marks import SOMETIMES, marks_of, table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import (
@@ -26,8 +29,10 @@ from tests.simulation.plan import (
 from tests.simulation.report import explain, trace
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import as_python, rule_of, shrink
+from tests.simulation.steps import KINDS, STEP_OF, STEPS, mark_of
 
 SAMPLE = range(2, 42)
+CAUSED = [step.name for step in STEPS if step.cause]
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -45,6 +50,27 @@ def test_plans_are_survivable_data() -> None:
         assert quorums is None or quorums[0] <= shape.bookies
         names = [part.name for part in (*plan.work, *plan.faults)]
         assert len(set(names)) == len(names), "chance is drawn by name"
+
+
+def test_every_fault_may_strike_at_every_step_of_the_protocol() -> None:
+    shape, drawn = Shape(bookies=4, settings=Settings(quorums=(3, 3, 2))), dict[str, None]()
+    pairs = len(KINDS) * len(STEPS)
+    for seed in range(20_000):
+        for mishap in draw_faults(Random(seed), shape, 8.0):
+            if isinstance(mishap.when, On):
+                drawn[mark_of(mishap.act, mishap.when.moment)] = None
+        if len(drawn) == pairs:
+            break
+    assert len(drawn) == pairs
+
+
+def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
+    alone = 0
+    for seed in range(300):
+        faults = draw_faults(Random(seed), Shape(), 8.0)
+        waits = [f for f in faults if isinstance(f.when, On) and STEP_OF[f.when.moment] in CAUSED]
+        alone += bool(waits) and not any(isinstance(f.when, At) for f in faults)
+    assert alone < 60
 
 
 TOPIC = "persistent://public/default/t1"
@@ -74,6 +100,31 @@ def test_a_run_does_what_its_plan_says() -> None:
     assert check(outcome.events) == []
 
 
+KILLED = Mishap("f1", On("add", 20), Kill("subject", 3.0))
+RARE: dict[str, tuple[Mishap, ...]] = {
+    "recovery joined": (KILLED, Mishap("f2", On("ledger in recovery"), Kill("subject", 4.0))),
+    "recovery closed with a new fragment": (
+        KILLED,
+        Mishap("f2", On("recovery add"), Kill("peer", 6.0)),
+    ),
+    "fenced": (
+        Mishap("f1", On("add", 20), acts.SlowLink("subject", "", 8.0, 10_000.0, 1e9)),
+        Mishap("f2", On("add", 20), acts.LoseContact("subject", 6.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("mark", RARE)
+def test_what_plans_seldom_meet_can_be_met(mark: str) -> None:
+    shape = Shape(bookies=4, settings=Settings(quorums=(3, 3, 2)))
+    work = (Produce("p1-t1", "client-1", TOPIC, messages=100, pace_s=0.02, burst=1),)
+    outcome = simulate(
+        replace(SMALL, shape=shape, work=work, faults=RARE[mark], storm_s=8.0, power_cycle=False)
+    )
+    assert outcome.violations == []
+    assert (outcome.marks + marks_of(outcome.events))[mark] > 0
+
+
 def test_watching_a_run_changes_nothing_of_it() -> None:
     lines: list[str] = []
     assert trace(SMALL, lines.append).line == simulate(SMALL).line
@@ -93,6 +144,9 @@ def test_faults_that_outlast_the_storm_end_with_it() -> None:
         acts.CrashLoop("bookie-3", 100, 0.1, 0.1),
         acts.DriftClock("client-1", for_ever, 3.0),
         acts.StuckDisk("bookie-1", for_ever),
+        acts.LateNotices("broker-1", for_ever),
+        acts.Restart("broker-1", for_ever),
+        acts.Restart("bookie-3", 3.5),
     ]
     for act in kinds:
         outcome = simulate(replace(SMALL, faults=(Mishap("f", At(1.0), act),)))
@@ -157,7 +211,9 @@ def test_a_failure_is_explained() -> None:
 
 
 def test_marks_count_what_was_met() -> None:
-    outcome = simulate(SMALL)
+    acts_there: tuple[acts.Act, ...] = (acts.Reset("subject"), acts.LateNotices("subject", 1.0))
+    struck = (Mishap(f"f{i}", On("list changed"), act) for i, act in enumerate(acts_there))
+    outcome = simulate(replace(SMALL, faults=tuple(struck)))
     marks = outcome.marks + marks_of(outcome.events)
     assert marks["ok"] == 42
     assert marks["ledger created"] > 0
@@ -165,3 +221,5 @@ def test_marks_count_what_was_met() -> None:
     assert lines[0].endswith("in 2 runs")
     assert len(lines) > len(SOMETIMES)
     assert lines[-1].startswith("never: ")
+    pairs = next(line for line in lines if line.endswith("pairs were met"))
+    assert pairs == f"2 of {len(KINDS) * len(STEPS)} pairs were met"

@@ -104,6 +104,74 @@ SCENARIOS = {
         storm_s=2.0,
         power_cycle=False,
     ),
+    # Not a fault of the product: consumers did not note that they had a partition that was added,
+    # so what they acknowledged there counted for nothing.
+    "a partition is added after its subscription was deleted": Plan(
+        seed=100016,
+        shape=Shape(2, 1, settings=Settings(split=0.1)),
+        topics=(Topic("persistent://public/default/t2", 2),),
+        work=(
+            Produce(
+                *("p1-t2", "client-1", "persistent://public/default/t2", 25),
+                pace_s=0.3,
+                burst=20,
+                payload_bytes=500,
+            ),
+            Consume(
+                *("c1a-t2", "client-1", "persistent://public/default/t2", "s1", "shared"),
+                linger_s=3.0,
+                abandon=0.5,
+                queue=1,
+            ),
+            Administer(
+                *("admin1", "client-1", "delete subscription", "persistent://public/default/t2"),
+                *(3.14513293123104, "s1"),
+            ),
+            Administer(
+                *("admin2", "client-1", "add partition", "persistent://public/default/t2"),
+                *(5.505050803433544, "s1"),
+            ),
+        ),
+        faults=(),
+        storm_s=8.0,
+        power_cycle=False,
+    ),
+    # Nor this: a consumer from `latest` that was refused in one partition had made the
+    # subscription in another one; who came later, from `earliest`, found it there.
+    "a subscription that was made by a consumer that was refused": Plan(
+        seed=53,
+        shape=Shape(settings=Settings(quorums=(3, 3, 3))),
+        topics=(Topic(T, 2),),
+        work=(
+            Produce(
+                *("p1-t1", "client-1", T, 20),
+                pace_s=0.3,
+                burst=1,
+                batching=False,
+                send_timeout_s=2.0,
+            ),
+            Produce(
+                *("p2-t1", "client-1", T, 10),
+                pace_s=0.02,
+                batching=False,
+                payload_bytes=0,
+                compression="snappy",
+                send_timeout_s=2.0,
+            ),
+            Consume(
+                *("c1a-t1", "client-1", T, "s1", "exclusive", "latest"),
+                linger_s=3.0,
+                leave=0.05,
+                abandon=0.5,
+                seek=0.03,
+                unsubscribe=0.02,
+            ),
+            Administer("admin1", "client-1", "add partition", T, 2.8768857616572294, "extra"),
+        ),
+        faults=(),
+        storm_s=4.0,
+        power_cycle=False,
+    ),
 }
 
 

@@ -71,6 +71,7 @@ class ChainStorm(Storm):
         self._half = chance.one_of((0.0, 0.0, 0.2, 0.5))
         self._unknown = chance.one_of((0.0, 0.1, 0.4))
         self._unavailable = chance.one_of((0.0, 0.1))
+        self._stale = 0.3  # the share of reads that a follower answers that lags
         self._brokers_max = chance.one_of((1, 2, 2, 2, 3, BROKERS_MAX))
         self._appends_max = chance.one_of((2, 3, 5, 10))
         self.actor(self.network.deliver, (1.0,))
@@ -221,7 +222,7 @@ class ChainStorm(Storm):
 
     def read_list(self, broker: Broker, then: Callable[[ManagedLedgerInfo, int], None]) -> None:
         def arrive() -> None:
-            stale = self.chance.happens(0.3)
+            stale = self.chance.happens(self._stale)
             info, version = self._before if stale else (self.info, self.version)
             self.say(f"{broker.name} reads the list: {_ids(info)}, version {version}")
             self._answer(REGISTER, broker, then, info, version)
@@ -354,7 +355,7 @@ class ChainStorm(Storm):
 
     def finish(self) -> None:
         """One opens the log last: it finds everything, and can append."""
-        self._half = self._unknown = self._unavailable = 0.0
+        self._half = self._unknown = self._unavailable = self._stale = 0.0
         for broker in self.brokers:
             if broker.serves and self.owned_from > broker.owned_from:
                 self.mark("fenced while it served")

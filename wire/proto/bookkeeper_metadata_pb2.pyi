@@ -126,3 +126,21 @@ class LedgerRereplicationLayoutFormat(_message.Message):
     type: str
     version: int
     def __init__(self, type: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class LockDataFormat(_message.Message):
+    __slots__ = ("bookieId",)
+    BOOKIEID_FIELD_NUMBER: _ClassVar[int]
+    bookieId: str
+    def __init__(self, bookieId: _Optional[str] = ...) -> None: ...
+
+class AuditorVoteFormat(_message.Message):
+    __slots__ = ("bookieId",)
+    BOOKIEID_FIELD_NUMBER: _ClassVar[int]
+    bookieId: str
+    def __init__(self, bookieId: _Optional[str] = ...) -> None: ...
+
+class CheckTimeFormat(_message.Message):
+    __slots__ = ("ctime",)
+    CTIME_FIELD_NUMBER: _ClassVar[int]
+    ctime: int
+    def __init__(self, ctime: _Optional[int] = ...) -> None: ...

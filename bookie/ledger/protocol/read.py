@@ -103,6 +103,11 @@ class Inquiry:
         return len(self._absent)
 
     @property
+    def unknown(self) -> frozenset[BookieId]:
+        """Who answered neither yes nor no, or not at all."""
+        return frozenset(self._unknown)
+
+    @property
     def exhausted(self) -> bool:
         """Everybody was asked, and everybody has answered."""
         return len(self._absent | self._unknown) == len(self._order)

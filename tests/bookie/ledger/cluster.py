@@ -32,11 +32,13 @@ from wire.messages.bookie import (
     FRAME_BYTES_MAX,
     LAST_ENTRY,
     Add,
+    BatchRead,
     Flag,
     Read,
     Status,
     decode_request,
     encode_add_answer,
+    encode_batch_answer_header,
     encode_read_answer,
 )
 from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
@@ -55,13 +57,16 @@ class FakeBookie:
     cluster: "Cluster"
     entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
-    requests: list[Add | Read] = field(default_factory=list)
+    requests: list[Add | Read | BatchRead] = field(default_factory=list)
     silent: bool = False  # takes everything, answers nothing
     delay_s: float = 0.0  # before each answer
     deaf: bool = False  # neither stores nor answers
     add_status: Status | None = None  # answered to every add, and nothing is stored
     read_status: Status | None = None
     forgets: set[int] = field(default_factory=set)  # entries that it says it does not have
+    knows_batches: bool = True  # else it closes the connection, as old ones do
+    batch_surplus: int = 0  # so many entries more than were asked for
+    batch_entries_max: int = 1000
     session: MemorySession | None = None
     scope: trio.CancelScope | None = None
 
@@ -113,7 +118,11 @@ class FakeBookie:
         while frames := await connection.receive():
             for frame in frames:
                 request = decode_request(frame)
-                assert isinstance(request, Add | Read)
+                assert isinstance(request, Add | Read | BatchRead)
+                if isinstance(request, BatchRead) and not self.knows_batches:
+                    self.requests.append(request)
+                    connection.close("an opcode that it does not know")
+                    return
                 answer = self._handle(request)
                 if answer is not None and self.delay_s:
                     self.cluster.nursery.start_soon(self._send_later, connection, answer)
@@ -124,13 +133,15 @@ class FakeBookie:
         await trio.sleep(self.delay_s)
         connection.send([answer])
 
-    def _handle(self, request: Add | Read) -> bytes | None:
+    def _handle(self, request: Add | Read | BatchRead) -> bytes | None:
         self.requests.append(request)
         if self.deaf:
             return None
         if isinstance(request, Add):
             status = self._add(request)
             answer = encode_add_answer(request.header, status, request.ledger_id, request.entry_id)
+        elif isinstance(request, BatchRead):
+            answer = self._batch(request)
         else:
             status, entry = self._read(request)
             answer = encode_read_answer(
@@ -162,6 +173,19 @@ class FakeBookie:
         if entry is None or entry_id in self.forgets:
             return Status.NO_ENTRY, b""
         return Status.OK, entry
+
+    def _batch(self, request: BatchRead) -> bytes:
+        count = min(request.entries_max + self.batch_surplus, self.batch_entries_max)
+        entries: list[bytes] = []
+        status = Status.OK
+        for entry_id in range(request.first_entry_id, request.first_entry_id + count):
+            status, entry = self._read(Read(0, 0, request.ledger_id, entry_id, None))
+            if status is not Status.OK:
+                break
+            entries.append(len(entry).to_bytes(4, "big") + entry)
+        status = Status.OK if entries else status
+        body = b"".join(entries)
+        return encode_batch_answer_header(request, status, len(body)) + body
 
     def holds(self, ledger_id: int) -> list[int]:
         return sorted(e for (ledger, e) in self.entries if ledger == ledger_id)

@@ -159,7 +159,7 @@ async def test_writing_goes_on_without_one_bookie_and_waits_without_two(cluster:
     await cluster.stop("b2")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(append, writer, 10)
-        await wait_until(lambda: "b1, b2" in writer.waiting_for)
+        await wait_until(lambda: "b1" in writer.waiting_for and "b2" in writer.waiting_for)
         assert writer.last_add_confirmed < 29
         nursery.cancel_scope.cancel()
     await cluster.start("b1")

@@ -3,10 +3,12 @@
 import random
 import struct
 from dataclasses import dataclass, field
+from math import inf
 
 import trio
 import trio.lowlevel
 
+from bookie.storage.limits import ReclaimLimits
 from bookie.storage.store import LedgerStore, LogLimits, StoreError, StoreLimits, StoreStatus
 
 _HEADER = struct.Struct(">qqqq")
@@ -30,6 +32,12 @@ def entry(ledger_id: int, entry_id: int, *, lac: int = -1, size: int = 60, note:
     return _HEADER.pack(ledger_id, entry_id, lac, 0) + body.ljust(size, b".")
 
 
+# Nearly anything is worth to be written again, a few entries at a time.
+EAGER = ReclaimLimits(
+    live_share_max=0.95, bytes_per_s=inf, portion_bytes=7000, chunk_bytes=3000, spare_bytes=0
+)
+
+
 def small_limits(**changes: object) -> StoreLimits:
     """So small that rolls and checkpoints happen all the time."""
     limits = {
@@ -38,6 +46,7 @@ def small_limits(**changes: object) -> StoreLimits:
         "checkpoint_bytes": 18_000,
         "free_bytes_min": 0,
         "space_check_s": 1e6,
+        "reclaim": EAGER,
     }
     return StoreLimits(**{**limits, **changes})  # type: ignore[arg-type]
 
@@ -203,9 +212,14 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
     await oracle.settled(store)
     oracle.add(store, 3, 29, recovery=True, size=900)
     await oracle.delete(store, 3)
-    oracle.add(store, 4, 0, recovery=True)
-    oracle.add(store, 5, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.reclaim)
+        oracle.add(store, 4, 0, recovery=True)
+        oracle.add(store, 5, 0)
+        for entry_id in range(0, 16, 5):
+            await oracle.look(store, 1, entry_id)
     await oracle.settled(store)
+    await store.reclaim()
     await oracle.check_fences(store)
 
 
@@ -222,7 +236,7 @@ async def random_workload(store: LedgerStore, oracle: Oracle, rng: random.Random
                 case 2 if rng.random() < 0.2:
                     nursery.start_soon(oracle.delete, store, ledger_id)
                 case 3:
-                    nursery.start_soon(store.checkpoint)
+                    nursery.start_soon(rng.choice((store.checkpoint, store.reclaim)))
                 case 4 | 5:
                     nursery.start_soon(oracle.look, store, ledger_id, rng.randrange(40))
                 case 6:

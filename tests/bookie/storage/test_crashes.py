@@ -2,7 +2,7 @@
 
 A workload runs once to count its disk operations; then once for each of them, with a crash just
 before it.  The disk keeps what it likes of the unsynced writes, the store starts again, is checked,
-works on, and loses power again.
+works on, and loses power again.  Now and then the index is gone as well.
 """
 
 import random
@@ -85,6 +85,8 @@ async def crash_everywhere(seed: int, mount: Mount, *, stride: int = 1) -> int:
             platter.crash_before(rng.randrange(12))
             await live(platter, oracle, mount, work=None)
         platter.kill()
+        if rng.random() < 0.3:
+            platter.lose_indexes()  # the log alone has all that it takes to make it again
         assert await live(platter, oracle, mount, work=rng.choice((workload, None)))
         platter.lose_power()
         assert await live(platter, oracle, mount, work=workload)

@@ -9,6 +9,8 @@ from crc32c import crc32c
 from bookie.registry import Cookie
 from bookie.server.identity import COOKIE_FILE
 from bookie.storage.records import Kind
+from bookie.storage.removed import Gap, decode_gaps, encode_gaps
+from bookie.storage.shares import Shares
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "bookie_storage_v1"
@@ -61,6 +63,28 @@ def test_the_golden_log_is_what_the_document_draws() -> None:
 def test_the_kinds_of_records_are_those_of_the_document() -> None:
     for kind in Kind:
         assert f"| {kind.value} | {kind.name} |" in DOCUMENT
+
+
+def test_the_golden_list_of_gaps_is_what_the_document_draws() -> None:
+    data = (GOLDEN / "REMOVED").read_bytes()
+    magic, version, count = struct.unpack_from(">8sII", data)
+    assert (magic, version) == (b"DAYBKREM", 1)
+    gaps = [struct.unpack_from(">QQQ", data, 16 + 24 * number) for number in range(count)]
+    assert gaps == [(0, 0, 572), (960, 900, 4096)]
+    assert data[16 + 24 * count :] == struct.pack(">I", crc32c(data[: 16 + 24 * count]))
+    assert decode_gaps(data) == [Gap(*gap) for gap in gaps]
+    assert encode_gaps(decode_gaps(data)) == data
+
+
+def test_the_shares_are_what_the_document_draws() -> None:
+    shares = Shares()
+    for first in (0, 572):
+        shares.begin(first)
+    data = struct.pack(">Q", 960) + struct.pack(">Qq", 0, 500) + struct.pack(">Qq", 572, 0)
+    assert shares.load(data, 960)
+    assert [shares.of(0), shares.of(572)] == [500, 0]
+    assert shares.encode(960, {}) == data
+    assert not shares.load(data, 961)
 
 
 def test_the_cookie_of_the_document_is_the_one_that_is_written() -> None:

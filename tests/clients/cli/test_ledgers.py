@@ -113,7 +113,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> None:
         yield FakeClient()
 
     monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
-    monkeypatch.setattr("clients.cli.ledgers.open_ledger_client", open_client)
+    monkeypatch.setattr("clients.cli.ledger_client.open_ledger_client", open_client)
 
 
 def found(daybook: Daybook, *arguments: str) -> Any:

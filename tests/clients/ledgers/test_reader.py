@@ -191,9 +191,9 @@ async def test_following_a_ledger_that_waits_asks_little(
         nursery.start_soon(Following(reader, 1).run)
         await trio.sleep(1)
         exchange = client._client._context.exchange
-        before = exchange._txn_id
+        before = exchange._request_id
         await trio.sleep(100)
-        assert exchange._txn_id - before <= 3 * 2 * 11  # polls of ten seconds, and looks
+        assert exchange._request_id - before <= 3 * 2 * 11  # polls of ten seconds, and looks
         nursery.cancel_scope.cancel()
 
 
@@ -326,9 +326,9 @@ async def test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently(
             )
             assert (await exchange.ask(bookie, fence, 5)).status == 0
         await trio.sleep(1)
-        before = exchange._txn_id
+        before = exchange._request_id
         await trio.sleep(20)
-        assert 20 < exchange._txn_id - before < 20 * 6 * 2
+        assert 20 < exchange._request_id - before < 20 * 6 * 2
         assert not following.ended
         await client.open(writer.ledger_id, recover=True)
         await trio.sleep(2)

@@ -36,6 +36,7 @@ class World:
     scopes: dict[str, trio.CancelScope] = field(default_factory=dict)
     sessions: dict[str, MemorySession] = field(default_factory=dict)
     ended: dict[str, trio.Event] = field(default_factory=dict)
+    running: dict[str, RunningBookie] = field(default_factory=dict)
 
     @property
     def bookies(self) -> list[str]:
@@ -64,7 +65,7 @@ class World:
                 )
             ended.set()
 
-        await self.nursery.start(live)
+        self.running[name] = await self.nursery.start(live)
 
     def stop(self, name: str) -> None:
         """The bookie ends, and its session with it."""

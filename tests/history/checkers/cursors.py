@@ -104,11 +104,11 @@ class _Check:
     def _note(self, stamped: Stamped) -> None:
         at_ns = stamped.at_ns
         match stamped.event:
-            case Subscribe(topic, name, consumer):
+            case Subscribe(topic, name, consumer, _, start):
                 self._consumers[consumer] = _Consumer(consumer, stamped.event)
                 for key in self._keys(topic, name):
                     subscription = self._make(key)
-                    subscription.asked_for(at_ns, is_new=key not in self._unsure)
+                    subscription.asked_for(at_ns, start, is_new=key not in self._unsure)
             case Attached(consumer, since_ns, topic):
                 self._attached(self._consumers[consumer], since_ns, topic, at_ns)
             case Detach(consumer):
@@ -138,7 +138,10 @@ class _Check:
                     self._drop(key)
             case Unsubscribed(topic, name):
                 for key in self._keys(topic, name):
-                    self._unsure.pop(key, None)
+                    if key in self._subscriptions:  # Who came back meanwhile may have lost it.
+                        self._drop(key)
+                    else:
+                        self._unsure.pop(key, None)
             case Delete(topic):
                 for key in self._of_topic(topic):
                     self._drop(key)
@@ -187,8 +190,8 @@ class _Check:
             consumer.attached[topic] = _Attachment(before.epoch + 1, since_ns)
             subscription = self._make((topic, subscribe.subscription))
             if subscription.since_ns is None:  # Gone, and there again because it came back.
-                subscription.asked_for(since_ns, is_new=False)
-            subscription.got(at_ns, subscribe.start)
+                subscription.asked_for(since_ns, subscribe.start, is_new=False)
+            subscription.got(at_ns)
             subscription.changes += 1
 
     def _changed(self, consumer: _Consumer) -> None:

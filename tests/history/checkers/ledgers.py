@@ -116,6 +116,9 @@ def _list(
         if ledger in new or position < first:
             continue
         known = ledgers.get(ledger)
+        # The tail is the last two: a roll closes a ledger when its successor is listed already.
+        # If it closes empty, that end is final, so no receipt was or will be given for it, and the
+        # list is as safe without it; anything further in front must have been dropped before.
         empty = known is None or (known.state == _CLOSED and known.last_entry < 0)
         if not empty or (position < last and position < len(old) - 2):
             text = f"dropped from the end of {old}, which became {new}"

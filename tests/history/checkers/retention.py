@@ -55,8 +55,9 @@ class _Check:
                     self._subscribes[consumer] = stamped.event
                     for each in self._topics(topic):
                         self._subscriptions[each].setdefault(name, _Subscription())
-                case Attached(consumer):
-                    self._attached(self._subscribes[consumer], stamped.at_ns)
+                case Attached(consumer, _, topic):
+                    asked = self._subscribes[consumer]
+                    self._attached(topic or asked.topic, asked.subscription, stamped.at_ns)
                 case Ack():
                     self._ack(stamped.event)
                 case Seek(topic, name) | Unsubscribe(topic, name):
@@ -71,9 +72,9 @@ class _Check:
     def _topics(self, topic: str) -> list[str]:
         return [each for each in self._stored if topic in (each, parent(each))]
 
-    def _attached(self, asked: Subscribe, at_ns: int) -> None:
-        for topic in self._topics(asked.topic):
-            found = self._subscriptions[topic].get(asked.subscription)
+    def _attached(self, topic: str, name: str, at_ns: int) -> None:
+        for each in self._topics(topic):
+            found = self._subscriptions[each].get(name)
             if found is not None and found.since_ns is None:
                 found.since_ns = at_ns
 

@@ -52,19 +52,22 @@ class Consuming:
     kept: list[Message] = field(default_factory=list[Message])  # delivered, to seek to
     _watched: int = 0  # ends
 
-    def watch(self) -> None:
-        """Note when it is attached again, also to partitions that come later."""
-        self._watch_ends()
+    def watch(self, since_ns: int) -> None:
+        """Note when it is attached, and attached again, also to partitions that come later."""
+        self._watch_ends(since_ns)
         grow = self.consumer.grow
 
         async def noting_grow(partitions: int) -> None:
+            since_ns = self.actor.scene.now_ns()
             await grow(partitions)
-            self._watch_ends()
+            self._watch_ends(since_ns)
 
         vars(self.consumer).update(grow=noting_grow)
 
-    def _watch_ends(self) -> None:
+    def _watch_ends(self, since_ns: int) -> None:
         for end in self.consumer._ends[self._watched :]:
+            topic = self.actor.scene.topic_of(self.topic, end.topic.partition)
+            self.actor.note(Attached(self.name, since_ns, topic))
             self._watch_end(end)
         self._watched = len(self.consumer._ends)
 
@@ -181,9 +184,8 @@ async def subscribe(
     except BrokerError:
         actor.note(Detach(name))
         raise
-    actor.note(Attached(name, since_ns))
     consuming = Consuming(actor, topic, subscription, name, consumer, receipts)
-    consuming.watch()
+    consuming.watch(since_ns)
     return consuming
 
 

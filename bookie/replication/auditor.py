@@ -1,0 +1,160 @@
+"""Finds what lacks copies and marks it; one at a time in a cluster (`election`).
+
+    bookies   when somebody is lost or asked to leave: every ledger that names one of them
+    ledgers   now and then, and when somebody asks: the lists of entries of all copies are compared,
+              so that what writers left on an ack quorum is found, and what a disk has lost
+
+It only adds marks.  So a round that could not be finished, or was about old news, does no harm: the
+worker looks for itself before it does anything.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from bookie.errors import LedgerError, MalformedRecordError, NoSuchLedgerError, RegistryError
+from bookie.ledger.catalog import StoredMetadata
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.protocol.placement import BookieId
+from bookie.replication.checker import Checker
+from bookie.replication.limits import ReplicationLimits
+from bookie.replication.marks import Check, Marks
+from bookie.replication.members import Members
+from bookie.replication.protocol.copies import GONE, Report, names
+from wire.metadata.store import MetadataError
+
+_log = logging.getLogger(__name__)
+
+
+class Auditor:
+    def __init__(
+        self, context: LedgerContext, marks: Marks, members: Members, limits: ReplicationLimits
+    ) -> None:
+        self._context = context
+        self._marks = marks
+        self._members = members
+        self._limits = limits
+        self._checker = Checker(context)
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        """For as long as it is elected."""
+        await self._members.wait_looked()
+        triggers = self._members.triggers
+        gone: list[BookieId] | None = None  # for whom the ledgers were marked last
+        audited_at = trio.current_time()
+        self._members.add_listener(self._look_again)
+        try:
+            while True:
+                self._wake = trio.Event()
+                try:
+                    await self._wait_not_paused()
+                    now, asked = trio.current_time(), self._members.triggers != triggers
+                    present = self._gone()
+                    due = now >= audited_at + self._limits.audit_interval_s
+                    if asked or due or present != gone:
+                        await self.audit_bookies()
+                        gone, audited_at = present, now
+                    if asked or await self._check_due():
+                        triggers = self._members.triggers
+                        await self.check_ledgers()
+                except (MetadataError, RegistryError) as error:
+                    _log.warning("the audit was not finished: %s", error)
+                    with trio.move_on_after(self._limits.retry_s):
+                        await self._wake.wait()
+                    continue
+                with trio.move_on_after(await self._pause_s(audited_at)):
+                    await self._wake.wait()
+        finally:
+            self._members.remove_listener(self._look_again)
+
+    def _look_again(self) -> None:
+        self._wake.set()
+
+    def _gone(self) -> list[BookieId]:
+        return [b for b, presence in self._members.all().items() if presence in GONE]
+
+    async def _wait_not_paused(self) -> None:
+        while await self._marks.is_paused():
+            resumed = trio.Event()  # A watch only when it is needed: they pile up.
+            if await self._marks.is_paused(resumed.set):
+                await resumed.wait()
+
+    async def _check_due(self) -> bool:
+        return await self._until_check_s() <= 0
+
+    async def _until_check_s(self) -> float:
+        try:
+            checked_ms = await self._marks.checked_ms(Check.LEDGERS)
+        except MalformedRecordError:
+            checked_ms = None
+        if checked_ms is None:
+            return 0.0
+        since_s = (self._context.clock.now_ms() - checked_ms) / 1000
+        # A time that is yet to come was written by a clock that went wrong.
+        return self._limits.check_interval_s - since_s if since_s >= 0 else 0.0
+
+    async def _pause_s(self, audited_at: float) -> float:
+        until_audit_s = audited_at + self._limits.audit_interval_s - trio.current_time()
+        try:
+            return max(0.0, min(until_audit_s, await self._until_check_s()))
+        except MetadataError:
+            return self._limits.retry_s
+
+    # -- what it looks at
+
+    async def audit_bookies(self) -> int:
+        """Mark the ledgers that name somebody who is gone; return how many."""
+        marked = 0
+        async for ledger_id in self._context.catalog.list():
+            stored = await self._read(ledger_id)
+            if stored is None:
+                continue
+            presence = self._members.of(names(stored.metadata))
+            missing = [bookie for bookie, state in presence.items() if state in GONE]
+            if missing:
+                await self._mark(ledger_id, missing)
+                marked += 1
+        return marked
+
+    async def check_ledgers(self) -> int:
+        """Compare the copies of all ledgers, and mark those that lack some; return how many."""
+        begun_ms = self._context.clock.now_ms()
+        marked = 0
+        async for ledger_id in self._context.catalog.list():
+            await self._wait_not_paused()
+            stored = await self._read(ledger_id)
+            if stored is None:
+                continue
+            presence = self._members.of(names(stored.metadata))
+            reports = await self._checker.check(
+                ledger_id,
+                stored.metadata,
+                presence,
+                verify=list(presence) if self._limits.thorough else (),
+            )
+            if missing := lacking(reports):
+                await self._mark(ledger_id, missing)
+                marked += 1
+        await self._marks.set_checked_ms(Check.LEDGERS, begun_ms)  # now that it came to its end
+        return marked
+
+    async def _read(self, ledger_id: int) -> StoredMetadata | None:
+        try:
+            return await self._context.catalog.read(ledger_id)
+        except NoSuchLedgerError:
+            return None  # deleted meanwhile
+        except LedgerError as error:
+            _log.error("ledger %d cannot be looked after: %s", ledger_id, error)
+            return None
+
+    async def _mark(self, ledger_id: int, missing: list[BookieId]) -> None:
+        await self._marks.mark(ledger_id, missing, self._context.clock.now_ms())
+
+
+def lacking(reports: Sequence[Report]) -> list[BookieId]:
+    """Whose copies have to be made again, as far as is known."""
+    filled = {fill.bookie for report in reports for fill in report.fills}
+    moved = {move.bookie for report in reports for move in report.moves}
+    return sorted(filled | moved)

@@ -1,0 +1,171 @@
+"""What people have to see: what each worker does, and what cannot be mended.
+
+    <root>/underreplication/alarms/<ledger id>   persistent, until the ledger is whole or gone
+    <root>/underreplication/workers/<name>       ephemeral: a worker, and how far it is
+
+Both are JSON with a version, and of no meaning for the work itself.
+
+    NO_COPY    no copy is left of some entries, or only with bookies that are gone
+    NO_SPARE   every bookie that could take the place is in the ensemble already, or there is none
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from bookie.errors import MalformedRecordError
+from bookie.registry import LedgerPaths
+from wire.metadata.store import (
+    ANY,
+    MetadataStore,
+    NoRecordError,
+    OutcomeUnknownError,
+    RecordExistsError,
+)
+
+_VERSION = 1
+
+
+class Trouble(Enum):
+    NO_COPY = "no copy"
+    NO_SPARE = "no spare"
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    ledger_id: int
+    trouble: Trouble
+    why: str
+    since_ms: int
+    entries: tuple[tuple[int, int], ...] = ()  # first and last of each run
+
+    def encode(self) -> bytes:
+        record = {
+            "version": _VERSION,
+            "trouble": self.trouble.value,
+            "why": self.why,
+            "since_ms": self.since_ms,
+            "entries": self.entries,
+        }
+        return json.dumps(record).encode()
+
+    @classmethod
+    def decode(cls, ledger_id: int, value: bytes) -> "Alarm":
+        record = _load(value)
+        try:
+            entries = tuple((int(first), int(last)) for first, last in record["entries"])
+            trouble, since_ms = Trouble(record["trouble"]), int(record["since_ms"])
+            return cls(ledger_id, trouble, str(record["why"]), since_ms, entries)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise MalformedRecordError(f"an alarm that does not parse: {value[:200]!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Of one worker.  `pending` are the marked ledgers that it has seen, bytes an estimate."""
+
+    worker: str
+    doing: str
+    ledger_id: int | None
+    pending: int
+    mended: int
+    copied_entries: int
+    copied_bytes: int
+    rest_bytes: int
+    rate_bytes_per_s: float
+    eta_s: float | None
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Status":
+        record = _load(value)
+        del record["version"]
+        try:
+            return cls(**record)
+        except TypeError as error:
+            raise MalformedRecordError(f"a status that does not parse: {value[:200]!r}") from error
+
+
+def _load(value: bytes) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(value)
+        version = record["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedRecordError(f"no record of ours: {value[:200]!r}") from error
+    if version != _VERSION:
+        raise MalformedRecordError(f"a record of version {version!r}")
+    return record
+
+
+class Board:
+    def __init__(self, store: MetadataStore, paths: LedgerPaths) -> None:
+        self._store = store
+        self._alarms = f"{paths.underreplication}/alarms"
+        self._workers = f"{paths.underreplication}/workers"
+
+    async def raise_alarm(self, alarm: Alarm) -> None:
+        """In place of the one of that ledger; one that says the same keeps its time."""
+        path = f"{self._alarms}/{alarm.ledger_id:010d}"
+        while True:
+            record = await self._store.get(path)
+            try:
+                if record is None:
+                    await self._store.create(path, alarm.encode(), make_parents=True)
+                elif not self._says(alarm, record.value):
+                    await self._store.set(path, alarm.encode(), ANY)
+            except (RecordExistsError, NoRecordError, OutcomeUnknownError):
+                continue
+            return
+
+    def _says(self, alarm: Alarm, value: bytes) -> bool:
+        try:
+            old = Alarm.decode(alarm.ledger_id, value)
+        except MalformedRecordError:
+            return False
+        return (old.trouble, old.why, old.entries) == (alarm.trouble, alarm.why, alarm.entries)
+
+    async def clear_alarm(self, ledger_id: int) -> None:
+        path = f"{self._alarms}/{ledger_id:010d}"
+        while await self._store.get(path) is not None:
+            with suppress(NoRecordError, OutcomeUnknownError):
+                await self._store.delete(path, ANY)
+
+    async def alarms(self) -> Sequence[Alarm]:
+        alarms: list[Alarm] = []
+        for name in await self._store.get_children(self._alarms) or []:
+            record = await self._store.get(f"{self._alarms}/{name}")
+            if record is not None and name.isdecimal():
+                with suppress(MalformedRecordError):
+                    alarms.append(Alarm.decode(int(name), record.value))
+        return alarms
+
+    async def show(self, status: Status) -> None:
+        """How a worker is; it goes with its session."""
+        path = f"{self._workers}/{status.worker}"
+        record = await self._store.get(path)
+        if record is not None and record.stat.owner != self._store.session_id:
+            with suppress(NoRecordError):
+                await self._store.delete(path, ANY)  # of the process before
+            record = None
+        with suppress(RecordExistsError, NoRecordError, OutcomeUnknownError):
+            if record is not None:
+                await self._store.set(path, status.encode(), ANY)
+                return
+            if await self._store.get(self._workers) is None:
+                with suppress(RecordExistsError, OutcomeUnknownError):
+                    await self._store.create(self._workers, b"", make_parents=True)
+            await self._store.create(path, status.encode(), ephemeral=True)
+
+    async def workers(self) -> Sequence[Status]:
+        found: list[Status] = []
+        for name in await self._store.get_children(self._workers) or []:
+            record = await self._store.get(f"{self._workers}/{name}")
+            if record is not None:
+                with suppress(MalformedRecordError):
+                    found.append(Status.decode(record.value))
+        return found

@@ -1,0 +1,211 @@
+"""Finds out which copies of a ledger there are: the shell of `protocol.copies`.
+
+Each bookie is asked for the list of all entries that it has, and of what is not on the list, entry
+by entry, whether it has it: a list says nothing of what the bookie is in doubt about.  Of bookies
+to be verified every copy is read, and its digest compared.  Only settled fragments are looked at.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import TypeAlias
+
+import trio
+
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.reader import digester_of
+from bookie.replication.protocol.copies import (
+    Copy,
+    Presence,
+    Report,
+    Stretch,
+    expected,
+    judge,
+    listed,
+    runs,
+    settled_stretches,
+)
+from wire.digest import Digester
+from wire.entry import decode_entry
+from wire.errors import ConnectionLostError, WireError
+from wire.messages.bookie import Status
+from wire.messages.bookie_v3 import encode_list_entries, from_v3
+from wire.messages.entry_list import Group, decode_entry_list
+
+_READS_MAX = 64  # under way at one bookie
+_NO = (Status.NO_ENTRY, Status.NO_LEDGER)
+_HERE = (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
+
+
+class _NoList(Enum):
+    NO_ANSWER = auto()
+    NO_LEDGER = auto()  # an explicit no: it has nothing of it
+    NOT_OFFERED = auto()  # an old bookie, or one in doubt: it has to be asked for each entry
+
+
+_List: TypeAlias = Sequence[Group] | _NoList
+
+
+class Checker:
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
+
+    async def check(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        presence: Mapping[BookieId, Presence],
+        *,
+        verify: Collection[BookieId] = (),
+        unfillable: Collection[BookieId] = (),
+    ) -> list[Report]:
+        """One report for each settled fragment; of those to `verify` every copy is read."""
+        stretches = settled_stretches(metadata)
+        asked = {b for s in stretches if s.count > 0 for b in s.ensemble}
+        lists: dict[BookieId, _List] = {}
+
+        async def ask(bookie: BookieId) -> None:
+            lists[bookie] = await self._list(bookie, ledger_id)
+
+        async with trio.open_nursery() as nursery:
+            for bookie in sorted(asked):
+                if presence.get(bookie) in _HERE:
+                    nursery.start_soon(ask, bookie)
+        look = _Look(self._context, ledger_id, digester_of(metadata), lists, verify)
+        reports: list[Report] = []
+        for stretch in stretches:
+            copies = [
+                expected(stretch, metadata.quorums, position)
+                for position in range(metadata.quorums.ensemble)
+            ]
+            async with trio.open_nursery() as nursery:
+                for codes, bookie in zip(copies, stretch.ensemble, strict=True):
+                    here = presence.get(bookie, Presence.LOST)
+                    nursery.start_soon(look.at, stretch, codes, bookie, here)
+            reports.append(judge(stretch, copies, presence, unfillable=unfillable))
+        return reports
+
+    async def _list(self, bookie: BookieId, ledger_id: int) -> _List:
+        encode = partial(encode_list_entries, ledger_id=ledger_id)
+        timeout_s = self._context.limits.bookies.read_timeout_s
+        try:
+            response = await self._context.exchange.ask(bookie, encode, timeout_s)
+        except ConnectionLostError:
+            return _NoList.NO_ANSWER
+        status = from_v3(response.status)
+        if status in _NO:
+            return _NoList.NO_LEDGER
+        if status is not Status.OK:
+            return _NoList.NOT_OFFERED
+        answer = response.getListOfEntriesOfLedgerResponse
+        try:
+            return decode_entry_list(answer.availabilityOfEntriesOfLedger)
+        except WireError:
+            return _NoList.NOT_OFFERED
+
+
+class _Look:
+    """What one check shares between the bookies that it looks at."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        ledger_id: int,
+        digester: Digester,
+        lists: Mapping[BookieId, _List],
+        verify: Collection[BookieId],
+    ) -> None:
+        self._context = context
+        self._ledger_id = ledger_id
+        self._digester = digester
+        self._lists = lists
+        self._verify = verify
+
+    async def at(
+        self, stretch: Stretch, codes: bytearray, bookie: BookieId, presence: Presence
+    ) -> None:
+        """Replace UNHEARD by what the bookie says, as far as it says something."""
+        if presence is Presence.LOST:
+            _replace(codes, Copy.LOST)
+            return
+        found = self._lists.get(bookie, _NoList.NO_ANSWER)
+        match found:
+            case _NoList.NO_ANSWER:
+                return
+            case _NoList.NO_LEDGER:
+                _replace(codes, Copy.MISSING)
+                return
+            case _NoList.NOT_OFFERED:
+                to_read = [Copy.UNHEARD]
+            case _:
+                listed(stretch, codes, found)
+                to_read = [Copy.UNHEARD]
+                if bookie in self._verify:
+                    to_read.append(Copy.PRESENT)
+        window = _Window(_READS_MAX)
+        for run in runs(codes, to_read, stretch.first):
+            for entry_id in run:
+                await window.enter()
+                known_there = codes[entry_id - stretch.first] == Copy.PRESENT
+                codes[entry_id - stretch.first] = Copy.UNHEARD
+                heard = partial(self._heard, stretch, codes, window, known_there, entry_id)
+                self._context.bookies.read(bookie, self._ledger_id, entry_id, heard)
+        await window.wait_empty()
+
+    def _heard(
+        self,
+        stretch: Stretch,
+        codes: bytearray,
+        window: "_Window",
+        known_there: bool,
+        entry_id: int,
+        status: Status | None,
+        buffer: memoryview,
+    ) -> None:
+        codes[entry_id - stretch.first] = self._copy_of(status, known_there, entry_id, buffer)
+        window.leave()
+
+    def _copy_of(
+        self, status: Status | None, known_there: bool, entry_id: int, buffer: memoryview
+    ) -> Copy:
+        if status is None:
+            return Copy.UNHEARD
+        if status in _NO:
+            return Copy.MISSING
+        if status is not Status.OK:
+            # What it lists and cannot give is damaged; of the rest it may never have had it.
+            return Copy.DAMAGED if known_there else Copy.DOUBTFUL
+        try:
+            decode_entry(buffer, self._digester, self._ledger_id, entry_id)
+        except WireError:
+            return Copy.DAMAGED
+        return Copy.PRESENT
+
+
+class _Window:
+    """How many requests are under way; a callback makes room."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._count = 0
+        self._changed = trio.Event()
+
+    async def enter(self) -> None:
+        while self._count >= self._size:
+            await self._changed.wait()
+        self._count += 1
+
+    def leave(self) -> None:
+        self._count -= 1
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_empty(self) -> None:
+        while self._count:
+            await self._changed.wait()
+
+
+def _replace(codes: bytearray, by: Copy) -> None:
+    codes[:] = codes.replace(bytes([Copy.UNHEARD]), bytes([by]))

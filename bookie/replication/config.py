@@ -1,0 +1,85 @@
+"""The settings of auto-recovery as a process: a TOML file, then the environment over it.
+
+`DAYBOOK_AUTORECOVERY_RATE_BYTES_PER_S=100000000` sets `rate_bytes_per_s`; a value is read as text
+where a text is wanted, else as TOML.  A key that does not exist is an error.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from bookie.replication.limits import ReplicationLimits
+
+_PREFIX = "DAYBOOK_AUTORECOVERY_"
+_LIMITS = ReplicationLimits()
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ConfigError(ValueError):
+    """The settings make no sense; the message says which one."""
+
+
+class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    zookeeper: str = "127.0.0.1:2181"
+    ledgers_root: str = "/ledgers"
+    name: str = ""  # of the worker, unique in the cluster; host and process id if empty
+    session_timeout_s: Positive = 10.0
+    connect_timeout_s: Positive = 30.0  # to ZooKeeper, at the start
+    exit_with_parent: bool = False  # stop when standard input ends
+
+    lost_delay_s: NotNegative = _LIMITS.lost_delay_s
+    rate_bytes_per_s: Positive = _LIMITS.rate_bytes_per_s
+    audit_interval_s: Positive = _LIMITS.audit_interval_s
+    check_interval_s: Positive = _LIMITS.check_interval_s
+    thorough: bool = _LIMITS.thorough  # the checks of everything read all copies
+    fence_open_after_s: NotNegative | None = _LIMITS.fence_open_after_s
+
+    def __post_init__(self) -> None:
+        if not self.zookeeper:
+            raise ConfigError("zookeeper: host:port, or several with commas")
+        if not self.ledgers_root.startswith("/"):
+            raise ConfigError("ledgers_root: an absolute path, like /ledgers")
+
+    @property
+    def limits(self) -> ReplicationLimits:
+        return ReplicationLimits(
+            lost_delay_s=self.lost_delay_s,
+            rate_bytes_per_s=self.rate_bytes_per_s,
+            audit_interval_s=self.audit_interval_s,
+            check_interval_s=self.check_interval_s,
+            thorough=self.thorough,
+            fence_open_after_s=self.fence_open_after_s,
+        )
+
+
+_TEXTS = ("zookeeper", "ledgers_root", "name")
+
+
+def load(path: Path | None, environment: Mapping[str, str]) -> AutoRecoveryConfig:
+    """The settings in the file and the environment; raises ConfigError."""
+    settings: dict[str, object] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+    for name, text in sorted(environment.items()):
+        if name.startswith(_PREFIX):
+            key = name.removeprefix(_PREFIX).lower()
+            settings[key] = text if key in _TEXTS else _value(text)
+    try:
+        return msgspec.convert(settings, AutoRecoveryConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,103 @@
+"""Auto-recovery, as a function of its seams: what the process runs, and each bookie beside itself.
+
+    election --- auditor --.
+                           +--> marks --> worker --> copies, metadata
+    writers ---------------'
+
+The auditor is one in the whole cluster, workers are as many as there are processes that run this.
+"""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from bookie.ledger.client import LedgerClient, open_ledger_client
+from bookie.registry import LedgerPaths
+from bookie.replication.auditor import Auditor
+from bookie.replication.board import Board
+from bookie.replication.election import Election
+from bookie.replication.limits import ReplicationLimits
+from bookie.replication.marks import Marks
+from bookie.replication.members import Members
+from bookie.replication.orders import Orders
+from bookie.replication.worker import Worker
+from wire.arena import ArenaPool
+from wire.clock import WallClock
+from wire.metadata.store import MetadataStore
+from wire.outbox import Flusher
+from wire.transport import Network
+
+_log = logging.getLogger(__name__)
+_RESTART_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRecovery:
+    """The parts, for whoever looks at them."""
+
+    election: Election
+    auditor: Auditor
+    worker: Worker
+    members: Members
+    marks: Marks
+    board: Board
+
+
+@asynccontextmanager
+async def open_autorecovery(
+    client: LedgerClient, *, name: str, limits: ReplicationLimits | None = None
+) -> AsyncGenerator[AutoRecovery]:
+    """Audits (when elected) and mends for the length of the block; `name` is unique."""
+    limits = limits or ReplicationLimits()
+    context = client.context
+    store, paths = context.catalog.store, LedgerPaths(context.catalog.paths.root)
+    marks = Marks(store, paths, name)
+    board = Board(store, paths)
+    members = Members(marks, Orders(store, paths), delay_s=limits.lost_delay_s)
+    election = Election(store, paths, name)
+    auditor = Auditor(context, marks, members, limits)
+    worker = Worker(context, marks, members, board, limits, name)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(members.run)
+        nursery.start_soon(election.run, auditor.run)
+        nursery.start_soon(worker.run)
+        yield AutoRecovery(election, auditor, worker, members, marks, board)
+        nursery.cancel_scope.cancel()
+
+
+async def run_autorecovery(
+    *,
+    store: MetadataStore,
+    network: Network,
+    rng: Random,
+    clock: WallClock,
+    root: str,
+    name: str,
+    limits: ReplicationLimits,
+) -> None:
+    """For ever.  What goes wrong in here ends neither the process nor the bookie in it."""
+    while True:
+        try:
+            async with trio.open_nursery() as nursery:
+                flusher = Flusher()
+                nursery.start_soon(flusher.run)
+                async with (
+                    open_ledger_client(
+                        store=store,
+                        network=network,
+                        rng=rng,
+                        clock=clock,
+                        arenas=ArenaPool(),
+                        flusher=flusher,
+                        root=root,
+                    ) as client,
+                    open_autorecovery(client, name=name, limits=limits),
+                ):
+                    await trio.sleep_forever()
+        except* Exception as errors:
+            _log.error("auto-recovery has failed and starts again", exc_info=errors)
+        await trio.sleep(_RESTART_S)

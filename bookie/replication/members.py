@@ -1,0 +1,134 @@
+"""Who is here, who leaves, who is away, and who is lost: as the metadata store has it, followed.
+
+A bookie is lost when it belongs to the cluster (it has a cookie, or ledgers name it), is registered
+neither as writable nor as read-only, and has been waited for (`protocol.lost`).
+Without an answer of the metadata store nothing changes: nobody is lost because *we* are cut off.
+"""
+
+from collections.abc import Callable, Collection
+
+import trio
+
+from bookie.errors import MalformedRecordError, RegistryError
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry import known_bookies, readonly_bookies, writable_bookies
+from bookie.replication.marks import Marks
+from bookie.replication.orders import Kind, Orders
+from bookie.replication.protocol.copies import Presence
+from bookie.replication.protocol.lost import LostBookies
+from wire.metadata.store import MetadataError
+
+_RETRY_S = 1.0
+
+
+class Members:
+    """`run` follows them; listeners are called after each change."""
+
+    def __init__(self, marks: Marks, orders: Orders, *, delay_s: float) -> None:
+        self._marks = marks
+        self._orders = orders
+        self._delay_s = delay_s  # unless the metadata store says otherwise
+        self._lost = LostBookies(delay_s)
+        self._presence: dict[BookieId, Presence] = {}
+        self._strangers: dict[BookieId, None] = {}  # named, and without a cookie
+        self._looked = trio.Event()
+        self._again = trio.Event()
+        self._delay_written: trio.Event | None = None
+        self._listeners: dict[Callable[[], None], None] = {}
+        self.triggers = 0  # how often somebody has asked for an audit
+
+    async def wait_looked(self) -> None:
+        await self._looked.wait()
+
+    def of(self, bookies: Collection[BookieId]) -> dict[BookieId, Presence]:
+        """How each of these is; one that was never heard of is waited for from now on."""
+        for bookie in sorted(bookies):
+            if bookie not in self._presence and bookie not in self._strangers:
+                self._strangers[bookie] = None
+                self._again.set()
+        return {b: self._presence.get(b, Presence.AWAY) for b in sorted(bookies)}
+
+    def is_here(self, bookie: BookieId) -> bool:
+        return self._presence.get(bookie) in (Presence.WRITABLE, Presence.READONLY)
+
+    def all(self) -> dict[BookieId, Presence]:
+        return dict(self._presence)
+
+    def writable(self) -> list[BookieId]:
+        return [b for b, presence in self._presence.items() if presence is Presence.WRITABLE]
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        self._listeners[listener] = None
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        self._listeners.pop(listener, None)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                look_again_at = await self._look()
+            except (MetadataError, RegistryError):
+                await trio.sleep(_RETRY_S)
+                continue
+            deadline = float("inf") if look_again_at is None else look_again_at
+            with trio.move_on_at(deadline):
+                await self._again.wait()
+
+    async def _look(self) -> float | None:
+        store, paths = self._marks.store, self._marks.paths
+        changed = self._again = trio.Event()
+        await self._follow_delay()
+        await store.sync(paths.available)
+        orders = await self._orders.list(changed.set)
+        writable = await writable_bookies(store, paths, changed.set)
+        readonly = await readonly_bookies(store, paths, changed.set)
+        known = await known_bookies(store, paths)
+        here = {*writable, *readonly}
+        members = sorted({*map(BookieId, known), *map(BookieId, here), *self._strangers})
+        missing = [bookie for bookie in members if bookie not in here]
+        look_again_at = self._lost.look(trio.current_time(), missing)
+        presence: dict[BookieId, Presence] = {}
+        for bookie in members:
+            order = orders.get(bookie)
+            if bookie in self._lost.lost:
+                presence[bookie] = Presence.LOST
+            elif bookie not in here:
+                presence[bookie] = Presence.AWAY
+            elif order is not None and order.kind is not Kind.READ_ONLY:
+                presence[bookie] = Presence.LEAVING
+            elif bookie in writable and order is None:
+                presence[bookie] = Presence.WRITABLE
+            else:
+                presence[bookie] = Presence.READONLY
+        first = not self._looked.is_set()
+        self._looked.set()
+        if presence != self._presence or first:
+            self._presence = presence
+            self._notify()
+        return look_again_at
+
+    async def _follow_delay(self) -> None:
+        """The delay, and whether it was written since the last look: that asks for an audit."""
+        if self._delay_written is not None and not self._delay_written.is_set():
+            return  # still watched
+        written = trio.Event()
+
+        def wake() -> None:
+            written.set()
+            self._again.set()
+
+        try:
+            delay_s = await self._marks.delay_s(wake)
+        except MalformedRecordError:
+            delay_s = None
+        self._lost.delay_s = self._delay_s if delay_s is None else float(delay_s)
+        if self._delay_written is not None:
+            # Contact that was lost and is back looks the same; one audit more does no harm.
+            self._lost.hurry()
+            self.triggers += 1
+            self._notify()
+        self._delay_written = written
+
+    def _notify(self) -> None:
+        for listener in list(self._listeners):
+            listener()

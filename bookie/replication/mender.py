@@ -1,0 +1,324 @@
+"""Mends one ledger: looks what it lacks, copies it, and takes the mark away.
+
+    MENDED      it is whole, and the mark is gone
+    GONE        there is no such ledger (any more), or no mark
+    TAKEN       somebody else works on it
+    WRITER      what it lacks is its writer's: the mark stays until the ledger is closed
+    NO_SPARE    an alarm; nothing is locked meanwhile
+    NO_COPY     an alarm: no copy is left of some entries; all others are whole
+    LATER       somebody did not answer, or it changed underneath
+
+Cancelling it leaves nothing half done: metadata change only when all entries are durable at the
+newcomer.  Copying ends by itself when the bookie that it was for is back.
+
+An open ledger is never fenced because a bookie is gone, unless that is set.  A ledger that somebody
+began to recover, and did not end, is recovered: nobody writes to it any more.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+
+import trio
+
+from bookie.errors import NoSuchLedgerError, RecoveryAbortedError
+from bookie.ledger.catalog import StoredMetadata
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.metadata import LedgerState
+from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.recoverer import recover_ledger
+from bookie.replication.board import Alarm, Board, Trouble
+from bookie.replication.checker import Checker
+from bookie.replication.limits import ReplicationLimits
+from bookie.replication.marks import Mark, Marks
+from bookie.replication.members import Members
+from bookie.replication.protocol.copies import (
+    GONE,
+    Fill,
+    Move,
+    Presence,
+    Report,
+    names,
+    settled_stretches,
+)
+from bookie.replication.protocol.pace import Pace
+from bookie.replication.protocol.replace import newcomers
+from bookie.replication.replicator import Replaced, Replicator, TargetError
+from wire.metadata.store import MetadataError
+
+_log = logging.getLogger(__name__)
+_RELEASE_S = 5.0
+
+
+class Outcome(Enum):
+    MENDED = auto()
+    GONE = auto()
+    TAKEN = auto()
+    WRITER = auto()
+    NO_SPARE = auto()
+    NO_COPY = auto()
+    LATER = auto()
+
+
+class Mender:
+    """`copied` hears of entries and bytes as they become durable."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        marks: Marks,
+        members: Members,
+        board: Board,
+        limits: ReplicationLimits,
+        copied: Callable[[int, int], None],
+    ) -> None:
+        self._context = context
+        self._marks = marks
+        self._members = members
+        self._board = board
+        self._limits = limits
+        self._checker = Checker(context)
+        pace = Pace(limits.rate_bytes_per_s, limits.burst_bytes)
+        self._replicator = Replicator(context, pace, copied)
+        self._unclosed_since: dict[int, float] = {}
+
+    async def mend(self, ledger_id: int) -> Outcome:
+        """Do what can be done for a marked ledger."""
+        mark = await self._marks.read(ledger_id)
+        if mark is None:
+            await self._board.clear_alarm(ledger_id)
+            return Outcome.GONE
+        try:
+            stored = await self._context.catalog.read(ledger_id)
+        except NoSuchLedgerError:
+            return await self._forget(mark)
+        if not self._has_spares(mark, stored):
+            await self._alarm(ledger_id, Trouble.NO_SPARE, "no bookie can take the place", ())
+            return Outcome.NO_SPARE
+        if not await self._marks.lock(ledger_id):
+            return Outcome.TAKEN
+        try:
+            return await self._mend_locked(mark, stored)
+        except NoSuchLedgerError:
+            return await self._forget(mark)
+        finally:
+            with trio.move_on_after(_RELEASE_S) as scope:
+                scope.shield = True
+                try:
+                    await self._marks.release(ledger_id)
+                except MetadataError as error:
+                    _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
+
+    async def _forget(self, mark: Mark) -> Outcome:
+        await self._marks.resolve(mark)
+        await self._board.clear_alarm(mark.ledger_id)
+        return Outcome.GONE
+
+    def _has_spares(self, mark: Mark, stored: StoredMetadata) -> bool:
+        """False if all that is wrong, as far as is known, needs a bookie that there is not."""
+        presence = self._members.of(names(stored.metadata))
+        if any(presence.get(bookie) not in (None, *GONE) for bookie in mark.missing):
+            return True  # One that is here lacks entries.
+        stretches = settled_stretches(stored.metadata)
+        needy = [s for s in stretches if any(presence[b] in GONE for b in s.ensemble)]
+        return not needy or any(newcomers(s, self._members.writable()) for s in needy)
+
+    async def _mend_locked(self, mark: Mark, stored: StoredMetadata) -> Outcome:
+        ledger_id = mark.ledger_id
+        unfillable: set[BookieId] = set()
+        refused: set[BookieId] = set()
+        for _ in range(self._limits.rounds_max):
+            if not stored.metadata.closed:
+                stored = await self._close_if_due(ledger_id, stored)
+            presence = self._members.of(names(stored.metadata))
+            reports = await self._checker.check(
+                ledger_id,
+                stored.metadata,
+                presence,
+                verify=mark.missing,  # whoever marked them may have read what is damaged
+                unfillable=unfillable,
+            )
+            outcome = await self._judge(mark, stored, reports)
+            if outcome is not None:
+                return outcome
+            spared = False
+            for report in reports:
+                for fill in report.fills:
+                    spared |= await self._fill(ledger_id, stored, report, fill, unfillable)
+                # One at a time: the next check knows of the newcomer.
+                for move in report.moves[:1]:
+                    spared |= await self._move(ledger_id, stored, report, move, refused)
+            if not spared:
+                return await self._stuck(ledger_id, reports)
+            stored = await self._context.catalog.read(ledger_id)
+        return Outcome.LATER
+
+    async def _judge(
+        self, mark: Mark, stored: StoredMetadata, reports: Sequence[Report]
+    ) -> Outcome | None:
+        """What comes of a check; None if there is something to do."""
+        if any(report.fills or report.moves for report in reports):
+            return None
+        no_copy = [report for report in reports if report.no_copy]
+        if no_copy:
+            return await self._stuck(mark.ledger_id, reports)
+        if not all(report.whole for report in reports):
+            return Outcome.LATER
+        if stored.metadata.state is LedgerState.IN_RECOVERY:
+            return Outcome.LATER
+        if stored.metadata.state is LedgerState.OPEN:
+            tail = stored.metadata.last_fragment.ensemble
+            presence = self._members.of(tail)
+            if any(b in mark.missing or presence[b] in GONE for b in tail):
+                return Outcome.WRITER
+        if not await self._marks.resolve(mark):
+            return Outcome.LATER
+        await self._board.clear_alarm(mark.ledger_id)
+        return Outcome.MENDED
+
+    async def _stuck(self, ledger_id: int, reports: Sequence[Report]) -> Outcome:
+        """Nothing can be done now: say why."""
+        bare = [run for report in reports for run in report.no_copy]
+        if bare:
+            runs = tuple((run.start, run.stop - 1) for run in bare)
+            gone = sorted(
+                {
+                    bookie
+                    for report in reports
+                    if report.no_copy
+                    for bookie, presence in self._members.of(report.stretch.ensemble).items()
+                    if presence is Presence.LOST
+                }
+            )
+            why = "no bookie that is here has a copy"
+            if gone:
+                why += f"; {', '.join(gone)}: gone, and may have one"
+            await self._alarm(ledger_id, Trouble.NO_COPY, why, runs)
+            return Outcome.NO_COPY
+        if any(
+            report.moves and not newcomers(report.stretch, self._members.writable())
+            for report in reports
+        ):
+            await self._alarm(ledger_id, Trouble.NO_SPARE, "no bookie can take the place", ())
+            return Outcome.NO_SPARE
+        return Outcome.LATER
+
+    async def _alarm(
+        self, ledger_id: int, trouble: Trouble, why: str, entries: tuple[tuple[int, int], ...]
+    ) -> None:
+        _log.error("ledger %d: %s: %s", ledger_id, trouble.value, why)
+        now_ms = self._context.clock.now_ms()
+        await self._board.raise_alarm(Alarm(ledger_id, trouble, why, now_ms, entries))
+
+    # -- copying
+
+    async def _fill(
+        self,
+        ledger_id: int,
+        stored: StoredMetadata,
+        report: Report,
+        fill: Fill,
+        unfillable: set[BookieId],
+    ) -> bool:
+        """Give a bookie what it lacks.  True if that has changed something."""
+        entries = _without(fill.entries, report)
+        if not entries:
+            return False
+        try:
+            await self._replicator.copy(ledger_id, stored.metadata, entries, fill.bookie)
+        except TargetError as error:
+            _log.warning("ledger %d: %s", ledger_id, error)
+        # If the next check finds it lacking still, another bookie takes its place.
+        unfillable.add(fill.bookie)
+        return True
+
+    async def _move(
+        self,
+        ledger_id: int,
+        stored: StoredMetadata,
+        report: Report,
+        move: Move,
+        refused: set[BookieId],
+    ) -> bool:
+        """Have another bookie in its place.  True if that has changed something."""
+        if _without(move.entries, report) != move.entries:
+            return False  # It may have the last copy: it keeps its place.
+        candidates = newcomers(
+            report.stretch, [b for b in self._members.writable() if b not in refused]
+        )
+        usable = [b for b in candidates if self._context.directory.is_usable(b)] or candidates
+        if not usable:
+            return False
+        newcomer = self._context.rng.choice(usable)
+        with self._unless_back(move.bookie):
+            try:
+                await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
+            except TargetError as error:
+                _log.warning("ledger %d: %s", ledger_id, error)
+                refused.add(newcomer)
+                return True
+            replaced = await self._replicator.replace(
+                ledger_id, stored, report.stretch, move.position, newcomer
+            )
+            if replaced is Replaced.YES:
+                _log.info("ledger %d: %s for %s", ledger_id, newcomer, move.bookie)
+        return True
+
+    @contextmanager
+    def _unless_back(self, bookie: BookieId) -> Generator[None]:
+        """Cancelled when a bookie that was lost is here again: its copies are, too."""
+        was_here = self._members.is_here(bookie)
+        with trio.CancelScope() as scope:
+
+            def look() -> None:
+                if not was_here and self._members.is_here(bookie):
+                    scope.cancel()
+
+            self._members.add_listener(look)
+            try:
+                yield
+            finally:
+                self._members.remove_listener(look)
+
+    # -- ledgers that are not closed
+
+    async def _close_if_due(self, ledger_id: int, stored: StoredMetadata) -> StoredMetadata:
+        """Recover a ledger that is in recovery for long; an open one only if that is set."""
+        metadata = stored.metadata
+        now = trio.current_time()
+        if metadata.state is LedgerState.IN_RECOVERY:
+            grace_s: float | None = self._limits.recovery_grace_s
+        else:
+            presence = self._members.of(metadata.last_fragment.ensemble)
+            lost = any(state is Presence.LOST for state in presence.values())
+            grace_s = self._limits.fence_open_after_s if lost else None
+        if grace_s is None:
+            self._unclosed_since.pop(ledger_id, None)
+            return stored
+        if now < self._unclosed_since.setdefault(ledger_id, now) + grace_s:
+            return stored
+        try:
+            closed = await recover_ledger(self._context, ledger_id, stored)
+        except RecoveryAbortedError as error:
+            _log.warning("ledger %d: %s", ledger_id, error)
+            return stored
+        del self._unclosed_since[ledger_id]
+        return closed
+
+
+def _without(entries: Sequence[range], report: Report) -> tuple[range, ...]:
+    """The entries of which there is a copy to read."""
+    bare = sorted((*report.no_copy, *report.no_answer), key=lambda run: run.start)
+    kept: list[range] = []
+    for run in entries:
+        start = run.start
+        for hole in bare:
+            if hole.stop <= start or hole.start >= run.stop:
+                continue
+            if hole.start > start:
+                kept.append(range(start, hole.start))
+            start = hole.stop
+        if start < run.stop:
+            kept.append(range(start, run.stop))
+    return tuple(kept)

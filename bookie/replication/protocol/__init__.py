@@ -1,0 +1,1 @@
+"""Pure: nothing in here knows of tasks, sockets, time or chance."""

@@ -1,0 +1,46 @@
+"""Recovery for when it can never end: somebody decides that what may be lost is lost.
+
+A recovery aborts while it is unknown whether an entry was confirmed.  When the bookies that may
+know are gone for good, or have lost what they knew, that is for ever.  Here bookies are *given up*:
+they count as fenced, and where nobody has an entry and only they could say whether it was
+confirmed, the ledger ends before it.
+
+Everything else stays: one copy that somebody has recovers its entry; a bookie that was not given up
+and does not answer still aborts the recovery.
+"""
+
+from collections.abc import Collection, Sequence
+
+from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from bookie.ledger.protocol.read import Verdict
+from bookie.ledger.protocol.recover import READS_MAX, LastEntry, RecoverProtocol
+
+
+class AcceptLoss(RecoverProtocol):
+    def __init__(
+        self,
+        quorums: Quorums,
+        fragments: Sequence[Fragment],
+        *,
+        given_up: Collection[BookieId],
+        reads_max: int = READS_MAX,
+    ) -> None:
+        super().__init__(quorums, fragments, reads_max=reads_max)
+        self.lost_from: int | None = None  # this entry may have been confirmed, and all behind it
+        self._given_up = frozenset(given_up)
+
+    def _fence_answered(self, bookie: BookieId, fenced: bool, last: LastEntry | None) -> None:
+        super()._fence_answered(bookie, fenced or bookie in self._given_up, last)
+
+    def _read_answered(
+        self, bookie: BookieId, entry_id: int, verdict: Verdict, length: int
+    ) -> None:
+        inquiry = self._inquiries.get(entry_id)
+        if inquiry is not None and verdict is not Verdict.FOUND and entry_id > self._base:
+            inquiry.answered(bookie, verdict)
+            doubtful = inquiry.absences < self.quorums.absent
+            if doubtful and inquiry.exhausted and inquiry.unknown <= self._given_up:
+                self.lost_from = entry_id
+                self._ends_before(entry_id)
+                return
+        super()._read_answered(bookie, entry_id, verdict, length)

@@ -1,0 +1,283 @@
+"""What became of each copy of each entry of a fragment, and what has to be done about it.
+
+A fragment is a run of entries and an ensemble.  For each position there is a byte per entry:
+
+    NONE       the position does not hold this entry
+    PRESENT    the bookie has it (in a thorough check: gave it, and its digest matches)
+    MISSING    the bookie said that it does not have it
+    DOUBTFUL   the bookie answered, and cannot say whether it had it
+    DAMAGED    the bookie has it, and cannot give it: its digest does not match, or it is unreadable
+    UNHEARD    no answer
+    LOST       the bookie is gone
+
+**Unknown is neither missing nor present.**  UNHEARD is left alone and looked at again later; it
+counts neither as a copy nor as the loss of one.  A DOUBTFUL copy is written again in place: that is
+harmless if it was there, and settles the doubt.
+
+    fill    the bookie stays, and gets what it lacks
+    move    another bookie takes the place: of one that is lost or leaves, and of one with damage,
+            for a bookie keeps the first bytes that it was given of an entry
+
+Where no copy is left nothing is done at all: the ensemble as it is names those who may come back.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+
+from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from wire.messages.entry_list import Group
+
+
+class Copy(IntEnum):
+    NONE = 0
+    PRESENT = 1
+    MISSING = 2
+    DOUBTFUL = 3
+    DAMAGED = 4
+    UNHEARD = 5
+    LOST = 6
+
+
+class Presence(Enum):
+    WRITABLE = auto()
+    READONLY = auto()
+    LEAVING = auto()  # here, and asked to leave the cluster
+    AWAY = auto()  # not registered, and may be back in a moment
+    LOST = auto()
+
+
+GONE = (Presence.LOST, Presence.LEAVING)  # whose copies have to be somewhere else
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A fragment whose copies may be moved: its entries are final.  Empty: last < first."""
+
+    first: int
+    last: int
+    ensemble: Ensemble
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+def settled_stretches(metadata: LedgerMetadata) -> list[Stretch]:
+    """The fragments that nobody writes to any more.
+
+    All of a closed ledger; all but the last of an open one, which is its writer's.  None of one in
+    recovery: whoever recovers it relies on the metadata as they were.
+    """
+    fragments = metadata.fragments
+    starts = [fragment.first_entry_id for fragment in fragments[1:]]
+    match metadata.state:
+        case LedgerState.IN_RECOVERY:
+            return []
+        case LedgerState.OPEN:
+            fragments = fragments[:-1]
+        case LedgerState.CLOSED:
+            starts.append(metadata.last_entry_id + 1)
+    return [
+        # The last fragment of a closed ledger may start behind its end; so may one before it.
+        Stretch(f.first_entry_id, min(start - 1, _end_of(metadata)), f.ensemble)
+        for f, start in zip(fragments, starts, strict=True)
+    ]
+
+
+def _end_of(metadata: LedgerMetadata) -> int:
+    return metadata.last_entry_id if metadata.closed else (1 << 63) - 1
+
+
+def expected(stretch: Stretch, quorums: Quorums, position: int) -> bytearray:
+    """UNHEARD for each entry that the position holds, NONE for the others."""
+    codes = bytearray(max(0, stretch.count))
+    if quorums.write == quorums.ensemble:
+        return bytearray([Copy.UNHEARD]) * len(codes)
+    for place in range(quorums.write):
+        # entry % E == position - place: the position is the write set's place-th.
+        offset = (position - place - stretch.first) % quorums.ensemble
+        many = len(range(offset, len(codes), quorums.ensemble))
+        codes[offset :: quorums.ensemble] = bytes([Copy.UNHEARD]) * many
+    return codes
+
+
+def listed(stretch: Stretch, codes: bytearray, groups: Iterable[Group]) -> None:
+    """The bookie says that it has these: what it holds, and lists, is PRESENT."""
+    there = bytearray(len(codes))
+    end = stretch.first + len(there)
+    for group in groups:
+        if group.period == 0:
+            _set(there, group.first - stretch.first, group.first + group.size - stretch.first)
+            continue
+        start = group.first
+        if start + group.size <= stretch.first:
+            start += (stretch.first - start - group.size) // group.period * group.period
+        while start <= group.last and start < end:
+            _set(there, start - stretch.first, start + group.size - stretch.first)
+            start += group.period
+    for match in re.finditer(rb"\x01+", bytes(there)):
+        run = slice(*match.span())
+        codes[run] = codes[run].replace(bytes([Copy.UNHEARD]), bytes([Copy.PRESENT]))
+
+
+def _set(there: bytearray, first: int, end: int) -> None:
+    first, end = max(first, 0), min(end, len(there))
+    if first < end:
+        there[first:end] = b"\x01" * (end - first)
+
+
+def runs(codes: bytes | bytearray, which: Collection[Copy], first: int) -> list[range]:
+    """The entries whose copies are so, as ranges; `first` is the first entry."""
+    pattern = b"[" + b"".join(b"\\x%02x" % code for code in sorted(which)) + b"]+"
+    return [
+        range(first + match.start(), first + match.end())
+        for match in re.finditer(pattern, bytes(codes))
+    ]
+
+
+# -- what has to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    position: int
+    bookie: BookieId
+    entries: tuple[range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    position: int
+    bookie: BookieId
+    entries: tuple[range, ...]  # all that the position holds
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Of one stretch.  `copies` is what the entry with the fewest has, as far as is known."""
+
+    stretch: Stretch
+    copies: int
+    fills: tuple[Fill, ...] = ()
+    moves: tuple[Move, ...] = ()
+    unheard: tuple[BookieId, ...] = ()  # of these it is not known what they have
+    no_copy: tuple[range, ...] = ()  # no copy is left of these
+    no_answer: tuple[range, ...] = ()  # no copy was found of these, and somebody may have one
+
+    @property
+    def whole(self) -> bool:
+        return not (self.fills or self.moves or self.unheard or self.no_copy or self.no_answer)
+
+
+def judge(
+    stretch: Stretch,
+    copies: Sequence[bytes | bytearray],
+    presence: Mapping[BookieId, Presence],
+    *,
+    unfillable: Collection[BookieId] = (),
+) -> Report:
+    """What to do about a stretch; `copies` are those of each position.
+
+    A bookie that is `unfillable` was given its entries again, and that did not help.
+    """
+    fills: list[Fill] = []
+    moves: list[Move] = []
+    unheard: list[BookieId] = []
+    for position, bookie in enumerate(stretch.ensemble):
+        codes = copies[position]
+        here = presence.get(bookie, Presence.LOST)
+        lacks = runs(codes, (Copy.MISSING, Copy.DOUBTFUL), stretch.first)
+        if Copy.UNHEARD in codes or here is Presence.AWAY:
+            unheard.append(bookie)
+        if why := _why_moved(here, codes, bool(lacks), bookie in unfillable):
+            held = runs(codes, [copy for copy in Copy if copy is not Copy.NONE], stretch.first)
+            moves.append(Move(position, bookie, tuple(held), why))
+        elif lacks:
+            fills.append(Fill(position, bookie, tuple(lacks)))
+    known = _counted(copies, (Copy.PRESENT,))
+    hope = _counted(copies, (Copy.UNHEARD, Copy.DOUBTFUL))
+    bare = (
+        bytes(
+            0 if n else (Copy.UNHEARD if h else Copy.LOST) for n, h in zip(known, hope, strict=True)
+        )
+        if 0 in known
+        else b""
+    )
+    return Report(
+        stretch,
+        min(known, default=sum(_is_here(presence.get(b)) for b in stretch.ensemble)),
+        tuple(fills),
+        tuple(moves),
+        tuple(unheard),
+        tuple(runs(bare, (Copy.LOST,), stretch.first)),
+        tuple(runs(bare, (Copy.UNHEARD,), stretch.first)),
+    )
+
+
+def _why_moved(here: Presence, codes: bytes | bytearray, lacks: bool, unfillable: bool) -> str:
+    if here is Presence.LOST:
+        return "it is gone"
+    if here is Presence.LEAVING:
+        return "it leaves the cluster"
+    if Copy.DAMAGED in codes:
+        return "it has damaged copies"
+    if lacks and here is Presence.READONLY:
+        return "it lacks entries and takes none"
+    if lacks and unfillable:
+        return "it lacks entries and did not take them"
+    return ""
+
+
+def _is_here(presence: Presence | None) -> bool:
+    return presence in (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
+
+
+def _counted(copies: Sequence[bytes | bytearray], which: Collection[Copy]) -> bytes:
+    """For each entry, how many positions have it so.  (Sums of bytes do not carry: E < 256.)"""
+    table = bytes(int(code in which) for code in range(256))
+    size = len(copies[0]) if copies else 0
+    total = sum(int.from_bytes(codes.translate(table), "big") for codes in copies)
+    return total.to_bytes(size, "big")
+
+
+# -- before anybody is asked
+
+
+def fewest_copies(metadata: LedgerMetadata, here: Collection[BookieId]) -> int:
+    """How many copies the worst entry has at most, if bookies outside `here` are gone.
+
+    What lacks the most is mended first.
+    """
+    quorums = metadata.quorums
+    return min(
+        (
+            sum(fragment.ensemble[position] in here for position in write_set)
+            for fragment in metadata.fragments
+            for write_set in quorums.write_sets()
+        ),
+        default=0,
+    )
+
+
+def names(metadata: LedgerMetadata) -> set[BookieId]:
+    return {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+
+
+def bytes_to_copy(metadata: LedgerMetadata, gone: Collection[BookieId]) -> int:
+    """About how many bytes of payload have to be copied if these bookies are gone."""
+    if not metadata.closed or metadata.last_entry_id < 0:
+        return 0
+    entry_bytes = metadata.length / (metadata.last_entry_id + 1)
+    quorums = metadata.quorums
+    return round(
+        sum(
+            entry_bytes * max(0, stretch.count) * quorums.write / quorums.ensemble
+            for stretch in settled_stretches(metadata)
+            for bookie in stretch.ensemble
+            if bookie in gone
+        )
+    )

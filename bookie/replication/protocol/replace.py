@@ -1,0 +1,51 @@
+"""The one change of metadata that re-replication makes: another bookie in the place of one.
+
+It is wanted only after every entry that the place holds is durable on the newcomer, and only while
+what was copied is what the place still has to hold: the ledger may have been closed, deleted,
+recovered, or mended by somebody else meanwhile.
+"""
+
+from dataclasses import dataclass, replace
+
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol.placement import BookieId, Fragment
+from bookie.ledger.protocol.update import Decide, Ruling
+from bookie.replication.protocol.copies import Stretch, settled_stretches
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`newcomer` has all that `position` holds of the entries of `stretch`."""
+
+    stretch: Stretch
+    position: int
+    newcomer: BookieId
+
+
+def replace_bookie(replacement: Replacement) -> Decide:
+    stretch, position = replacement.stretch, replacement.position
+    old = stretch.ensemble[position]
+
+    def decide(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
+        for number, now in enumerate(settled_stretches(metadata)):
+            if now.first != stretch.first:
+                continue
+            if now.ensemble[position] == replacement.newcomer:
+                return Ruling.KEEP
+            if now.ensemble[position] != old or replacement.newcomer in now.ensemble:
+                return Ruling.REFUSE  # Somebody else has changed it.
+            if now.last > stretch.last:
+                return Ruling.REFUSE  # It holds more than was copied.
+            ensemble = list(now.ensemble)
+            ensemble[position] = replacement.newcomer
+            fragments = list(metadata.fragments)
+            fragments[number] = Fragment(now.first, tuple(ensemble))
+            return replace(metadata, fragments=tuple(fragments))
+        return Ruling.REFUSE  # No such fragment, or it is not settled (any more).
+
+    return decide
+
+
+def newcomers(stretch: Stretch, candidates: list[BookieId]) -> list[BookieId]:
+    """Who could take a place: none who is in the ensemble, so that a bookie counts once."""
+    return [bookie for bookie in candidates if bookie not in stretch.ensemble]

@@ -1,0 +1,220 @@
+"""Mends what is marked: of all marked ledgers the one with the fewest copies first.
+
+One at a time, as fast as the rate allows.  What is under way (`mender`) ends when auto-recovery is
+paused, and when the session is lost: with it went the lock.
+"""
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from bookie.errors import (
+    LedgerError,
+    MalformedMetadataError,
+    NoSuchLedgerError,
+    RegistryError,
+)
+from bookie.ledger.context import LedgerContext
+from bookie.replication.board import Board, Status
+from bookie.replication.limits import ReplicationLimits
+from bookie.replication.marks import Marks, Switch
+from bookie.replication.members import Members
+from bookie.replication.mender import Mender, Outcome
+from bookie.replication.protocol.backlog import Backlog, Candidate
+from bookie.replication.protocol.copies import (
+    GONE,
+    Presence,
+    bytes_to_copy,
+    fewest_copies,
+    names,
+)
+from bookie.replication.protocol.pace import Progress
+from wire.metadata.store import MetadataError, SessionState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Copied:
+    entries: int = 0
+    size: int = 0
+
+
+class Worker:
+    def __init__(
+        self,
+        context: LedgerContext,
+        marks: Marks,
+        members: Members,
+        board: Board,
+        limits: ReplicationLimits,
+        name: str,
+    ) -> None:
+        self.name = name
+        self.mended = 0
+        self._context = context
+        self._marks = marks
+        self._members = members
+        self._board = board
+        self._limits = limits
+        self._copied = _Copied()
+        self._mender = Mender(context, marks, members, board, limits, self._hear)
+        self._backlog = Backlog(limits.backoff_s, limits.backoff_s_max)
+        self._ledger_id: int | None = None
+        self._doing = "starting"
+        self._started = trio.current_time()
+        self._done_before = 0
+        self._switch = Switch(marks)
+
+    def _hear(self, entries: int, size: int) -> None:
+        self._copied.entries += entries
+        self._copied.size += size
+
+    # -- for ever
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report)
+            while True:
+                try:
+                    worked = await self._round()
+                except MetadataError as error:
+                    self._doing = f"waits for the metadata store: {error}"
+                    worked = False
+                except RegistryError as error:
+                    self._doing = f"cannot work: {error}"
+                    worked = False
+                if not worked:
+                    await self._rest()
+
+    async def _rest(self) -> None:
+        """Until there may be something to do."""
+        changed = trio.Event()
+        self._members.add_listener(changed.set)
+        try:
+            with trio.move_on_after(self._limits.poll_s):
+                await changed.wait()
+        finally:
+            self._members.remove_listener(changed.set)
+        if changed.is_set():
+            self._backlog.forget_failures()  # Who was away may be back, and a spare be there.
+
+    async def _round(self) -> bool:
+        """Mend what is marked, the worst first; False if nothing could be mended."""
+        if await self._switch.is_paused():
+            self._doing = "paused"
+            await self._switch.wait_changed()
+            return True
+        await self._members.wait_looked()
+        await self._marks.check_layout()
+        self._doing = "looking for work"
+        self._backlog.replace(await self._candidates())
+        self._started, self._done_before = trio.current_time(), self._copied.size
+        worked = False
+        while (candidate := self._backlog.next(trio.current_time())) is not None:
+            if await self._switch.is_paused():
+                return True
+            outcome = await self._mend_watched(candidate.ledger_id)
+            worked = worked or outcome in (Outcome.MENDED, Outcome.GONE)
+            self._backlog.ended(
+                candidate.ledger_id,
+                trio.current_time(),
+                done=outcome in (Outcome.MENDED, Outcome.GONE),
+            )
+        self._doing = "nothing to do" if not self._backlog.pending else "waits"
+        return worked
+
+    async def _candidates(self) -> list[Candidate]:
+        """What is marked, not locked, and not just tried; what is not a ledger is cleared."""
+        locked = await self._marks.locked()
+        here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
+        marked = [ledger_id async for ledger_id in self._marks.list() if ledger_id not in locked]
+        # At random, so that what cannot be mended does not hide the rest.
+        self._context.rng.shuffle(marked)
+        candidates: list[Candidate] = []
+        for ledger_id in marked[: self._limits.marks_max]:
+            try:
+                metadata = (await self._context.catalog.read(ledger_id)).metadata
+            except NoSuchLedgerError:
+                candidates.append(Candidate(ledger_id, 0, 0))
+                continue
+            except MalformedMetadataError as error:
+                _log.error("ledger %d is marked, and has no metadata: %s", ledger_id, error)
+                continue
+            gone = [b for b, p in self._members.of(names(metadata)).items() if p in GONE]
+            candidates.append(
+                Candidate(ledger_id, fewest_copies(metadata, here), bytes_to_copy(metadata, gone))
+            )
+        return candidates
+
+    async def _mend_watched(self, ledger_id: int) -> Outcome:
+        self._ledger_id, self._doing = ledger_id, "mending"
+        try:
+            with self._until_interrupted():
+                outcome = await self.mend(ledger_id)
+                if outcome is Outcome.MENDED:
+                    self.mended += 1
+                return outcome
+            return Outcome.LATER
+        except LedgerError as error:
+            _log.warning("ledger %d could not be mended now: %s", ledger_id, error)
+            return Outcome.LATER
+        finally:
+            self._ledger_id = None
+
+    @contextmanager
+    def _until_interrupted(self) -> Generator[None]:
+        """Cancelled when auto-recovery is paused, and when the session is lost, and the lock."""
+        store = self._marks.store
+        with trio.CancelScope() as scope:
+            self._switch.changed = scope.cancel
+
+            def session_changed(state: SessionState) -> None:
+                if state is SessionState.LOST:
+                    scope.cancel()
+
+            store.add_session_listener(session_changed)
+            try:
+                yield
+            finally:
+                self._switch.changed = None
+                store.remove_session_listener(session_changed)
+
+    async def mend(self, ledger_id: int) -> Outcome:
+        """Do what can be done for a marked ledger."""
+        return await self._mender.mend(ledger_id)
+
+    # -- how it is
+
+    def status(self) -> Status:
+        rest = self._backlog.rest_bytes
+        done = self._copied.size - self._done_before
+        progress = Progress(done, done + rest, self._started, trio.current_time())
+        return Status(
+            worker=self.name,
+            doing=self._doing,
+            ledger_id=self._ledger_id,
+            pending=self._backlog.pending,
+            mended=self.mended,
+            copied_entries=self._copied.entries,
+            copied_bytes=self._copied.size,
+            rest_bytes=rest,
+            rate_bytes_per_s=round(progress.rate_bytes_per_s, 1),
+            eta_s=None if progress.eta_s is None else round(progress.eta_s, 1),
+        )
+
+    async def _report(self) -> None:
+        shown: Status | None = None
+        session_id = 0
+        while True:
+            status = self.status()
+            if status != shown or session_id != self._marks.store.session_id:
+                try:
+                    await self._board.show(status)
+                    shown, session_id = status, self._marks.store.session_id
+                except MetadataError:
+                    shown = None
+            await trio.sleep(self._limits.report_s)

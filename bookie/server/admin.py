@@ -1,0 +1,82 @@
+"""What an operator may ask a bookie over HTTP, under the paths of Apache's bookies.
+
+    GET, PUT  /api/v1/bookie/state/readonly    {"readOnly": true}: no new entries, across restarts
+    GET       /api/v1/bookie/state             how it is
+    GET, PUT  /api/v1/bookie/gc                PUT: drop what was deleted and make room, soon
+    GET       /api/v1/bookie/gc_details        what that has done since the start
+    GET, PUT  /api/v1/bookie/scrub             what is damaged; PUT: look at everything now
+
+The last one is ours.
+"""
+
+from dataclasses import asdict
+from json import JSONDecodeError
+
+import trio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from bookie.server.host import RunningBookie
+
+_GET_PUT = ["GET", "PUT"]
+_DETAILS = (
+    "segments",
+    "log_bytes",
+    "live_bytes",
+    "segments_removed",
+    "bytes_removed",
+    "bytes_rewritten",
+    "segments_kept_damaged",
+    "reclaim_failures",
+)
+
+
+def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
+    """What takes long goes on in `nursery`."""
+    store = running.store
+
+    async def read_only(request: Request) -> Response:
+        if request.method == "PUT":
+            try:
+                wanted = (await request.json())["readOnly"]
+            except (JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+                wanted = None
+            if not isinstance(wanted, bool):
+                return PlainTextResponse('send {"readOnly": true} or false', 400)
+            await running.command.give(wanted)
+        return JSONResponse({"readOnly": not store.writable})
+
+    async def state(_: Request) -> Response:
+        return JSONResponse(
+            {
+                "running": True,
+                "readOnly": not store.writable,
+                "shuttingDown": False,
+                "availableForHighPriorityWrites": store.takes_recovery,
+            }
+        )
+
+    async def gc(request: Request) -> Response:
+        if request.method == "PUT":
+            running.housekeeping.want_room()
+        return JSONResponse({"is_in_force_gc": str(running.housekeeping.busy).lower()})
+
+    async def gc_details(_: Request) -> Response:
+        statistics = asdict(store.statistics())
+        details = {name: statistics[name] for name in _DETAILS}
+        return JSONResponse({**asdict(running.housekeeping.statistics()), **details})
+
+    async def scrub(request: Request) -> Response:
+        if request.method == "PUT" and not store.scrubbing:
+            nursery.start_soon(store.scrub)
+        return JSONResponse([asdict(finding) for finding in store.findings()])
+
+    root = "/api/v1/bookie"
+    return [
+        Route(f"{root}/state/readonly", read_only, methods=_GET_PUT),
+        Route(f"{root}/state", state),
+        Route(f"{root}/gc", gc, methods=_GET_PUT),
+        Route(f"{root}/gc_details", gc_details),
+        Route(f"{root}/scrub", scrub, methods=_GET_PUT),
+    ]

@@ -1,0 +1,98 @@
+"""Ledgers that are gone from the metadata are dropped here: on proof, never on silence.
+
+A ledger is in the metadata before its first entry is anywhere.  So:
+
+1. which ledgers are here is written down *before* the metadata are asked, so that none that comes
+   meanwhile is taken for gone;
+2. the metadata store has to be that of our cluster (its instance id, and our cookie in it), and is
+   asked for its newest state;
+3. all of the list has to come; a part of it, an error, or a list without any ledger says nothing;
+4. each ledger that is not in it is looked up once more by itself; only "there is no such record"
+   counts, and any error ends the round.
+
+What is dropped leaves a tombstone: nothing that comes late makes it again.
+"""
+
+from bookie.errors import RegistryError
+from bookie.registry import Cookie, LedgerPaths, list_ledgers, read_cookie, read_instance_id
+from bookie.server.logs import Log
+from bookie.storage.status import StoreError
+from bookie.storage.store import LedgerStore
+from wire.metadata.store import MetadataError, MetadataStore
+
+
+class ForeignMetadataError(Exception):
+    """The metadata store does not know this bookie, or is that of another cluster."""
+
+
+class Collector:
+    """One round is `collect`."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        metadata: MetadataStore,
+        paths: LedgerPaths,
+        cookie: Cookie,
+        log: Log,
+    ) -> None:
+        self.collections = 0
+        self.collections_failed = 0
+        self.ledgers_dropped = 0
+        self.drops_failed = 0
+        self._store = store
+        self._metadata = metadata
+        self._paths = paths
+        self._cookie = cookie
+        self._log = log
+
+    async def collect(self) -> None:
+        """Drop what is provably gone; whatever fails, nothing else is dropped."""
+        before = self.ledgers_dropped
+        try:
+            await self._collect()
+        except (MetadataError, RegistryError, ForeignMetadataError) as error:
+            self.collections_failed += 1
+            self._log.warning("nothing more is dropped for now", why=str(error) or repr(error))
+        else:
+            self.collections += 1
+        if dropped := self.ledgers_dropped - before:
+            self._log.info("dropped ledgers that were deleted", count=dropped)
+
+    async def _collect(self) -> None:
+        ours = self._store.ledgers()
+        if not ours:
+            return
+        await self._metadata.sync(self._paths.root)
+        await self._check_cluster()
+        missing, listed = set(ours), 0
+        async for ledger_id in list_ledgers(self._metadata, self._paths):
+            missing.discard(ledger_id)
+            listed += 1
+        if not listed:
+            return
+        for ledger_id in sorted(missing):
+            if await self._is_gone(ledger_id):
+                await self._drop(ledger_id)
+
+    async def _drop(self, ledger_id: int) -> None:
+        try:
+            await self._store.delete(ledger_id)
+        except StoreError as error:  # its directory has failed; those in others go on
+            self.drops_failed += 1
+            self._log.warning("cannot drop", ledger=ledger_id, why=str(error))
+        else:
+            self.ledgers_dropped += 1
+
+    async def _check_cluster(self) -> None:
+        bookie_id = self._cookie.bookie_id
+        instance_id = await read_instance_id(self._metadata, self._paths)
+        if instance_id != self._cookie.instance_id:
+            raise ForeignMetadataError(f"these are the metadata of another cluster: {instance_id}")
+        if await read_cookie(self._metadata, self._paths, bookie_id) is None:
+            raise ForeignMetadataError(f"the metadata do not know bookie {bookie_id}")
+
+    async def _is_gone(self, ledger_id: int) -> bool:
+        path = self._paths.ledger(ledger_id)
+        await self._metadata.sync(path)
+        return await self._metadata.get(path) is None

@@ -1,0 +1,201 @@
+"""A segment read from its front to its end: batch by batch, in large pieces.
+
+Who reads like that: the start of a bookie (`replay`), and whoever looks after what lies there
+(`reclaim`, `scrub`).  What is damaged is left out and said; behind it the next batch that is valid
+at its place is looked for.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from bookie.storage.disk import Disk, Reader
+from bookie.storage.records import (
+    BATCH_HEADER_BYTES,
+    BATCH_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    Record,
+    SegmentHeader,
+    decode_batch_header,
+    decode_records,
+    end_of_records,
+    record_seed,
+)
+from bookie.storage.removed import Gap
+from bookie.storage.segments import Segment
+
+_READ_BYTES = 1 << 20
+_DECODED_BYTES = 64 << 10  # before other tasks get their turn
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    position: int
+    end: int
+    header: BatchHeader
+    records: list[Record]  # those that can be read
+    whole: bool
+
+
+class Window:
+    """A segment by positions, of which one piece is in memory."""
+
+    def __init__(self, reader: Reader, first: int, size: int) -> None:
+        self.reader = reader
+        self.first = first
+        self.end = first + size
+        self.bytes_read = 0
+        self._data: Buffer = b""
+        self._from = first
+
+    async def header(self) -> SegmentHeader | None:
+        return SegmentHeader.decode(await self._read(self.first, SEGMENT_HEADER_BYTES))
+
+    async def take(self, position: int, size: int) -> memoryview:
+        """The bytes there; fewer at the end."""
+        size = max(0, min(size, self.end - position))
+        at = position - self._from
+        if at < 0 or at + size > len(self._data):
+            wanted = min(max(size, _READ_BYTES), self.end - position)
+            self._data = await self._read(position, wanted)
+            self._from, at = position, 0
+        return memoryview(self._data)[at : at + size]
+
+    async def _read(self, position: int, size: int) -> Buffer:
+        data = await self.reader.read(position - self.first, size)
+        self.bytes_read += len(data)
+        return data
+
+    async def find_batch(self, creation_id: int, position: int) -> int | None:
+        """The first batch at or behind `position`."""
+        while position + BATCH_HEADER_BYTES <= self.end:
+            data = bytes(await self.take(position, _READ_BYTES))
+            at = data.find(BATCH_MAGIC)
+            while at >= 0:
+                head = await self.take(position + at, BATCH_HEADER_BYTES)
+                if decode_batch_header(creation_id, position + at, head):
+                    return position + at
+                at = data.find(BATCH_MAGIC, at + 1)
+            position += max(1, len(data) - len(BATCH_MAGIC) + 1)
+        return None
+
+
+async def read_batch(window: Window, creation_id: int, position: int) -> Batch | None:
+    head = await window.take(position, BATCH_HEADER_BYTES)
+    header = decode_batch_header(creation_id, position, head)
+    if header is None:
+        return None
+    start = position + BATCH_HEADER_BYTES
+    data = await window.take(start, header.size)
+    records, whole = await _decode(record_seed(creation_id), start, data)
+    whole = whole and len(data) == header.size and len(records) == header.count
+    return Batch(position, start + header.size, header, records, whole)
+
+
+async def _decode(seed: int, start: int, data: memoryview) -> tuple[list[Record], bool]:
+    """In pieces: a large batch takes as long as many adds of others."""
+    records: list[Record] = []
+    whole = True
+    at = 0
+    while at < len(data):
+        end = end_of_records(data, at, _DECODED_BYTES)
+        some, some_whole = decode_records(seed, start + at, data[at:end])
+        records += some
+        whole = whole and some_whole
+        at = end
+        await trio.lowlevel.checkpoint()
+    return records, whole
+
+
+async def first_mark(disk: Disk, segment: Segment) -> int | None:
+    """The mark of the first batch: below it the log was durable when the segment began.
+
+    None if there is no valid batch at the front.
+    """
+    reader = await disk.open_reader(segment.path)
+    try:
+        data = await reader.read(0, SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES)
+        header = SegmentHeader.decode(data)
+        if header is None:
+            return None
+        position = segment.first + SEGMENT_HEADER_BYTES
+        head = memoryview(data)[SEGMENT_HEADER_BYTES:]
+        batch = decode_batch_header(header.creation_id, position, head)
+        return None if batch is None else batch.durable
+    finally:
+        reader.close()
+
+
+def begins(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[int]:
+    """Where segments and gaps begin, in order: the one before ends there."""
+    return sorted([*(each.first for each in segments), *(gap.first for gap in gaps)])
+
+
+async def durable_end(
+    disk: Disk, segment: Segment, segments: Sequence[Segment], gaps: Sequence[Gap]
+) -> int | None:
+    """Below it everything of the segment was durable once; behind it may be a torn write.
+
+    That is said by what comes next.  None if that is unreadable; there has to be something.
+    """
+    end = min(first for first in begins(segments, gaps) if first > segment.first)
+    for gap in gaps:
+        if gap.first == end:
+            return min(end, gap.mark)
+    following = next(each for each in segments if each.first == end)
+    mark = await first_mark(disk, following)
+    return None if mark is None else min(end, mark)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that are not there as they were written: positions from `start` up to `end`."""
+
+    path: str
+    start: int
+    end: int
+    why: str
+    headless: bool = False  # nothing of the segment can be checked any more
+
+
+async def scan(disk: Disk, segment: Segment, limit: int) -> AsyncGenerator[Batch | Damage]:
+    """What the segment has below the position `limit`, all of which was durable once, in order.
+
+    A batch that is not whole is given, with the records that can be read, and its damage before it.
+    An `OSError` of the disk is damage, too, up to `limit`.
+    """
+    reached = segment.first
+    headless = False
+    reader: Reader | None = None
+    try:
+        reader = await disk.open_reader(segment.path)
+        size = await disk.size(segment.path)
+        window = Window(reader, segment.first, min(size, max(0, limit - segment.first)))
+        header = await window.header()
+        position = segment.first + SEGMENT_HEADER_BYTES
+        while header is not None and position < window.end:
+            batch = await read_batch(window, header.creation_id, position)
+            if batch is None:
+                found = await window.find_batch(header.creation_id, position)
+                if found is None:
+                    break
+                position = found
+                continue
+            if batch.position > max(reached, segment.first + SEGMENT_HEADER_BYTES):
+                yield Damage(segment.path, reached, batch.position, "no valid batch")
+            if not batch.whole:
+                yield Damage(segment.path, batch.position, batch.end, "a batch is damaged")
+            yield batch
+            reached = position = batch.end
+        headless = header is None
+        why = "no valid header" if headless else "no valid batch"
+    except OSError as error:
+        why = str(error)
+    finally:
+        if reader is not None:
+            reader.close()
+    if reached < limit and limit > segment.first + SEGMENT_HEADER_BYTES:
+        yield Damage(segment.path, reached, limit, why, headless)

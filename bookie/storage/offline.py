@@ -1,0 +1,260 @@
+"""A directory that no bookie uses: checked, its index made again, its entries exported.
+
+On the files of this machine; the directory is locked meanwhile (`DirectoryInUseError`).  Checking
+and exporting change nothing; a new index is made beside the old one, which goes when the new one is
+whole.  What cannot be done because of the directory is an `OfflineError`, in words.
+"""
+
+import os
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bookie.storage.batches import Damage, begins, durable_end, scan
+from bookie.storage.boot import Contents, load
+from bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
+from bookie.storage.growing import Buffer
+from bookie.storage.index import IndexStore, open_rocks_index
+from bookie.storage.places import Lookup, Places
+from bookie.storage.records import RECORD_HEADER_BYTES, Kind
+from bookie.storage.replay import Replayed
+from bookie.storage.segments import ReadLimits, Segment, Segments
+from bookie.storage.status import StoreError
+from bookie.storage.upkeep import log_directory
+
+__all__ = [
+    "CheckReport",
+    "DirectoryInUseError",
+    "ExportedEntry",
+    "OfflineError",
+    "check_directory",
+    "export_entries",
+    "log_bytes",
+    "remake_index",
+]
+
+Progress = Callable[[int], None]  # so many bytes more were read
+
+_CHECKPOINT_ENTRIES = 500_000
+_NEVER = 1 << 62
+
+
+class OfflineError(Exception):
+    """It cannot be done with this directory; the message says why."""
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What is in a directory, and what is wrong with it; nothing if `problems` is empty."""
+
+    ledgers: int = 0
+    deleted: int = 0
+    fenced: int = 0
+    entries: int = 0
+    live_bytes: int = 0
+    log_bytes: int = 0
+    segments: int = 0
+    clean_stop: bool = True
+    limbo: bool = False
+    problems: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedEntry:
+    """`data` is None if the entry cannot be read; then `error` says why."""
+
+    ledger_id: int
+    entry_id: int
+    data: bytes | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    disk: Disk
+    contents: Contents
+    replayed: Replayed
+
+
+def log_bytes(directory: Path) -> int:
+    """What there is to read."""
+    return sum(path.stat().st_size for path in (directory / "log").glob("*.log"))
+
+
+async def check_directory(directory: Path, progress: Progress) -> CheckReport:
+    """Read everything, and compare it with the index."""
+    async with _locked(directory, progress) as disk, _index(directory) as index:
+        opened = await _load(disk, directory, index, checkpoint_entries=_NEVER)
+        contents, replayed = opened.contents, opened.replayed
+        report = CheckReport(
+            ledgers=sum(not state.deleted for state in contents.ledgers.values()),
+            deleted=sum(state.deleted for state in contents.ledgers.values()),
+            fenced=sum(state.fenced for state in contents.ledgers.values() if not state.deleted),
+            log_bytes=log_bytes(directory),
+            segments=len(replayed.segments),
+            clean_stop=replayed.clean,
+            limbo=contents.limbo,
+        )
+        report.problems += replayed.losses
+        if contents.limbo and not replayed.losses:
+            report.problems.append("records were lost before: what is absent is unknown here")
+        report.entries = contents.places.recent_entries  # behind the last checkpoint
+        for segment in replayed.segments:
+            await _check_segment(opened, segment, report)
+        return report
+
+
+async def remake_index(directory: Path, progress: Progress) -> list[str]:
+    """Make the index again from the log alone; return what the log has lost."""
+    fresh, index_path, old = (directory / name for name in ("index.new", "index", "index.old"))
+    async with _locked(directory, progress) as disk:
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
+        async with open_rocks_index(str(fresh)) as index:
+            opened = await _load(disk, directory, index, checkpoint_entries=_CHECKPOINT_ENTRIES)
+            contents, replayed = opened.contents, opened.replayed
+            await contents.places.checkpoint(replayed.mark, limbo=contents.limbo)
+        if index_path.exists():
+            index_path.rename(old)
+        fresh.rename(index_path)
+        _sync(directory)
+        shutil.rmtree(old, ignore_errors=True)
+        return replayed.losses
+
+
+async def export_entries(
+    directory: Path, progress: Progress, ledger_ids: frozenset[int] = frozenset()
+) -> AsyncGenerator[ExportedEntry]:
+    """The entries of these ledgers, or of all: by ledger, in order; also those in doubt."""
+    async with _locked(directory, progress) as disk, _index(directory) as index:
+        opened = await _load(disk, directory, index, checkpoint_entries=_NEVER)
+        contents, replayed = opened.contents, opened.replayed
+        for record in replayed.doubtful:
+            contents.apply(record, record.position)
+        segments = Segments(disk, replayed.segments, ReadLimits())
+        try:
+            for ledger_id in sorted(ledger_ids or contents.ledgers):
+                state = contents.ledgers.get(ledger_id)
+                if state is None or state.deleted:
+                    continue
+                for entry_id in await contents.places.entry_ids(state, below=_NEVER):
+                    place = await contents.places.find(state, entry_id)
+                    if place is None:
+                        continue
+                    try:
+                        record = await segments.read(*place, replayed.end)
+                    except StoreError as error:
+                        yield ExportedEntry(ledger_id, entry_id, None, str(error))
+                        continue
+                    found = (record.kind, record.ledger_id, record.entry_id)
+                    if found == (Kind.ENTRY, ledger_id, entry_id):
+                        yield ExportedEntry(ledger_id, entry_id, bytes(record.payload))
+                    else:
+                        why = f"the index points to a {record.kind.name}"
+                        yield ExportedEntry(ledger_id, entry_id, None, why)
+        finally:
+            segments.close()
+
+
+# ---- the directory
+
+
+@asynccontextmanager
+async def _locked(directory: Path, progress: Progress) -> AsyncGenerator[Disk]:
+    if not (directory / "log").is_dir():
+        raise OfflineError(f"{directory} has no log: it is not a directory of a bookie")
+    disk = _CountingDisk(progress)
+    lock = await disk.lock_directory(str(directory))
+    try:
+        yield disk
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def _index(directory: Path) -> AsyncGenerator[IndexStore]:
+    if not (directory / "index").is_dir():
+        raise OfflineError(
+            f"{directory} has no index: a start of the bookie, or rebuild-index, makes it again"
+        )
+    async with open_rocks_index(str(directory / "index")) as index:
+        yield index
+
+
+async def _load(
+    disk: Disk, directory: Path, index: IndexStore, *, checkpoint_entries: int
+) -> _Opened:
+    places = Places(index, blocks_cached=2048)
+    log = log_directory(str(directory))
+    contents, replayed = await load(
+        disk, log, index, places, checkpoint_entries=checkpoint_entries, finish=False
+    )
+    return _Opened(disk, contents, replayed)
+
+
+async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport) -> None:
+    """Each record is whole, and what the index has in the segment is there."""
+    disk, places = opened.disk, opened.contents.places
+    segments, gaps = opened.replayed.segments, opened.contents.gaps
+    behind = [first for first in begins(segments, gaps) if first > segment.first]
+    try:
+        limit = await durable_end(disk, segment, segments, gaps) if behind else opened.replayed.mark
+    except OSError:
+        limit = None
+    found = entries = 0
+    lookup = Lookup(places)
+    async with aclosing(scan(disk, segment, behind[0] if limit is None else limit)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Damage):
+                if limit is not None:  # else it may be a torn write
+                    where = f"positions {piece.start} to {piece.end}"
+                    report.problems.append(f"{piece.path}: {piece.why}, {where}")
+                continue
+            for record in piece.records:
+                if record.kind is Kind.ENTRY and await lookup.is_at(
+                    record.ledger_id, record.entry_id, record.position
+                ):
+                    found += RECORD_HEADER_BYTES + len(record.payload)
+                    entries += 1
+    report.entries += entries
+    report.live_bytes += found
+    missing = places.shares.of(segment.first) - found
+    if missing:
+        report.problems.append(
+            f"{segment.path}: the index points to {missing} bytes of entries that are not there"
+        )
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _CountingDisk(FileDisk):
+    """Says how much was read."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    async def open_reader(self, path: str) -> Reader:
+        return _CountingReader(await super().open_reader(path), self._progress)
+
+
+class _CountingReader:
+    def __init__(self, reader: Reader, progress: Progress) -> None:
+        self._reader = reader
+        self._progress = progress
+
+    async def read(self, offset: int, size: int) -> Buffer:
+        data = await self._reader.read(offset, size)
+        self._progress(len(data))
+        return data
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,265 @@
+"""Room for new entries: segments of which little still counts are emptied, and removed.
+
+A record counts if it is the entry to which the index points, or says what is known of a ledger (its
+key, a fence, an explicit LAC, that it was deleted).  To empty a segment, the records of it that
+count are appended to the log once more, entries sorted by ledger, a portion at a time:
+
+    read the segment -> append a portion -> durable -> checkpoint that moves its entries -> ...
+                     -> nothing counts any more -> noted in `REMOVED` -> removed
+
+So at any moment, also when the power goes, the index points to a record that is durable, and the
+segments that are there have all that it takes to make the index again.
+
+**A segment goes only on proof**: every byte of it that was durable was read and found whole, every
+record in it was looked up in the index, and the shares, which are counted from the other side, say
+that nothing points into it.  A damaged segment stays as it is.
+
+The reserve of the disk (`StoreLimits`) is for this: deletions and what is written here have room
+when nothing else has.  While there is little room nothing is paced.
+"""
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bookie.storage.batches import Damage, begins, durable_end, first_mark, scan
+from bookie.storage.boot import Contents
+from bookie.storage.disk import Disk
+from bookie.storage.ledgers import LedgerState
+from bookie.storage.limits import ReclaimLimits
+from bookie.storage.log import Log
+from bookie.storage.pace import Pace
+from bookie.storage.places import Lookup, Moves
+from bookie.storage.recent import BLOCK_ENTRIES
+from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, RECORD_HEADER_BYTES, Kind, Record
+from bookie.storage.removed import Gap, with_gap, write_gaps
+from bookie.storage.segments import Segment
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.volume import Volume
+
+
+@dataclass(slots=True)
+class ReclaimStatistics:
+    """Since the start."""
+
+    segments_removed: int = 0
+    bytes_removed: int = 0
+    bytes_rewritten: int = 0
+    segments_kept_damaged: int = 0  # they would have been emptied
+    reclaim_failures: int = 0  # errors of the disk
+
+
+class _Portion:
+    """Entries that count, on their way to the end of the log."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.count = 0
+        self._ledgers: dict[int, list[tuple[int, int, bytes]]] = {}
+
+    def add(self, record: Record) -> None:
+        # A copy: a view would keep all that was read with it.
+        payload = bytes(record.payload)
+        entries = self._ledgers.setdefault(record.ledger_id, [])
+        entries.append((record.entry_id, record.position, payload))
+        self.bytes += RECORD_HEADER_BYTES + len(payload)
+        self.count += 1
+
+    def sorted(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Ledger, entry, position, payload: ledger by ledger, so that each is read in one go."""
+        for ledger_id in sorted(self._ledgers):
+            for entry in sorted(self._ledgers[ledger_id]):
+                yield (ledger_id, *entry)
+
+
+class Reclaimer:
+    """Makes room in one directory; `run_once` is called one at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_directory: str,
+        limits: ReclaimLimits,
+        volume: Volume,
+        contents: Contents,
+        *,
+        checkpoint: Callable[[Moves | None], Awaitable[None]],
+        look_at_space: Callable[[], Awaitable[int]],
+    ) -> None:
+        self.statistics = ReclaimStatistics()
+        self._disk = disk
+        self._log_directory = log_directory
+        self._limits = limits
+        self._volume = volume
+        self._contents = contents
+        self._checkpoint = checkpoint
+        self._look_at_space = look_at_space
+        self._pace = Pace(limits.bytes_per_s)
+        self._damaged: set[int] = set()  # not tried again before the next start
+
+    @property
+    def _log(self) -> Log[LedgerState]:
+        return self._volume.log
+
+    # ---- which
+
+    async def run_once(self) -> None:
+        """Empty and remove what is worth it now."""
+        try:
+            # Deletions count from the checkpoint on that drops their entries from the index.
+            await self._checkpoint(None)
+            for segment in self._candidates():
+                if not self._volume.places.shares.of(segment.first) or await self._fits(segment):
+                    await self._reclaim(segment)
+        except OSError:
+            self.statistics.reclaim_failures += 1
+        except StoreError:
+            pass  # the log has failed, or the store is closing: both are said elsewhere
+
+    def _candidates(self) -> list[Segment]:
+        """Those that the checkpoint has left behind, the ones with least to write first."""
+        shares, segments = self._volume.places.shares, self._log.segments
+        ends = begins(self._log.segments, self._contents.gaps)
+        found: list[tuple[int, Segment]] = []
+        for segment, following in pairwise(segments):
+            # The one in which the checkpoint lies is where the next start begins to read.
+            if following.first > self._contents.checkpoint or segment.first in self._damaged:
+                continue
+            live = shares.of(segment.first)
+            size = ends[bisect_right(ends, segment.first)] - segment.first
+            if live < self._limits.live_share_max * size:
+                found.append((live, segment))
+        return [segment for _, segment in sorted(found, key=lambda each: each[0])]
+
+    async def _fits(self, segment: Segment) -> bool:
+        live = self._volume.places.shares.of(segment.first)
+        return live + self._limits.spare_bytes <= await self._look_at_space()
+
+    # ---- how
+
+    async def _reclaim(self, segment: Segment) -> None:
+        limit = await durable_end(self._disk, segment, self._log.segments, self._contents.gaps)
+        if limit is None or not await self._empty(segment, limit):
+            self._damaged.add(segment.first)
+            self.statistics.segments_kept_damaged += 1
+            return
+        mark = await first_mark(self._disk, segment)
+        # Without a whole first batch it never was one, and nothing below `limit` is in it.
+        await self._remove(segment, limit if mark is None else mark)
+
+    def _end_of(self, segment: Segment) -> int:
+        ends = begins(self._log.segments, self._contents.gaps)
+        return ends[bisect_right(ends, segment.first)]
+
+    async def _empty(self, segment: Segment, limit: int) -> bool:
+        """Have all that counts of the segment elsewhere; False if that cannot be proved."""
+        portion, known_of = _Portion(), set[int]()
+        lookup = Lookup(self._volume.places)
+        async with aclosing(scan(self._disk, segment, limit)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Damage):
+                    return False
+                await self._spend(piece.end - piece.position)
+                for record in piece.records:
+                    if record.kind is not Kind.ENTRY:
+                        known_of.add(record.ledger_id)
+                    elif await self._counts(lookup, record):
+                        portion.add(record)
+                if self._is_full(portion):
+                    await self._move(portion)
+                    portion = _Portion()
+        await self._state_again(sorted(known_of))
+        await self._move(portion)
+        return self._nothing_points_into(segment)
+
+    async def _counts(self, lookup: Lookup, record: Record) -> bool:
+        state = self._volume.ledgers.get(record.ledger_id)
+        if state is None or state.deleted:
+            return False
+        return await lookup.is_at(record.ledger_id, record.entry_id, record.position)
+
+    def _is_full(self, portion: _Portion) -> bool:
+        limits = self._limits
+        return portion.bytes >= limits.portion_bytes or portion.count >= limits.portion_entries
+
+    def _nothing_points_into(self, segment: Segment) -> bool:
+        return self._volume.places.shares.of(segment.first) == 0
+
+    async def _move(self, portion: _Portion) -> None:
+        """Append the entries once more, and let the index point there."""
+        moves: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+        chunk_bytes = 0
+        for ledger_id, entry_id, before, payload in portion.sorted():
+            self._check()
+            state = self._volume.ledgers.get(ledger_id)
+            if state is None or state.deleted:
+                continue  # meanwhile
+            position = self._log.append(Kind.ENTRY, ledger_id, entry_id, payload, None)
+            number, low = divmod(entry_id, BLOCK_ENTRIES)
+            moves.setdefault((ledger_id, number), {})[low] = (before, position)
+            size = RECORD_HEADER_BYTES + len(payload)
+            self.statistics.bytes_rewritten += size
+            chunk_bytes += size
+            if chunk_bytes >= self._limits.chunk_bytes:
+                await self._log.wait_durable(position)
+                await self._spend(chunk_bytes)
+                chunk_bytes = 0
+        if moves:
+            await self._spend(chunk_bytes)
+            await self._checkpoint(moves)
+            self._check()  # a checkpoint that cannot be made is none
+
+    async def _state_again(self, ledger_ids: list[int]) -> None:
+        """Append what is known of these ledgers; a start without an index finds it there."""
+        position = -1
+        for ledger_id in ledger_ids:
+            self._check()
+            for record in self._known_of(ledger_id):
+                payload = record.payload
+                position = self._log.append(record.kind, ledger_id, record.entry_id, payload, None)
+        if position >= 0:
+            await self._log.wait_durable(position)
+
+    def _known_of(self, ledger_id: int) -> list[Record]:
+        def record(kind: Kind, entry_id: int = NO_ENTRY_ID, payload: bytes = b"") -> Record:
+            return Record(-1, kind, ledger_id, entry_id, memoryview(payload))
+
+        if ledger_id == EVERY_LEDGER:
+            return [record(Kind.LIMBO)] if self._contents.limbo else []
+        state = self._volume.ledgers.get(ledger_id)
+        if state is None:
+            return []
+        known: list[Record] = []
+        if state.master_key is not None:
+            known.append(record(Kind.MASTER_KEY, payload=state.master_key))
+        if state.deleted:
+            return [*known, record(Kind.TOMBSTONE)]
+        if state.fenced:
+            known.append(record(Kind.FENCE))
+        if state.explicit_body is not None:
+            known.append(record(Kind.EXPLICIT_LAC, state.explicit_lac, state.explicit_body))
+        return known
+
+    async def _remove(self, segment: Segment, mark: int) -> None:
+        gap = Gap(segment.first, mark, self._end_of(segment))
+        gaps = with_gap(self._contents.gaps, gap)
+        await write_gaps(self._disk, self._log_directory, gaps)
+        self._contents.gaps = gaps
+        self._volume.places.shares.end(segment.first)
+        self._log.forget(segment)
+        self.statistics.segments_removed += 1
+        self.statistics.bytes_removed += gap.end - gap.first
+        await self._disk.remove(segment.path)
+        await self._look_at_space()
+
+    def _check(self) -> None:
+        """Raise unless something may be appended."""
+        failure = self._log.failure or self._volume.places.failure
+        if self._volume.closing or failure:
+            raise StoreError(StoreStatus.READ_ONLY, str(failure or "the store is closing"))
+
+    async def _spend(self, size: int) -> None:
+        if not self._volume.out_of_space:
+            await self._pace.spend(size)

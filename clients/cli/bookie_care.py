@@ -1,0 +1,247 @@
+"""`daybook bookies health | read-only | decommission | recommission`."""
+
+import sys
+from functools import partial
+from typing import Any
+
+import click
+import trio
+
+from bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from bookie.ledger.client import LedgerClient
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry import LedgerPaths, known_bookies, readonly_bookies, writable_bookies
+from bookie.replication.decommission import (
+    Decommission,
+    DecommissionError,
+    Kept,
+    is_registered,
+)
+from bookie.replication.marks import Marks
+from bookie.replication.orders import Kind, Order, Orders
+from bookie.replication.protocol.copies import names
+from clients.cli.errors import UserError
+from clients.cli.ledger_client import open_client
+from clients.cli.metadata import run_with_store
+from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.output import write_record, write_rows
+from clients.cli.progress import Advance, progress_bar
+from clients.cli.recovery_status import as_bytes
+from wire.clock import SystemClock
+from wire.metadata.store import MetadataStore
+
+_HEALTH_COLUMNS = ("bookie", "state", "answers", "order", "ledgers", "at_writers", "marked")
+_UNWELL = 3
+_ANSWER_S = 3.0
+
+
+@click.command(short_help="Ask each bookie, and count what depends on it.")
+@zookeeper_options
+@output_option
+def health(zookeeper: str, root: str, output: OutputFormat) -> None:
+    """Ask each bookie whether it answers; count the ledgers on it, and those that lack copies.
+
+    `at_writers` are open ledgers whose last fragment names it.  Exits with 3 unless every bookie is
+    there and answers.
+    """
+    rows = run_with_store(zookeeper, partial(_health, root=root))
+    write_rows(rows, _HEALTH_COLUMNS, output)
+    if not all(row["answers"] and row["state"] != "away" for row in rows):
+        sys.exit(_UNWELL)
+
+
+async def _health(store: MetadataStore, root: str) -> list[dict[str, Any]]:
+    paths = LedgerPaths(root)
+    writable = await writable_bookies(store, paths)
+    readonly = await readonly_bookies(store, paths)
+    orders = await Orders(store, paths).list()
+    async with open_client(store, root) as client:
+        rows: dict[str, dict[str, Any]] = {}
+        for name in sorted({*writable, *readonly, *await known_bookies(store, paths)}):
+            bookie = BookieId(name)
+            order = orders.get(bookie)
+            here = "writable" if name in writable else "readonly" if name in readonly else "away"
+            rows[name] = {
+                "bookie": name,
+                "state": here,
+                "answers": False,
+                "order": None if order is None else order.kind.value,
+                "ledgers": 0,
+                "at_writers": 0,
+                "marked": 0,
+            }
+        await _count(client, Marks(store, paths, ""), rows)
+        async with trio.open_nursery() as nursery:
+            for row in rows.values():
+                if row["state"] != "away":
+                    nursery.start_soon(_ask, client, row)
+    return list(rows.values())
+
+
+async def _ask(client: LedgerClient, row: dict[str, Any]) -> None:
+    with trio.move_on_after(_ANSWER_S):
+        row["answers"] = await client.context.bookies.probe(BookieId(row["bookie"]))
+
+
+async def _count(client: LedgerClient, marks: Marks, rows: dict[str, dict[str, Any]]) -> None:
+    async for ledger_id in client.list_ledgers():
+        try:
+            metadata = await client.metadata(ledger_id)
+        except (NoSuchLedgerError, MalformedMetadataError):
+            continue
+        mark = await marks.read(ledger_id)
+        for name in sorted(names(metadata)):
+            # One that no cookie tells of was forgotten, or is not one of this cluster.
+            row = rows.setdefault(
+                name,
+                {"bookie": name, "state": "away", "answers": False, "order": None}
+                | dict.fromkeys(("ledgers", "at_writers", "marked"), 0),
+            )
+            row["ledgers"] += 1
+            if not metadata.closed and name in metadata.last_fragment.ensemble:
+                row["at_writers"] += 1
+            if mark is not None and name in mark.missing:
+                row["marked"] += 1
+
+
+@click.command("read-only", short_help="Have a bookie take no new entries, or take them again.")
+@click.argument("bookie")
+@click.option("--off", is_flag=True, help="Let it take entries again.")
+@zookeeper_options
+def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
+    """Have a bookie take no new entries; it goes on serving those that it has.
+
+    That holds across restarts, until `--off`.
+    """
+    run_with_store(zookeeper, partial(_read_only, root=root, bookie=BookieId(bookie), off=off))
+    click.echo(f"{bookie} takes entries again." if off else f"{bookie} takes no new entries.")
+
+
+async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: bool) -> None:
+    paths = LedgerPaths(root)
+    orders = Orders(store, paths)
+    await _check_known(store, paths, bookie)
+    order = await orders.read(bookie)
+    if order is not None and order.kind is not Kind.READ_ONLY:
+        raise UserError(f"{bookie} was asked to {order.kind.value}: see `bookies recommission`.")
+    if off:
+        await orders.withdraw(bookie)
+        return
+    await orders.give(bookie, Order(Kind.READ_ONLY, SystemClock().now_ms()))
+    async with open_client(store, root) as client:
+        try:
+            await _decommission(store, client, root, bookie).wait_obeyed()
+        except DecommissionError as error:
+            raise UserError(f"{error}.") from error
+
+
+@click.command(short_help="Move all copies away from a bookie, and forget it.")
+@click.argument("bookie")
+@click.option("--wait-retention", is_flag=True, help="Copy nothing: wait until all is deleted.")
+@click.option("--no-wait", is_flag=True, help="Give the order and return; others carry it out.")
+@click.option("--cancel", is_flag=True, help="The same as `recommission`.")
+@zookeeper_options
+@output_option
+def decommission(
+    bookie: str,
+    wait_retention: bool,
+    no_wait: bool,
+    cancel: bool,
+    zookeeper: str,
+    root: str,
+    output: OutputFormat,
+) -> None:
+    """Take a bookie out of the cluster.
+
+    It takes no new entries, its copies are made elsewhere while it serves them, and when nothing
+    names it any more its cookie is deleted; then it may be stopped.  No entry has fewer copies
+    meanwhile.  May be interrupted and begun again.
+    """
+    if cancel:
+        run_with_store(zookeeper, partial(_recommission, root=root, bookie=BookieId(bookie)))
+        click.echo(f"{bookie} is taken back.")
+        return
+    with progress_bar(f"{bookie}") as advance:
+        work = partial(
+            _run_decommission,
+            root=root,
+            bookie=BookieId(bookie),
+            wait_retention=wait_retention,
+            no_wait=no_wait,
+            advance=advance,
+        )
+        running = run_with_store(zookeeper, work)
+    record: dict[str, Any] = {
+        "bookie": bookie,
+        "state": "ordered" if no_wait else "left",
+        "running": running,
+    }
+    if output == "json":
+        write_record(record, output)
+    elif no_wait:
+        click.echo(f"{bookie} leaves: `daybook bookies health` shows what still names it.")
+    else:
+        click.echo(f"Nothing names {bookie} any more." + (" It may be stopped." * running))
+
+
+async def _run_decommission(
+    store: MetadataStore,
+    root: str,
+    bookie: BookieId,
+    wait_retention: bool,
+    no_wait: bool,
+    advance: Advance,
+) -> bool:
+    most: list[Kept] = []
+
+    def told(kept: Kept) -> None:
+        if not most or kept.size > most[0].size or len(kept.ledgers) > len(most[0].ledgers):
+            most[:] = [kept]
+        now = f"{len(kept.ledgers)} ledgers, {as_bytes(kept.size)}"
+        if kept.at_writers:
+            now += f"; {len(kept.at_writers)} are open: they go when their writers roll or close"
+        total = len(most[0].ledgers)
+        advance(total - len(kept.ledgers), max(1, total), now)
+
+    async with open_client(store, root) as client:
+        leaving = _decommission(store, client, root, bookie)
+        try:
+            if no_wait:
+                await leaving.order(wait_retention=wait_retention)
+            else:
+                await leaving.run(wait_retention=wait_retention, told=told)
+        except DecommissionError as error:
+            raise UserError(f"{error}.") from error
+        return await is_registered(Marks(store, LedgerPaths(root), ""), bookie)
+
+
+def _decommission(
+    store: MetadataStore, client: LedgerClient, root: str, bookie: BookieId
+) -> Decommission:
+    paths = LedgerPaths(root)
+    marks = Marks(store, paths, "decommission")
+    return Decommission(client.context, marks, Orders(store, paths), bookie)
+
+
+@click.command(short_help="Take a bookie back that was leaving.")
+@click.argument("bookie")
+@zookeeper_options
+def recommission(bookie: str, zookeeper: str, root: str) -> None:
+    """Take a bookie back that was asked to leave, or has left: it takes entries again.
+
+    What was moved stays moved.  One that has left starts with empty directories.
+    """
+    run_with_store(zookeeper, partial(_recommission, root=root, bookie=BookieId(bookie)))
+    click.echo(f"{bookie} is taken back.")
+
+
+async def _recommission(store: MetadataStore, root: str, bookie: BookieId) -> None:
+    orders = Orders(store, LedgerPaths(root))
+    if await orders.read(bookie) is None:
+        raise UserError(f"{bookie} was not asked to leave: `daybook bookies health` shows orders.")
+    await orders.withdraw(bookie)
+
+
+async def _check_known(store: MetadataStore, paths: LedgerPaths, bookie: BookieId) -> None:
+    if bookie not in await known_bookies(store, paths):
+        raise UserError(f"No bookie {bookie}: `daybook bookies list` shows which there are.")

@@ -1,0 +1,149 @@
+"""`daybook bookie check | rebuild-index | export`: one directory of a bookie that is stopped.
+
+Exit codes: 0 all is well, 1 something is damaged or lost, 2 it cannot be done, for instance because
+a bookie uses the directory.
+"""
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, NoReturn, TypeVar
+
+import click
+import trio
+
+from bookie.storage.offline import (
+    CheckReport,
+    DirectoryInUseError,
+    ExportedEntry,
+    OfflineError,
+    Progress,
+    check_directory,
+    export_entries,
+    log_bytes,
+    remake_index,
+)
+from clients.cli.options import OutputFormat, output_option
+from clients.cli.output import write_record
+
+T = TypeVar("T")
+
+_DAMAGED, _IMPOSSIBLE = 1, 2
+_directory = click.argument(
+    "directory", type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+
+
+@click.command()
+@_directory
+@output_option
+def check(directory: Path, output: OutputFormat) -> None:
+    """Read all of DIRECTORY, and compare it with its index.  Changes nothing."""
+
+    async def run(progress: Progress) -> CheckReport:
+        return await check_directory(directory, progress)
+
+    # What lies behind the last checkpoint is read twice.
+    report = _run("checking", directory, run)
+    record = asdict(report)
+    problems = record.pop("problems")
+    if output == "json":
+        write_record({**record, "problems": problems}, output)
+    else:
+        write_record(record, output)
+        for problem in problems:
+            click.echo(problem, err=True)
+    if problems:
+        sys.exit(_DAMAGED)
+
+
+@click.command("rebuild-index")
+@_directory
+def rebuild_index(directory: Path) -> None:
+    """Make the index of DIRECTORY again, from the log alone.
+
+    The old one stays until the new one is whole.
+    """
+
+    async def run(progress: Progress) -> list[str]:
+        return await remake_index(directory, progress)
+
+    losses = _run("reading", directory, run)
+    for loss in losses:
+        click.echo(f"lost: {loss}", err=True)
+    if losses:
+        click.echo("The bookie will not say of anything that it was never here.", err=True)
+        sys.exit(_DAMAGED)
+    click.echo("the index is made again", err=True)
+
+
+@click.command()
+@_directory
+@click.option("--ledger", "ledgers", type=click.IntRange(min=0), multiple=True, help="Only these.")
+@click.option(
+    "--to",
+    "target",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    default="-",
+    help="A file.  [default: standard output]",
+)
+def export(directory: Path, ledgers: tuple[int, ...], target: IO[str]) -> None:
+    """Write the entries in DIRECTORY as lines of JSON, with their bytes in base64.
+
+    By ledger and in order; of one that cannot be read the line says why.
+    """
+    damaged = 0
+
+    async def run(progress: Progress) -> None:
+        nonlocal damaged
+        entries: AsyncGenerator[ExportedEntry] = export_entries(
+            directory, progress, frozenset(ledgers)
+        )
+        async with aclosing(entries):
+            async for entry in entries:
+                damaged += entry.data is None
+                target.write(json.dumps(_line(entry)) + "\n")
+
+    _run("exporting", directory, run)
+    target.flush()
+    if damaged:
+        click.echo(f"{damaged} entries cannot be read", err=True)
+        sys.exit(_DAMAGED)
+
+
+def _line(entry: ExportedEntry) -> dict[str, object]:
+    place = {"ledger": entry.ledger_id, "entry": entry.entry_id}
+    if entry.data is None:
+        return {**place, "error": entry.error}
+    return {**place, "data": b64encode(entry.data).decode()}
+
+
+def _run(what: str, directory: Path, work: Callable[[Progress], Awaitable[T]]) -> T:
+    try:
+        with _progress(what, log_bytes(directory)) as progress:
+            return trio.run(work, progress)
+    except DirectoryInUseError:
+        _refuse(f"{directory} is in use: stop the bookie first")
+    except OfflineError as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{directory}: {error}")
+
+
+def _refuse(why: str) -> NoReturn:
+    click.echo(why, err=True)
+    sys.exit(_IMPOSSIBLE)
+
+
+@contextmanager
+def _progress(what: str, size: int) -> Generator[Progress]:
+    """A bar on a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with click.progressbar(length=size, label=what, file=sys.stderr) as bar:
+        yield bar.update

@@ -1,0 +1,120 @@
+"""Why a ledger is still there: what topics and subscriptions say of it, in ZooKeeper."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bookie.ledger.metadata import LedgerMetadata
+from managed_ledger.errors import InvalidNameError
+from managed_ledger.records import cursor_path, log_path, owner_of, parse
+from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from wire.metadata.store import MetadataStore
+from wire.topics import url_decode
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """`listed`: somebody would miss it.  Without that it is an orphan, or not of a topic."""
+
+    owner: str | None
+    listed: bool
+    holders: Sequence[str]  # subscriptions that have not let it go
+    sentences: Sequence[str]
+
+    def as_record(self) -> dict[str, object]:
+        return {
+            "owner": self.owner,
+            "listed": self.listed,
+            "holders": list(self.holders),
+            "reasons": list(self.sentences),
+        }
+
+
+async def reasons_for(store: MetadataStore, ledger_id: int, metadata: LedgerMetadata) -> Reasons:
+    owner = owner_of(metadata.custom)
+    if owner is None:
+        return Reasons(
+            None,
+            False,
+            (),
+            ("It is not a topic's: it stays until whoever made it deletes it.",),
+        )
+    log_name, cursor = owner
+    try:
+        path = log_path(log_name)
+    except InvalidNameError:
+        return Reasons(log_name, False, (), (f"{log_name!r} cannot be a topic: nobody needs it.",))
+    record = await store.get(path)
+    if record is None:
+        return Reasons(
+            log_name,
+            False,
+            (),
+            (f"It was {log_name}'s, which is gone: it is an orphan, and nobody needs it.",),
+        )
+    if cursor is not None:
+        return await _of_cursor(store, ledger_id, log_name, url_decode(cursor))
+    listed = parse(ManagedLedgerInfo(), record.value, log_name)
+    ids = [each.ledgerId for each in listed.ledgerInfo]
+    return await _of_log(store, ledger_id, log_name, path, ids)
+
+
+async def _of_cursor(store: MetadataStore, ledger_id: int, log_name: str, cursor: str) -> Reasons:
+    what = f"subscription {cursor} of {log_name}"
+    record = await store.get(cursor_path(log_name, cursor))
+    if record is None:
+        return Reasons(what, False, (), (f"It was {what}'s, which is gone: nobody needs it.",))
+    info = parse(ManagedCursorInfo(), record.value, what)
+    if info.cursorsLedgerId == ledger_id:
+        return Reasons(what, True, (cursor,), (f"In it {what} keeps what it has acknowledged.",))
+    return Reasons(
+        what,
+        False,
+        (),
+        (
+            f"{what[0].upper()}{what[1:]} uses another one by now: it is deleted when its owner"
+            " comes to it.",
+        ),
+    )
+
+
+async def _of_log(
+    store: MetadataStore, ledger_id: int, log_name: str, path: str, ids: Sequence[int]
+) -> Reasons:
+    if ledger_id not in ids:
+        if ids and ledger_id > max(ids):
+            why = f"{log_name} may be about to list it: its owner has just made it, or died then."
+        else:
+            why = (
+                f"{log_name} does not list it (any more): its owner deletes it when it comes to it."
+            )
+        return Reasons(log_name, False, (), (why,))
+    if ledger_id == ids[-1]:
+        why = f"It is the last one of {log_name}: new messages go there."
+        return Reasons(log_name, True, (), (why,))
+    holders: list[str] = []
+    sentences: list[str] = []
+    for name in await store.get_children(path) or []:
+        record = await store.get(f"{path}/{name}")
+        if record is None:
+            continue
+        cursor = url_decode(name)
+        info = parse(ManagedCursorInfo(), record.value, cursor)
+        if info.HasField("markDeleteLedgerId") and info.markDeleteLedgerId <= ledger_id:
+            holders.append(cursor)
+            sentences.append(
+                f"Subscription {cursor} has acknowledged all up to"
+                f" {info.markDeleteLedgerId}:{info.markDeleteEntryId} of {log_name}, as far as"
+                " ZooKeeper knows; the broker may be further."
+            )
+        elif not info.HasField("markDeleteLedgerId"):
+            holders.append(cursor)
+            sentences.append(
+                f"Where subscription {cursor} of {log_name} is, is in ledger"
+                f" {info.cursorsLedgerId}: it may need it."
+            )
+    if not holders:
+        sentences.append(
+            f"Every subscription of {log_name} has let it go: its retention policy keeps it, or its"
+            " owner has not come to it yet."
+        )
+    return Reasons(log_name, True, tuple(holders), tuple(sentences))

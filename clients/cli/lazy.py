@@ -1,0 +1,53 @@
+"""Groups of commands whose modules are imported when one of them runs.
+
+They are listed with their help lines, so `--help` and the start of every command stay fast,
+whatever the others need.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """The command is the attribute of the module in `clients.cli` that has its name."""
+
+    module: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """Subclasses say what there is, in the order in which it is shown."""
+
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.lazy.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"clients.cli.{entry.module}")
+        command = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.lazy and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, self.lazy, n=1)
+            ctx.fail(f"No such command {name!r}." + "".join(f" Did you mean {c!r}?" for c in close))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self.lazy.items()])

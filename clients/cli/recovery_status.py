@@ -1,0 +1,97 @@
+"""How auto-recovery is, as the metadata store has it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bookie.errors import MalformedRecordError
+from bookie.registry import LedgerPaths
+from bookie.replication.board import Alarm, Board, Status
+from bookie.replication.election import Election
+from bookie.replication.marks import Check, Marks
+from wire.metadata.store import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryStatus:
+    paused: bool
+    auditor: str | None
+    marked: int
+    locked: int
+    delay_s: int | None
+    checked_ms: int | None
+    workers: Sequence[Status]
+    alarms: Sequence[Alarm]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return {
+            "state": "paused" if self.paused else "on",
+            "auditor": self.auditor,
+            "under_replicated": self.marked,
+            "being_mended": self.locked,
+            "lost_bookie_delay_s": self.delay_s,
+            "all_checked": None if self.checked_ms is None else as_time(self.checked_ms),
+        }
+
+    def worker_rows(self) -> list[dict[str, object]]:
+        return [
+            {
+                "worker": worker.worker,
+                "doing": worker.doing,
+                "ledger": worker.ledger_id,
+                "pending": worker.pending,
+                "mended": worker.mended,
+                "copied": as_bytes(worker.copied_bytes),
+                "rest": as_bytes(worker.rest_bytes),
+                "eta": None if worker.eta_s is None else f"{worker.eta_s:.0f} s",
+            }
+            for worker in self.workers
+        ]
+
+    def alarm_rows(self) -> list[dict[str, object]]:
+        return [
+            {
+                "ledger": alarm.ledger_id,
+                "trouble": alarm.trouble.value,
+                "entries": " ".join(f"{first}-{last}" for first, last in alarm.entries) or None,
+                "since": as_time(alarm.since_ms),
+                "why": alarm.why,
+            }
+            for alarm in self.alarms
+        ]
+
+
+async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
+    paths = LedgerPaths(root)
+    marks, board = Marks(store, paths, ""), Board(store, paths)
+    await marks.check_layout()
+    try:
+        checked_ms = await marks.checked_ms(Check.LEDGERS)
+        delay_s = await marks.delay_s()
+    except MalformedRecordError:
+        checked_ms = delay_s = None
+    marked = [ledger_id async for ledger_id in marks.list()]
+    return RecoveryStatus(
+        paused=await marks.is_paused(),
+        auditor=await Election(store, paths, "").auditor(),
+        marked=len(marked),
+        locked=len(await marks.locked()),
+        delay_s=delay_s,
+        checked_ms=checked_ms,
+        workers=await board.workers(),
+        alarms=await board.alarms(),
+    )
+
+
+def as_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def as_bytes(size: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,244 @@
+"""What the records of re-replication have to do, whatever metadata store keeps them."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+
+from bookie.errors import LayoutError, MalformedRecordError
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry import LedgerPaths
+from bookie.replication.election import Election
+from bookie.replication.marks import Check, Marks
+from wire.metadata.store import ANY, MetadataStore
+
+PATHS = LedgerPaths()
+BASE = "/ledgers/underreplication"
+B1, B2, B3 = BookieId("b1:3181"), BookieId("b2:3181"), BookieId("b3:3181")
+Open = Callable[[], Awaitable[MetadataStore]]
+
+
+async def ids(marks: Marks) -> list[int]:
+    return [ledger_id async for ledger_id in marks.list()]
+
+
+async def value(store: MetadataStore, path: str) -> bytes:
+    record = await store.get(f"{BASE}/{path}")
+    assert record is not None
+    return record.value
+
+
+class MarksSuite:
+    """A test module derives a class from this, and has a fixture `open_store`."""
+
+    async def test_records_are_the_bytes_that_apache_writes(self, open_store: Open) -> None:
+        store = await open_store()
+        marks = Marks(store, PATHS, "host-1")
+        await marks.mark(12345, [B1, B2], 1700000000000)
+        await marks.mark(4294967301, [B3], 5)
+        assert await marks.lock(12345)
+        await marks.pause()
+        await marks.set_delay_s(90)
+        await marks.set_checked_ms(Check.LEDGERS, 300)
+        assert await value(store, "LAYOUT") == b'type: "BASIC"\nversion: 1\n'
+        assert await value(store, "ledgers/0000/0000/0000/3039/urL0000012345") == (
+            b'replica: "b1:3181"\nreplica: "b2:3181"\nctime: 1700000000000\n'
+        )
+        assert await value(store, "ledgers/0000/0001/0000/0005/urL4294967301") == (
+            b'replica: "b3:3181"\nctime: 5\n'
+        )
+        assert await value(store, "locks/urL0000012345") == b'bookieId: "host-1"\n'
+        assert await value(store, "disable") == b""
+        assert await value(store, "lostBookieRecoveryDelay") == b"90"
+        assert await value(store, "checkallledgersctime") == bytes.fromhex("08ac02")
+
+    async def test_what_is_written_is_read_again(self, open_store: Open) -> None:
+        marks = Marks(await open_store(), PATHS, "w")
+        assert await ids(marks) == []
+        assert await marks.read(7) is None
+        for ledger_id in (7, 2**40, 0, 123456):
+            await marks.mark(ledger_id, [B1], ledger_id + 1)
+        assert await ids(marks) == [0, 7, 123456, 2**40]
+        mark = await marks.read(2**40)
+        assert mark is not None
+        assert (mark.missing, mark.since_ms, mark.version) == ((B1,), 2**40 + 1, 0)
+        assert await marks.checked_ms(Check.LEDGERS) is None
+        await marks.set_checked_ms(Check.LEDGERS, 17)
+        await marks.set_checked_ms(Check.LEDGERS, 2**41)
+        assert await marks.checked_ms(Check.LEDGERS) == 2**41
+
+    async def test_a_mark_is_added_to_and_its_version_changes(self, open_store: Open) -> None:
+        marks = Marks(await open_store(), PATHS, "w")
+        await marks.mark(7, [B1], 1)
+        await marks.mark(7, [B1], 2)
+        first = await marks.read(7)
+        await marks.mark(7, [B2, B1], 3)
+        second = await marks.read(7)
+        assert first is not None
+        assert second is not None
+        assert (first.missing, first.since_ms, first.version) == ((B1,), 1, 0)
+        assert (second.missing, second.since_ms, second.version) == ((B1, B2), 3, 1)
+
+    async def test_a_ledger_that_is_marked_again_stays_marked(self, open_store: Open) -> None:
+        marks = Marks(await open_store(), PATHS, "w")
+        await marks.mark(7, [B1], 1)
+        before = await marks.read(7)
+        assert before is not None
+        await marks.mark(7, [B2], 2)
+        assert not await marks.resolve(before)
+        after = await marks.read(7)
+        assert after is not None
+        assert await marks.resolve(after)
+        assert await marks.read(7) is None
+        assert await marks.resolve(after)
+
+    async def test_another_mark_of_the_same_version_stays(self, open_store: Open) -> None:
+        marks = Marks(await open_store(), PATHS, "w")
+        await marks.mark(7, [B1], 1)
+        old = await marks.read(7)
+        assert old is not None
+        await marks.resolve(old)
+        await marks.mark(7, [B2], 2)
+        assert not await marks.resolve(old)
+        assert await ids(marks) == [7]
+
+    async def test_empty_directories_go_with_their_last_mark(self, open_store: Open) -> None:
+        store = await open_store()
+        marks = Marks(store, PATHS, "w")
+        for ledger_id in (1, 2**20, 2**20 + 1):
+            await marks.mark(ledger_id, [B1], 1)
+        for ledger_id in (1, 2**20):
+            mark = await marks.read(ledger_id)
+            assert mark is not None
+            assert await marks.resolve(mark)
+        assert await store.get_children(f"{BASE}/ledgers/0000/0000") == ["0010"]
+        assert await ids(marks) == [2**20 + 1]
+
+    async def test_one_works_on_a_ledger_until_it_lets_go_or_dies(self, open_store: Open) -> None:
+        first, second = await two(open_store)
+        assert await first.lock(7)
+        assert await first.lock(7)  # an answer that was lost: it is ours
+        assert not await second.lock(7)
+        assert await second.locked() == {7: "w1"}
+        await second.release(7)  # not ours
+        assert not await second.lock(7)
+        await first.release(7)
+        assert await second.lock(7)
+        assert await first.locked() == {7: "w2"}
+
+    async def test_the_switch_and_its_watch(self, open_store: Open) -> None:
+        marks, other = await two(open_store)
+        changed = trio.Event()
+        assert not await marks.is_paused(changed.set)
+        await other.pause()
+        await other.pause()
+        await changed.wait()
+        again = trio.Event()
+        assert await marks.is_paused(again.set)
+        await other.resume()
+        await other.resume()
+        await again.wait()
+        assert not await marks.is_paused()
+
+    async def test_asking_for_an_audit_keeps_the_delay_and_is_heard(self, open_store: Open) -> None:
+        marks, other = await two(open_store)
+        assert await marks.delay_s() is None
+        await marks.set_delay_s(60)
+        heard = trio.Event()
+        assert await marks.delay_s(heard.set) == 60
+        await other.trigger()
+        await heard.wait()
+        assert await marks.delay_s() == 60
+
+    async def test_records_of_another_kind_are_refused(self, open_store: Open) -> None:
+        store = await open_store()
+        marks = Marks(store, PATHS, "w")
+        await marks.check_layout()
+        await marks.mark(1, [B1], 1)
+        await marks.check_layout()
+        for layout in (b'type: "BASIC"\nversion: 2\n', b'type: "LISTS"\nversion: 1\n', b"\xff"):
+            await store.set(f"{BASE}/LAYOUT", layout, ANY)
+            with pytest.raises(LayoutError):
+                await marks.check_layout()
+        await marks.set_delay_s(1)
+        for delay in (b"soon", b"-1", b"1" * 30):
+            await store.set(f"{BASE}/lostBookieRecoveryDelay", delay, ANY)
+            with pytest.raises(MalformedRecordError):
+                await marks.delay_s()
+        await marks.set_checked_ms(Check.LEDGERS, 1)
+        await store.set(f"{BASE}/checkallledgersctime", b"\xff", ANY)
+        with pytest.raises(MalformedRecordError):
+            await marks.checked_ms(Check.LEDGERS)
+
+    async def test_a_mark_that_does_not_parse_is_a_mark(self, open_store: Open) -> None:
+        store = await open_store()
+        marks = Marks(store, PATHS, "w")
+        await marks.mark(7, [B1], 1)
+        await store.set(f"{BASE}/ledgers/0000/0000/0000/0007/urL0000000007", b"\xff{", ANY)
+        mark = await marks.read(7)
+        assert mark is not None
+        assert mark.missing == ()
+        assert await ids(marks) == [7]
+
+    async def test_the_first_candidate_is_elected_then_the_next(
+        self, open_store: Open, nursery: trio.Nursery
+    ) -> None:
+        works = {name: trio.Event() for name in ("a1", "a2", "a3")}
+        elections: dict[str, Election] = {}
+        scopes: dict[str, trio.CancelScope] = {}
+        stores: dict[str, MetadataStore] = {}
+
+        def at_work(name: str) -> Callable[[], Awaitable[None]]:
+            async def work() -> None:
+                works[name].set()
+                await trio.sleep_forever()
+
+            return work
+
+        async def stand(name: str, *, task_status: trio.TaskStatus[None]) -> None:
+            with trio.CancelScope() as scopes[name]:
+                task_status.started()
+                await elections[name].run(at_work(name))
+
+        for name in works:
+            stores[name] = await open_store()
+            elections[name] = Election(stores[name], PATHS, name)
+            await nursery.start(stand, name)
+            await until(partial(stands, stores[name], len(stores)))
+        await works["a1"].wait()
+        assert await elections["a3"].auditor() == "a1"
+        names = await stores["a1"].get_children(f"{BASE}/auditorelection")
+        assert names == ["V_0000000000", "V_0000000001", "V_0000000002"]
+        assert await value(stores["a1"], "auditorelection/V_0000000000") == b'bookieId: "a1"\n'
+        assert not works["a2"].is_set()
+
+        # Its vote is taken away: it stands again, behind the others.
+        works["a1"] = trio.Event()
+        await stores["a3"].delete(f"{BASE}/auditorelection/V_0000000000", ANY)
+        await works["a2"].wait()
+        assert await value(stores["a1"], "auditorelection") == b'bookieId: "a2"\n'
+        await until(lambda: resigned(elections["a1"]))
+        assert not works["a1"].is_set()
+        assert not works["a3"].is_set()
+
+
+async def stands(store: MetadataStore, candidates: int) -> bool:
+    return len(await store.get_children(f"{BASE}/auditorelection") or []) == candidates
+
+
+async def resigned(election: Election) -> bool:
+    return not election.elected
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    with trio.fail_after(60):
+        while not await condition():  # noqa: ASYNC110  what is looked at has no event
+            await trio.sleep(0.01)
+
+
+async def two(open_store: Open) -> tuple[Marks, Marks]:
+    return (
+        Marks(await open_store(), PATHS, "w1"),
+        Marks(await open_store(), PATHS, "w2"),
+    )

@@ -1,0 +1,122 @@
+"""What the checker finds out from bookies, whose copies were placed as each test needs them."""
+
+from collections.abc import AsyncGenerator, Mapping
+
+import pytest
+from trio.abc import Clock
+
+from bookie.ledger.protocol.placement import BookieId
+from bookie.replication.checker import Checker
+from bookie.replication.protocol.copies import Fill, Presence, Report
+from tests.bookie.replication.cluster import (
+    Cluster,
+    Entry,
+    bookie_id,
+    closed_on,
+    open_cluster,
+)
+
+B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
+HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)
+WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[Cluster]:
+    async with open_cluster(4) as cluster:
+        yield cluster
+
+
+async def check(
+    cluster: Cluster,
+    copies: Mapping[str, Mapping[int, Entry]],
+    *,
+    presence: Mapping[BookieId, Presence] = HERE,
+    thorough: bool = False,
+) -> Report:
+    metadata = closed_on((0, ["b1", "b2", "b3"]))
+    ledger_id = await cluster.plant(metadata, copies)
+    (report,) = await Checker(cluster.client.context).check(
+        ledger_id, metadata, presence, verify=list(presence) if thorough else ()
+    )
+    return report
+
+
+async def test_whole(cluster: Cluster, autojump_clock: Clock) -> None:
+    copies = {"b1": WHOLE, "b2": WHOLE, "b3": WHOLE}
+    assert (await check(cluster, copies)).whole
+    assert (await check(cluster, copies, thorough=True)).whole
+
+
+async def test_a_hole_in_the_middle_is_found(cluster: Cluster, autojump_clock: Clock) -> None:
+    """First and last entry are there: samples of these would find nothing."""
+    hole: dict[int, Entry] = {0: "good", 3: "good"}
+    report = await check(cluster, {"b1": WHOLE, "b2": hole, "b3": WHOLE})
+    assert report.fills == (Fill(1, B2, (range(1, 3),)),)
+    assert report.copies == 2
+
+
+async def test_a_bookie_that_never_heard_of_the_ledger_lacks_it_all(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    report = await check(cluster, {"b1": WHOLE, "b2": WHOLE})
+    assert report.fills == (Fill(2, B3, (range(4),)),)
+
+
+async def test_a_digest_that_does_not_match_is_found_by_reading(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    bad: dict[int, Entry] = {**WHOLE, 2: "bad"}
+    copies = {"b1": WHOLE, "b2": bad, "b3": WHOLE}
+    assert (await check(cluster, copies)).whole
+    report = await check(cluster, copies, thorough=True)
+    assert [(move.bookie, move.why) for move in report.moves] == [(B2, "it has damaged copies")]
+    assert report.copies == 2
+
+
+async def test_a_bookie_that_does_not_answer_is_unknown(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    cluster.world.network.crash("b3")  # but nobody says that it is gone
+    report = await check(cluster, {"b1": WHOLE, "b2": WHOLE})
+    assert not report.fills
+    assert not report.moves
+    assert report.unheard == (B3,)
+    assert report.copies == 2
+
+
+async def test_a_lost_bookie_is_not_asked(cluster: Cluster, autojump_clock: Clock) -> None:
+    copies = {"b1": WHOLE, "b2": WHOLE, "b3": WHOLE}
+    report = await check(cluster, copies, presence={**HERE, B3: Presence.LOST})
+    assert [(move.bookie, move.entries) for move in report.moves] == [(B3, (range(4),))]
+    assert report.copies == 2
+
+
+async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    """What a list does not show it may have had: it has to say no, entry by entry."""
+    metadata = closed_on((0, ["b1", "b2", "b3"]))
+    hole: dict[int, Entry] = {0: "good", 3: "good"}
+    ledger_id = await cluster.plant(metadata, {"b1": hole, "b2": hole, "b3": hole})
+    checker = Checker(cluster.client.context)
+    (volume,) = cluster.world.running["b2"].store._volumes
+    volume.doubt = True
+    (report,) = await checker.check(ledger_id, metadata, HERE)
+    assert report.no_answer == (range(1, 3),)
+    assert not report.no_copy
+    volume.doubt = False
+    (report,) = await checker.check(ledger_id, metadata, HERE)
+    assert report.no_copy == (range(1, 3),)
+    assert not report.no_answer
+
+
+async def test_all_fragments_are_compared(cluster: Cluster, autojump_clock: Clock) -> None:
+    metadata = closed_on((0, ["b1", "b2", "b3"]), (2, ["b1", "b2", "b4"]))
+    half: dict[int, Entry] = {0: "good"}
+    ledger_id = await cluster.plant(
+        metadata, {"b1": WHOLE, "b2": WHOLE, "b3": half, "b4": {2: "good", 3: "good"}}
+    )
+    first, second = await Checker(cluster.client.context).check(ledger_id, metadata, HERE)
+    assert first.fills == (Fill(2, B3, (range(1, 2),)),)
+    assert second.whole

@@ -1,0 +1,229 @@
+"""What is said of copies, and what has to be done about them: the rules of the checker."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from bookie.ledger.protocol.update import Ruling
+from bookie.replication.protocol.copies import (
+    Copy,
+    Fill,
+    Move,
+    Presence,
+    Report,
+    Stretch,
+    expected,
+    fewest_copies,
+    judge,
+    listed,
+    runs,
+    settled_stretches,
+)
+from bookie.replication.protocol.replace import Replacement, newcomers, replace_bookie
+from wire.messages.entry_list import group_entries
+
+A, B, C, D, X = (BookieId(name) for name in "abcdx")
+ALL = dict.fromkeys((A, B, C, D, X), Presence.WRITABLE)
+THREE = Stretch(10, 12, (A, B, C))
+P, M, Q, G, U, L = (
+    Copy.PRESENT,
+    Copy.MISSING,
+    Copy.DOUBTFUL,
+    Copy.DAMAGED,
+    Copy.UNHEARD,
+    Copy.LOST,
+)
+
+
+def metadata(*fragments: Fragment, quorums: Quorums | None = None) -> LedgerMetadata:
+    return LedgerMetadata(quorums=quorums or Quorums(3, 3, 2), fragments=fragments)
+
+
+TWO_FRAGMENTS = metadata(Fragment(0, (A, B, C)), Fragment(5, (A, B, D)))
+
+
+# -- which fragments are settled
+
+
+def test_all_fragments_of_a_closed_ledger_are_settled() -> None:
+    closed = TWO_FRAGMENTS.closed_at(9, 100)
+    assert settled_stretches(closed) == [Stretch(0, 4, (A, B, C)), Stretch(5, 9, (A, B, D))]
+
+
+def test_the_last_fragment_of_an_open_ledger_is_its_writers() -> None:
+    assert settled_stretches(TWO_FRAGMENTS) == [Stretch(0, 4, (A, B, C))]
+
+
+def test_nothing_of_a_ledger_in_recovery_is_settled() -> None:
+    assert settled_stretches(TWO_FRAGMENTS.in_recovery()) == []
+
+
+@pytest.mark.parametrize(("end", "lasts"), [(4, [4, 4]), (2, [2, 2]), (-1, [-1, -1])])
+def test_a_fragment_behind_the_end_is_empty(end: int, lasts: list[int]) -> None:
+    stretches = settled_stretches(TWO_FRAGMENTS.closed_at(end, 0))
+    assert [stretch.last for stretch in stretches] == lasts
+    assert stretches[1].count <= 0
+
+
+# -- whole lists are compared
+
+
+@given(st.data())
+def test_a_whole_list_is_compared_whatever_the_striping(data: st.DataObject) -> None:
+    ensemble = data.draw(st.integers(1, 5))
+    write = data.draw(st.integers(1, ensemble))
+    first, count = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 40))
+    position = data.draw(st.integers(0, ensemble - 1))
+    quorums = Quorums(ensemble, write, 1)
+    stretch = Stretch(first, first + count - 1, tuple(BookieId(str(n)) for n in range(ensemble)))
+    there = data.draw(st.sets(st.integers(0, 70)))
+    codes = expected(stretch, quorums, position)
+    listed(stretch, codes, group_entries(sorted(there)))
+    for entry in range(first, first + count):
+        code = codes[entry - first]
+        if not quorums.holds(position, entry):
+            assert code == Copy.NONE
+        else:
+            assert code == (Copy.PRESENT if entry in there else Copy.UNHEARD)
+
+
+def test_runs_are_ranges_of_entries() -> None:
+    assert runs(bytes([P, M, M, P, Q]), (M, Q), 10) == [range(11, 13), range(14, 15)]
+
+
+# -- what has to be done
+
+
+def judged(
+    *copies: list[Copy], unfillable: tuple[BookieId, ...] = (), **presence: Presence
+) -> Report:
+    here = {**ALL, **{BookieId(name): state for name, state in presence.items()}}
+    return judge(THREE, [bytes(codes) for codes in copies], here, unfillable=unfillable)
+
+
+def test_whole_is_whole() -> None:
+    report = judged([P] * 3, [P] * 3, [P] * 3)
+    assert report.whole
+    assert report.copies == 3
+
+
+def test_a_bookie_that_lacks_entries_gets_them_in_place() -> None:
+    report = judged([P] * 3, [P, M, M], [Q, P, P])
+    assert report.fills == (
+        Fill(1, B, (range(11, 13),)),
+        Fill(2, C, (range(10, 11),)),
+    )
+    assert not report.moves
+    assert report.copies == 2
+
+
+def test_an_unheard_copy_is_neither_missing_nor_present() -> None:
+    report = judged([P] * 3, [P] * 3, [U] * 3)
+    assert not report.fills
+    assert not report.moves
+    assert not report.whole
+    assert report.unheard == (C,)
+    assert report.copies == 2
+
+
+def test_the_last_copy_may_be_with_somebody_who_is_silent() -> None:
+    report = judged([M] * 3, [L] * 3, [U, P, P], b=Presence.LOST)
+    assert report.no_answer == (range(10, 11),)
+    assert not report.no_copy
+
+
+def test_no_copy_left_is_a_state_of_its_own() -> None:
+    report = judged([M, P, P], [L] * 3, [G, P, P], b=Presence.LOST)
+    assert report.no_copy == (range(10, 11),)
+    assert not report.no_answer
+    assert report.copies == 0
+
+
+def test_a_damaged_copy_moves_for_a_bookie_keeps_its_first_bytes() -> None:
+    report = judged([P] * 3, [P, G, P], [P] * 3)
+    assert report.moves == (Move(1, B, (range(10, 13),), "it has damaged copies"),)
+    assert not report.fills
+
+
+@pytest.mark.parametrize(
+    ("presence", "moved"),
+    [
+        (Presence.LOST, True),
+        (Presence.LEAVING, True),
+        (Presence.AWAY, False),
+        (Presence.READONLY, False),
+        (Presence.WRITABLE, False),
+    ],
+)
+def test_whose_copies_move_though_none_is_missing(presence: Presence, moved: bool) -> None:
+    report = judged([P] * 3, [P] * 3, [P] * 3, b=presence)
+    assert bool(report.moves) == moved
+    assert (report.unheard == (B,)) == (presence is Presence.AWAY)
+
+
+def test_a_bookie_that_takes_no_entries_is_not_filled() -> None:
+    for report in (
+        judged([P] * 3, [M] * 3, [P] * 3, b=Presence.READONLY),
+        judged([P] * 3, [Q] * 3, [P] * 3, unfillable=(B,)),
+    ):
+        assert [move.bookie for move in report.moves] == [B]
+        assert not report.fills
+
+
+def test_of_an_empty_stretch_only_the_names_matter() -> None:
+    empty = Stretch(5, 4, (A, B, C))
+    assert judge(empty, [b"", b"", b""], ALL).whole
+    report = judge(empty, [b"", b"", b""], {**ALL, B: Presence.LOST})
+    assert report.moves == (Move(1, B, (), "it is gone"),)
+    assert not report.no_copy
+
+
+def test_what_lacks_the_most_comes_first() -> None:
+    striped = metadata(Fragment(0, (A, B, C)), quorums=Quorums(3, 2, 2)).closed_at(9, 10)
+    assert fewest_copies(striped, {A, B, C}) == 2
+    assert fewest_copies(striped, {A, B}) == 1
+    assert fewest_copies(striped, {A}) == 0
+    assert fewest_copies(TWO_FRAGMENTS, {A, B, C}) == 2
+
+
+# -- the change of the metadata
+
+
+CLOSED = TWO_FRAGMENTS.closed_at(9, 100)
+FIRST = settled_stretches(CLOSED)[0]
+WANTED = Replacement(FIRST, 2, X)
+
+
+def test_another_bookie_takes_the_place_and_nothing_else_changes() -> None:
+    changed = replace_bookie(WANTED)(CLOSED, 3)
+    assert changed == replace(CLOSED, fragments=(Fragment(0, (A, B, X)), Fragment(5, (A, B, D))))
+    assert replace_bookie(WANTED)(changed, 4) is Ruling.KEEP
+
+
+def test_a_settled_fragment_of_an_open_ledger_changes_too() -> None:
+    changed = replace_bookie(WANTED)(TWO_FRAGMENTS, 3)
+    assert isinstance(changed, LedgerMetadata)
+    assert changed.state is LedgerState.OPEN
+    assert changed.fragments[0].ensemble == (A, B, X)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        TWO_FRAGMENTS.in_recovery(),
+        metadata(Fragment(0, (A, B, C))),  # the writer's own
+        metadata(Fragment(0, (A, B, D)), Fragment(5, (A, B, D))),  # mended by somebody else
+        metadata(Fragment(0, (A, X, C)), Fragment(5, (A, B, D))),  # the newcomer is there already
+        metadata(Fragment(0, (A, B, C))).closed_at(9, 10),  # holds more than was copied
+    ],
+)
+def test_metadata_that_are_others_by_now_stay(now: LedgerMetadata) -> None:
+    assert replace_bookie(WANTED)(now, 9) is Ruling.REFUSE
+
+
+def test_a_bookie_counts_once() -> None:
+    assert newcomers(FIRST, [A, X, C, D]) == [X, D]

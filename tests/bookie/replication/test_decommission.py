@@ -1,0 +1,165 @@
+"""A bookie leaves, and no entry has fewer copies meanwhile."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.abc import Clock
+
+from bookie.ledger.protocol.placement import Quorums
+from bookie.registry import known_bookies, readonly_bookies, writable_bookies
+from bookie.replication.decommission import (
+    Decommission,
+    DecommissionError,
+    DecommissionLimits,
+    Kept,
+)
+from bookie.replication.orders import Kind, Order, Orders
+from tests.bookie.replication.cluster import PATHS, Cluster, bookie_id, open_cluster, until
+
+B1 = bookie_id("b1")
+LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[Cluster]:
+    async with open_cluster(4) as cluster:
+        yield cluster
+
+
+def leaving(cluster: Cluster) -> Decommission:
+    return Decommission(cluster.client.context, cluster.marks, cluster.orders, B1, LIMITS)
+
+
+async def named(cluster: Cluster) -> bool:
+    return bool((await leaving(cluster).kept()).ledgers)
+
+
+async def test_all_is_moved_and_then_it_is_forgotten(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    for count in (0, 1, 30, 30, 30):
+        await cluster.write(count)
+    assert await named(cluster)
+    told: list[Kept] = []
+    async with cluster.recovering():
+        await leaving(cluster).run(told=told.append)
+    assert not await named(cluster)
+    assert told[0].ledgers
+    assert not told[-1].ledgers
+    assert B1 not in await known_bookies(cluster.store, PATHS)
+    order = await cluster.orders.read(B1)
+    assert order is not None
+    assert order.kind is Kind.LEFT
+    cluster.lose("b1")
+    assert await cluster.fully_copied()
+
+
+async def test_no_entry_has_fewer_copies_meanwhile(cluster: Cluster, autojump_clock: Clock) -> None:
+    await cluster.write(20)
+    await cluster.write(20)
+    worst: list[bool] = []
+    async with cluster.recovering(), trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            while True:
+                worst.append(await cluster.fully_copied())
+                await trio.sleep(0.5)
+
+        nursery.start_soon(watch)
+        await leaving(cluster).run()
+        nursery.cancel_scope.cancel()
+    assert len(worst) > 2
+    assert all(worst)
+
+
+async def test_a_writer_goes_on_without_it(cluster: Cluster, autojump_clock: Clock) -> None:
+    writers = [await cluster.write(5, close=False) for _ in range(4)]
+    async with cluster.recovering():
+        await leaving(cluster).order(wait_retention=False)
+        assert B1 not in await writable_bookies(cluster.store, PATHS)
+        assert B1 in await readonly_bookies(cluster.store, PATHS)
+        kept = await leaving(cluster).kept()
+        assert kept.at_writers == kept.ledgers != ()
+        for writer in writers:
+            await cluster.append(writer, 5)
+        assert not (await leaving(cluster).kept()).at_writers
+        await leaving(cluster).run()
+        for writer in writers:
+            await writer.close()
+        await until(lambda: cluster.fully_copied())
+
+
+async def test_it_may_be_cancelled(cluster: Cluster, autojump_clock: Clock) -> None:
+    for _ in range(3):
+        await cluster.write(10)
+    await leaving(cluster).order(wait_retention=False)
+    await leaving(cluster).cancel()
+
+    async def back() -> bool:
+        return B1 in await writable_bookies(cluster.store, PATHS)
+
+    await until(back)
+    async with cluster.recovering():
+        await trio.sleep(60)
+    assert await named(cluster)
+
+
+async def test_waiting_for_retention_copies_nothing(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    ledgers = [(await cluster.write(10)).ledger_id for _ in range(4)]
+    async with cluster.recovering() as running, trio.open_nursery() as nursery:
+
+        async def retain() -> None:
+            await trio.sleep(100)
+            for ledger_id in ledgers:
+                await cluster.client.delete(ledger_id)
+
+        nursery.start_soon(retain)
+        await leaving(cluster).run(wait_retention=True)
+        assert running.worker.status().copied_entries == 0
+    assert B1 not in await known_bookies(cluster.store, PATHS)
+
+
+async def test_what_is_named_is_not_forgotten(cluster: Cluster, autojump_clock: Clock) -> None:
+    for _ in range(4):
+        await cluster.write(1)
+    with pytest.raises(DecommissionError):
+        await leaving(cluster).forget()
+    assert B1 in await known_bookies(cluster.store, PATHS)
+
+
+async def test_without_others_to_take_the_place_nothing_begins(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    await cluster.write(5, Quorums(4, 3, 2))
+    with pytest.raises(DecommissionError, match="nobody could take the place"):
+        await leaving(cluster).run()
+    assert await cluster.orders.read(B1) is None
+
+
+async def test_one_that_does_not_obey_is_not_waited_for(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    cluster.lose("b1")
+    await cluster.world.start("b1")
+    cluster.world.sessions["b1"].crash()  # its record stays, and it hears nothing
+    with pytest.raises(DecommissionError, match="takes new entries still"):
+        await leaving(cluster).run()
+
+
+async def test_an_order_holds_across_restarts(cluster: Cluster, autojump_clock: Clock) -> None:
+    orders = Orders(cluster.store, PATHS)
+    await orders.give(B1, Order(Kind.READ_ONLY, 5))
+    cluster.lose("b1")
+    await cluster.world.start("b1")
+    assert B1 in await readonly_bookies(cluster.store, PATHS)
+    assert B1 not in await writable_bookies(cluster.store, PATHS)
+    assert cluster.world.running["b1"].store.read_only
+
+
+def test_an_order_is_read_as_it_was_written() -> None:
+    order = Order(Kind.LEAVE, 17)
+    assert order.encode() == b'{"version": 1, "order": "leave", "since_ms": 17}'
+    assert Order.decode(order.encode()) == order

@@ -1,0 +1,134 @@
+"""What an operator may ask a bookie over HTTP."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from bookie.registry import readonly_bookies, writable_bookies
+from bookie.server.admin import admin_routes
+from bookie.server.host import RunningBookie
+from bookie.server.http import create_app, serve_http
+from bookie.server.metrics import registry_of
+from tests.bookie.server.peer import PATIENCE_S, connect
+from tests.bookie.server.test_host import PATHS, Cluster
+from wire.messages.bookie import Status
+
+
+class Admin:
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/api/v1/bookie"
+
+    async def ask(self, path: str, method: str = "GET", body: bytes | None = None) -> Any:
+        """The JSON of the answer, or the status of a refusal."""
+
+        def ask() -> Any:
+            request = urllib.request.Request(f"{self._url}/{path}", body, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code
+
+        return await trio.to_thread.run_sync(ask)
+
+
+@asynccontextmanager
+async def administered(running: RunningBookie) -> AsyncGenerator[Admin]:
+    async with trio.open_nursery() as nursery:
+        app = create_app(
+            registry_of(running.sources()), running.why_unhealthy, admin_routes(running, nursery)
+        )
+        port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
+        yield Admin(port)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
+    """What it is once it is something."""
+    with trio.fail_after(PATIENCE_S):
+        while not (found := await condition()):  # noqa: ASYNC110  over HTTP there are no events
+            await trio.sleep(0.01)
+    return found
+
+
+async def until_announced(cluster: Cluster, *, read_only: bool) -> None:
+    look = readonly_bookies if read_only else writable_bookies
+
+    async def announced() -> bool:
+        return await look(cluster.looking, PATHS) == ["b1"]
+
+    await until(announced)
+
+
+async def test_read_only_by_command_across_a_restart_and_back(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        assert await admin.ask("state/readonly") == {"readOnly": False}
+        wanted = b'{"readOnly": true}'
+        assert await admin.ask("state/readonly", "PUT", wanted) == {"readOnly": True}
+        state = await admin.ask("state")
+        assert (state["readOnly"], state["availableForHighPriorityWrites"]) == (True, True)
+        await until_announced(cluster, read_only=True)
+        assert running.why_unhealthy() == ""
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        await until_announced(cluster, read_only=True)
+        async with connect(running.port) as peer:
+            assert await peer.add(7, 0) is Status.READ_ONLY
+        wanted = b'{"readOnly": false}'
+        assert await admin.ask("state/readonly", "PUT", wanted) == {"readOnly": False}
+        await until_announced(cluster, read_only=False)
+        async with connect(running.port) as peer:
+            assert await peer.add(7, 0) is Status.OK
+    async with cluster.run(cluster.config()) as running:
+        assert running.store.writable
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"readOnly": 1}', b"{}", b"\xff", b"null"])
+async def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    cluster: Cluster, body: bytes
+) -> None:
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        assert await admin.ask("state/readonly", "PUT", body) == 400
+        assert running.store.writable
+
+
+async def test_room_is_made_when_asked_for(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        assert await admin.ask("gc") == {"is_in_force_gc": "false"}
+        await admin.ask("gc", "PUT")
+
+        async def collected() -> bool:
+            return bool((await admin.ask("gc_details"))["collections"])
+
+        await until(collected)
+        assert (await admin.ask("gc_details"))["segments_removed"] == 0
+
+
+def damage_first_batch(cluster: Cluster) -> Path:
+    path = next(Path(cluster.config().directories[0], "log").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+async def test_a_look_at_everything_when_asked_for(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        async with connect(running.port) as peer:
+            assert await peer.add(7, 0) is Status.OK
+        path = damage_first_batch(cluster)
+        await admin.ask("scrub", "PUT")
+        findings = await until(lambda: admin.ask("scrub"))
+        assert findings[0]["path"] == str(path)

@@ -1,0 +1,159 @@
+"""A directory of a stopped bookie: checked, its index made again, its entries exported."""
+
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bookie.storage.disk import DirectoryInUseError, FileDisk
+from bookie.storage.index import open_rocks_index
+from bookie.storage.log import LogLimits
+from bookie.storage.offline import (
+    ExportedEntry,
+    OfflineError,
+    check_directory,
+    export_entries,
+    log_bytes,
+    remake_index,
+)
+from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
+from tests.bookie.storage.conftest import Answers, status_of
+from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
+
+ENTRIES = 300
+
+
+@asynccontextmanager
+async def opened(directory: Path, now_ms: int = 1000) -> AsyncGenerator[LedgerStore]:
+    async with open_store(
+        disk=FileDisk(),
+        directories=[str(directory)],
+        index=open_rocks_index,
+        clock=FixedClock(now_ms),
+        limits=StoreLimits(log=LogLimits(segment_bytes=20_000), reclaim=EAGER, free_bytes_min=0),
+    ) as store:
+        yield store
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> Path:
+    """Three ledgers: one fenced, one deleted of which the room was given back."""
+    directory = tmp_path / "d0"
+    async with opened(directory) as store:
+        answers = Answers(store)
+        for entry_id in range(ENTRIES):
+            for ledger_id in (1, 2, 3):
+                answers.add(ledger_id, entry_id)
+            if entry_id % 10 == 9:
+                await answers.all()
+        await store.fence(1, key(1))
+        await store.delete(3)
+        await store.reclaim()
+        assert store.statistics().segments_removed > 0
+    return directory
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (directory / "log").iterdir()}
+
+
+def damage(directory: Path) -> tuple[Path, int]:
+    """Flip a byte of an entry of ledger 1; its id."""
+    path = sorted((directory / "log").glob("*.log"))[0]
+    data = bytearray(path.read_bytes())
+    at = data.index(b"1:")
+    entry_id = int(data[at + 2 : data.index(b":", at + 2)])
+    data[at + 30] ^= 1
+    path.write_bytes(data)
+    return path, entry_id
+
+
+async def exported(directory: Path, *ledger_ids: int) -> list[ExportedEntry]:
+    return [each async for each in export_entries(directory, lambda _: None, frozenset(ledger_ids))]
+
+
+async def test_a_directory_that_is_whole_has_no_problems(directory: Path) -> None:
+    before = files(directory)
+    read: list[int] = []
+    report = await check_directory(directory, read.append)
+    assert report.problems == []
+    assert (report.ledgers, report.deleted, report.fenced) == (2, 1, 1)
+    assert report.entries == 2 * ENTRIES
+    assert report.clean_stop
+    assert 0 < report.live_bytes <= report.log_bytes == log_bytes(directory)
+    assert sum(read) > 0.5 * report.live_bytes
+    assert files(directory) == before
+
+
+async def test_damage_is_a_problem_and_named(directory: Path) -> None:
+    path, entry_id = damage(directory)
+    report = await check_directory(directory, lambda _: None)
+    assert any(str(path) in problem for problem in report.problems)
+    (lost,) = [each for each in await exported(directory) if each.data is None]
+    assert (lost.ledger_id, lost.entry_id) == (1, entry_id)
+    assert "damaged" in lost.error
+
+
+async def test_a_segment_that_is_missing_is_a_problem(directory: Path) -> None:
+    gone = sorted((directory / "log").glob("*.log"))[0]
+    kept = gone.rename(gone.with_suffix(".kept"))
+    assert len([each for each in await exported(directory) if each.data is None]) > 10
+    kept.rename(gone)
+    assert (await check_directory(directory, lambda _: None)).problems == []
+
+
+async def test_entries_are_exported_in_order(directory: Path) -> None:
+    expected = [
+        ExportedEntry(ledger_id, entry_id, entry(ledger_id, entry_id))
+        for ledger_id in (1, 2)
+        for entry_id in range(ENTRIES)
+    ]
+    assert await exported(directory) == expected
+    assert await exported(directory, 2, 3, 9) == expected[ENTRIES:]
+
+
+async def test_an_index_is_made_again_from_the_log_alone(directory: Path) -> None:
+    shutil.rmtree(directory / "index")
+    with pytest.raises(OfflineError, match="rebuild-index"):
+        await check_directory(directory, lambda _: None)
+    before = files(directory)
+    assert await remake_index(directory, lambda _: None) == []
+    assert files(directory) == before
+    assert sorted(os.listdir(directory)) == ["LOCK", "index", "log"]
+    assert (await check_directory(directory, lambda _: None)).problems == []
+    async with opened(directory, 2000) as store:
+        assert not store.limbo
+        assert store.statistics().replayed_bytes < 5000  # the end of the last file
+        for entry_id in range(ENTRIES):
+            assert await store.read(2, entry_id) == entry(2, entry_id)
+        answers = Answers(store)
+        answers.add(1, 999)
+        answers.add(3, 999)
+        assert await answers.all() == [StoreStatus.FENCED] * 2
+
+
+async def test_an_index_made_from_a_log_that_lost_records_knows_that(directory: Path) -> None:
+    _, entry_id = damage(directory)
+    assert len(await remake_index(directory, lambda _: None)) == 1
+    async with opened(directory, 2000) as store:
+        assert store.limbo
+        assert await status_of(store.read(1, entry_id)) is StoreStatus.UNKNOWN
+
+
+async def test_a_directory_in_use_is_left_alone(directory: Path) -> None:
+    async with opened(directory, 2000):
+        for work in (check_directory, remake_index):
+            with pytest.raises(DirectoryInUseError):
+                await work(directory, lambda _: None)
+        with pytest.raises(DirectoryInUseError):
+            await exported(directory)
+
+
+async def test_what_is_no_directory_of_a_bookie_is_said(tmp_path: Path) -> None:
+    for work in (check_directory, remake_index):
+        with pytest.raises(OfflineError, match="not a directory of a bookie"):
+            await work(tmp_path, lambda _: None)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,168 @@
+"""Damage anywhere in the log is found, named, and read as an error: never as an absence."""
+
+import errno
+import random
+from math import inf
+
+import pytest
+import trio
+import trio.testing
+
+from bookie.storage.log import LogLimits
+from bookie.storage.segments import ReadLimits
+from bookie.storage.store import Finding, LedgerStore, StoreStatus
+from tests.bookie.storage.conftest import Answers, Host, status_of
+from tests.bookie.storage.oracle import EAGER, entry
+
+OK, IO_ERROR, UNKNOWN = StoreStatus.OK, StoreStatus.IO_ERROR, StoreStatus.UNKNOWN
+SMALL: dict[str, object] = {
+    "log": LogLimits(segment_bytes=4000, reading=ReadLimits(windows_bytes_max=1)),
+    "scrub_bytes_per_s": inf,
+    "space_check_s": 1e6,
+    "reclaim": EAGER,
+}
+ENTRIES = 120
+
+
+async def fill(host: Host) -> None:
+    async with host.store(**SMALL) as store:
+        answers = Answers(store)
+        for entry_id in range(ENTRIES):
+            answers.add(1 + entry_id % 2, entry_id)
+            assert await answers.all() == [OK]
+
+
+async def unreadable(store: LedgerStore) -> list[tuple[int, int]]:
+    """The entries that cannot be read; the others are as they were written."""
+    lost: list[tuple[int, int]] = []
+    for entry_id in range(ENTRIES):
+        ledger_id = 1 + entry_id % 2
+        status = await status_of(store.read(ledger_id, entry_id))
+        if status is OK:
+            assert await store.read(ledger_id, entry_id) == entry(ledger_id, entry_id)
+        else:
+            assert status is IO_ERROR
+            lost.append((ledger_id, entry_id))
+    return lost
+
+
+async def test_a_log_that_is_whole_has_no_findings(host: Host) -> None:
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        await store.scrub()
+        statistics = store.statistics()
+        assert (statistics.scrubs, statistics.damaged_ranges) == (1, 0)
+        assert statistics.bytes_scrubbed > 0.9 * statistics.log_bytes
+        assert store.findings() == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_a_bit_that_flips_anywhere_is_found_and_no_absence(host: Host, seed: int) -> None:
+    await fill(host)
+    rng = random.Random(seed)
+    path = rng.choice(host.logs())
+    content = host.platter.content(path)
+    used = len(content.rstrip(b"\0"))
+    at = rng.randrange(28 if seed % 5 == 0 else used)
+    async with host.store(**SMALL) as store:
+        host.platter.corrupt(path, at, bytes([content[at] ^ 1 << rng.randrange(8)]))
+        found: list[Finding] = []
+        store.add_finding_listener(found.append)
+        await store.scrub()
+        assert found == store.findings() != []
+        assert {finding.path for finding in found} == {path}
+        named = {each for finding in found for each in finding.entries}
+        assert set(await unreadable(store)) <= named
+        assert store.statistics().damaged_entries == len(named)
+        await store.scrub()
+        assert len(found) == len(store.findings())  # told once
+    async with host.store(**SMALL) as store:
+        assert set(await unreadable(store)) == named
+
+
+async def test_a_sector_that_cannot_be_read_is_found(host: Host) -> None:
+    await fill(host)
+    path = host.logs()[1]
+    host.platter.spoil(path, 1500)
+    async with host.store(**SMALL) as store:
+        await store.scrub()
+        lost = await unreadable(store)
+        assert 0 < len(lost) < 10  # what lies around it is read
+        assert {each for finding in store.findings() for each in finding.entries} == set(lost)
+
+
+async def test_a_segment_that_is_gone_is_found(host: Host) -> None:
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        path = host.logs()[1]
+        host.platter.forget(path)
+        await store.scrub()
+        (finding,) = store.findings()
+        assert finding.path == path
+        assert set(finding.entries) == set(await unreadable(store))
+
+
+async def test_what_nobody_points_to_is_a_finding_without_entries(host: Host) -> None:
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        await store.delete(1)
+        await store.checkpoint()
+        path = host.logs()[1]
+        content = host.platter.content(path)
+        host.platter.corrupt(path, content.index(b"1:"), b"X")
+        await store.scrub()
+        assert [finding.entries for finding in store.findings()] == [()]
+
+
+async def test_torn_writes_and_removed_segments_are_no_findings(host: Host) -> None:
+    for life in range(3):
+        async with host.doomed_store(**SMALL) as store:
+            answers = Answers(store)
+            for entry_id in range(40):
+                answers.add(life, entry_id)
+                await answers.all()
+            host.platter.kill()
+        path = [path for path in host.logs() if path.endswith(".log")][-1]
+        host.platter.truncate(path, len(host.platter.content(path)) - 5)
+    async with host.store(**SMALL) as store:
+        await store.delete(1)
+        await store.reclaim()
+        assert store.statistics().segments_removed > 0
+        await store.scrub()
+        assert store.findings() == []
+
+
+async def test_a_finding_goes_with_its_segment(host: Host) -> None:
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        path = host.logs()[1]
+        content = host.platter.content(path)
+        host.platter.corrupt(path, content.index(b"1:"), b"X")
+        await store.scrub()
+        assert len(store.findings()) == 1
+        host.platter.corrupt(path, 0, content)
+        await store.scrub()
+        assert store.findings() == []
+        assert store.statistics().damaged_entries == 0
+
+
+async def test_a_look_at_everything_keeps_to_its_rate(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    await fill(host)
+    async with host.store(**{**SMALL, "scrub_bytes_per_s": 1000}) as store:
+        started = trio.current_time()
+        await store.scrub()
+        assert trio.current_time() - started >= 0.99 * store.statistics().bytes_scrubbed / 1000
+
+
+async def test_an_index_that_fails_meanwhile_is_counted_and_harms_nobody(host: Host) -> None:
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        path = host.logs()[0]
+        host.platter.corrupt(path, host.platter.content(path).index(b"1:"), b"X")
+        host.platter.fail_next("index_scan", OSError(errno.EIO, "index broken"))
+        await store.scrub()
+        assert store.statistics().scrub_failures == 1
+        await store.scrub()
+        assert len(store.findings()) == 1

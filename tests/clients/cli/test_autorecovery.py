@@ -1,0 +1,221 @@
+"""`daybook autorecovery`, and what cares for ledgers and bookies, on a metadata store in memory."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+
+from bookie.ledger.catalog import Catalog
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from bookie.registry import BookieInfo, Cookie, LedgerPaths, create_cookie, ensure_layout
+from bookie.registry import register_bookie as register
+from bookie.replication.board import Alarm, Board, Status, Trouble
+from bookie.replication.marks import Marks
+from bookie.replication.orders import Kind, Order, Orders
+from managed_ledger.records import custom_metadata, log_path
+from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from tests.clients.cli.conftest import Daybook
+from wire.clock import SystemClock
+from wire.metadata.memory import MemorySession, MemoryStore
+
+PATHS = LedgerPaths()
+B1 = BookieId("b1")
+LOG = "public/default/persistent/t"
+
+
+class Stored:
+    """What commands find, and what they leave."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryStore(SystemClock())
+        self.session: MemorySession = self.memory.session("before")
+        trio.run(self._fill)
+
+    async def _fill(self) -> None:
+        store = self.session
+        await ensure_layout(store, PATHS, Random(1))
+        await create_cookie(store, PATHS, Cookie("b1", ["/j"], ["/l"], "i"))
+        await register(store, PATHS, BookieInfo("b1", "127.0.0.1", 1), read_only=True)
+
+    async def ledger(self, metadata: LedgerMetadata) -> int:
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(self.session, PATHS, Random(1))
+            ledger_id, _ = await catalog.create(metadata, nursery)
+        return ledger_id
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
+    stored = Stored()
+
+    @asynccontextmanager
+    async def open_memory(hosts: str, **_: object) -> AsyncGenerator[MemorySession]:
+        assert hosts == "zk:1"
+        yield stored.memory.session("cli")
+
+    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setenv("DAYBOOK_ZOOKEEPER", "zk:1")
+    return stored
+
+
+def closed(custom: dict[str, bytes] | None = None) -> LedgerMetadata:
+    return LedgerMetadata(
+        quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (B1,)),), custom=custom or {}
+    ).closed_at(-1, 0)
+
+
+def test_status_when_all_is_well(daybook: Daybook, stored: Stored) -> None:
+    code, out, _ = daybook("autorecovery", "status", "--output", "json")
+    assert code == 0
+    status = json.loads(out)
+    assert (status["state"], status["under_replicated"], status["alarms"]) == ("on", 0, [])
+
+
+def test_pause_and_resume(daybook: Daybook, stored: Stored) -> None:
+    assert daybook("autorecovery", "pause")[0] == 0
+    code, out, _ = daybook("autorecovery", "status")
+    assert code == 4
+    assert out.splitlines()[0].split() == ["state", "paused"]
+    assert daybook("autorecovery", "resume")[0] == 0
+    assert daybook("autorecovery", "status")[0] == 0
+
+
+def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> None:
+    async def version() -> int:
+        record = await stored.session.get(f"{PATHS.underreplication}/lostBookieRecoveryDelay")
+        return -1 if record is None else record.stat.version
+
+    assert daybook("autorecovery", "trigger")[0] == 0
+    first = trio.run(version)
+    assert daybook("autorecovery", "trigger")[0] == 0
+    assert trio.run(version) == first + 1
+
+
+def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> None:
+    async def fill() -> None:
+        board = Board(stored.session, PATHS)
+        await board.show(Status("w1", "mending", 7, 3, 2, 10, 2_500_000, 5_000_000, 1e6, 5.0))
+        await board.raise_alarm(Alarm(7, Trouble.NO_COPY, "nobody has it", 0, ((2, 4),)))
+        await Marks(stored.session, PATHS, "w").mark(7, [B1], 1)
+
+    trio.run(fill)
+    code, out, _ = daybook("autorecovery", "status")
+    assert code == 3
+    lines = [line.split() for line in out.splitlines()]
+    assert ["under_replicated", "1"] in lines
+    assert ["w1", "mending", "7", "3", "2", "2", "MB", "5", "MB", "5", "s"] in lines
+    assert ["7", "no", "copy", "2-4", "1970-01-01T00:00:00+00:00", "nobody", "has", "it"] in lines
+
+
+def test_read_only_gives_an_order_and_takes_it_back(daybook: Daybook, stored: Stored) -> None:
+    async def order() -> Order | None:
+        return await Orders(stored.session, PATHS).read(B1)
+
+    code, out, _ = daybook("bookies", "read-only", "b1")
+    assert (code, out) == (0, "b1 takes no new entries.\n")
+    given = trio.run(order)
+    assert given is not None
+    assert given.kind is Kind.READ_ONLY
+    assert daybook("bookies", "read-only", "b1", "--off")[0] == 0
+    assert trio.run(order) is None
+
+
+def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) -> None:
+    for arguments in (("read-only", "b9"), ("decommission", "b9"), ("recommission", "b9")):
+        code, _, err = daybook("bookies", *arguments)
+        assert code == 1
+        assert "b9" in err
+
+
+def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: Stored) -> None:
+    code, out, _ = daybook("bookies", "decommission", "b1", "--output", "json")
+    assert code == 0
+    assert json.loads(out) == {"bookie": "b1", "state": "left", "running": True}
+    assert daybook("bookies", "recommission", "b1")[0] == 0
+
+
+def test_health_counts_what_depends_on_a_bookie(daybook: Daybook, stored: Stored) -> None:
+    trio.run(stored.ledger, closed())
+    code, out, _ = daybook("bookies", "health", "--output", "json")
+    assert code == 3  # nobody listens there
+    (row,) = json.loads(out)
+    assert (row["bookie"], row["state"], row["answers"]) == ("b1", "readonly", False)
+    assert (row["ledgers"], row["at_writers"], row["marked"]) == (1, 0, 0)
+
+
+def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) -> None:
+    assert daybook("ledgers", "check")[1] == "There is nothing to check.\n"
+    trio.run(stored.ledger, closed())
+    code, out, _ = daybook("ledgers", "check")
+    assert (code, out) == (0, "All copies are there, in 1 fragments.\n")
+    gone = LedgerMetadata(
+        quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),)
+    ).closed_at(0, 5)
+    trio.run(stored.ledger, gone)
+    code, out, _ = daybook("ledgers", "check", "--mend", "--output", "json")
+    assert code == 5
+    assert [row["state"] for row in json.loads(out)] == ["whole", "no copy"]
+
+    async def marked() -> list[int]:
+        return [i async for i in Marks(stored.session, PATHS, "").list()]
+
+    assert trio.run(marked) == [1]
+
+
+def test_an_open_ledger_of_nobody_is_closed_by_recovery_with_loss(
+    daybook: Daybook, stored: Stored
+) -> None:
+    opened = LedgerMetadata(quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),))
+    ledger_id = trio.run(stored.ledger, opened)
+    code, _, err = daybook("ledgers", "delete", str(ledger_id), "--yes")
+    assert code == 1
+    assert "is OPEN" in err
+    assert daybook("ledgers", "recover", str(ledger_id))[0] == 1
+    code, out, _ = daybook(
+        "ledgers", "recover", str(ledger_id), "--accept-loss", "--yes", "--output", "json"
+    )
+    assert code == 0
+    record = json.loads(out)
+    assert (record["was"], record["state"], record["entries"]) == ("IN_RECOVERY", "CLOSED", 0)
+    assert (record["given_up"], record["lost_from"]) == ("b7", 0)
+    assert daybook("ledgers", "delete", str(ledger_id), "--yes")[0] == 0
+    assert daybook("ledgers", "show", str(ledger_id))[0] == 1
+
+
+def test_why_a_ledger_is_kept(daybook: Daybook, stored: Stored) -> None:
+    async def fill() -> list[int]:
+        ids = [await stored.ledger(closed(custom_metadata(LOG))) for _ in range(3)]
+        ids += [
+            await stored.ledger(closed()),
+            await stored.ledger(closed(custom_metadata("a/b/persistent/c"))),
+        ]
+        info = ManagedLedgerInfo()
+        for ledger_id in ids[1:3]:
+            info.ledgerInfo.add(ledgerId=ledger_id)
+        await stored.session.create(log_path(LOG), info.SerializeToString(), make_parents=True)
+        cursor = ManagedCursorInfo(
+            cursorsLedgerId=-1, markDeleteLedgerId=ids[1], markDeleteEntryId=4
+        )
+        await stored.session.create(f"{log_path(LOG)}/billing", cursor.SerializeToString())
+        return ids
+
+    dropped, held, last, plain, orphan = trio.run(fill)
+    expected = {
+        dropped: (False, [], "does not list it"),
+        held: (True, ["billing"], f"acknowledged all up to {held}:4"),
+        last: (True, [], "new messages go there"),
+        plain: (False, [], "not a topic's"),
+        orphan: (False, [], "orphan"),
+    }
+    for ledger_id, (listed, holders, words) in expected.items():
+        record = json.loads(daybook("ledgers", "why-kept", str(ledger_id), "--output", "json")[1])
+        assert (record["listed"], record["holders"]) == (listed, holders)
+        assert words in " ".join(record["reasons"])
+        assert words in daybook("ledgers", "why-kept", str(ledger_id))[1]
+    code, _, err = daybook("ledgers", "delete", str(held), "--yes")
+    assert code == 1
+    assert "--force" in err

@@ -1,0 +1,63 @@
+"""One ZooKeeper and one JVM with Apache's client for all; clusters are made when a test wants one.
+
+`apache` has three of their bookies (two with RocksDB, one with their default storage), `own` three
+of ours, `mixed` two of ours and two of theirs.  Tests leave them whole.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.cluster import Apache, Cluster, ZooKeeper, apache_here
+from tests.interop.peer import Peer
+
+
+@pytest.fixture(scope="session")
+def release() -> Apache:
+    return apache_here()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(release: Apache, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    running = ZooKeeper(release, tmp_path_factory.mktemp("interop"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def peer(release: Apache, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    running = Peer(release, tmp_path_factory.mktemp("peer"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def apache(zookeeper: ZooKeeper, peer: Peer) -> Iterator[Cluster]:
+    cluster = Cluster(zookeeper, "/apache")
+    peer.init(cluster)
+    for rocks in (True, True, False):
+        cluster.add_apache(rocks=rocks)
+    yield cluster.wait_ready()
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def own(zookeeper: ZooKeeper) -> Iterator[Cluster]:
+    cluster = Cluster(zookeeper, "/own")
+    for _ in range(3):
+        cluster.add_own()
+    yield cluster.wait_ready()
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def mixed(zookeeper: ZooKeeper) -> Iterator[Cluster]:
+    """Ours make the cluster; theirs join it."""
+    cluster = Cluster(zookeeper, "/mixed")
+    for _ in range(2):
+        cluster.add_own()
+    cluster.wait_ready()
+    for rocks in (True, False):
+        cluster.add_apache(rocks=rocks)
+    yield cluster.wait_ready()
+    cluster.close()

@@ -1,0 +1,183 @@
+"""Apache's client and tools, in a JVM behind a pipe: `java/Peer.java` says what it can do.
+
+    peer = Peer(apache, directory)
+    client = peer.connect(cluster, "v2")
+    ledger = client.create(digest="CRC32C")
+    ledger.append(100, size=1000)
+
+Payloads are those of `payload`; the other side checks what it reads, as `check` does here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from select import select
+from typing import Literal, TypeAlias
+
+from clients.ledgers import Entry
+from tests.interop.cluster import PATIENCE_S, Apache, Cluster, end, start
+
+Wire: TypeAlias = Literal["v2", "v3"]
+
+SOURCE = Path(__file__).parent / "java" / "Peer.java"
+DIGESTS = {"crc32c": "CRC32C", "crc32": "CRC32", "hmac": "MAC", "none": "DUMMY"}
+_BYTES = bytes(range(256))
+
+
+def payload(entry_id: int, size: int) -> bytes:
+    start_at = 31 * entry_id % 256
+    return (_BYTES * (size // 256 + 2))[start_at : start_at + size]
+
+
+def check(entries: Iterable[Entry], first: int, size: int) -> int:
+    """How many there are; each has to be what was appended."""
+    number = 0
+    for number, entry in enumerate(entries, 1):
+        assert entry.entry_id == first + number - 1
+        assert entry.data == payload(entry.entry_id, size), entry.entry_id
+    return number
+
+
+class PeerError(Exception):
+    """What Apache's client says: its code (0: it has none), and in words."""
+
+    def __init__(self, command: str, answer: str) -> None:
+        super().__init__(f"{command}: {answer}")
+        self.code = int(answer.split()[1])
+
+
+class Peer:
+    def __init__(self, apache: Apache, directory: Path) -> None:
+        command = apache.command(directory, str(SOURCE))
+        self._process = start(command, directory / "peer.txt")
+        self._serial = count()
+
+    def ask(self, *words: object) -> str:
+        """The answer, without its "ok"; PeerError for any other."""
+        process, command = self._process, " ".join(map(str, words))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(command + "\n")
+        process.stdin.flush()
+        if not select([process.stdout], [], [], PATIENCE_S)[0]:
+            raise TimeoutError(f"no answer to: {command}")
+        answer = process.stdout.readline().rstrip("\n")
+        if not answer.startswith("ok"):
+            raise PeerError(command, answer or "error 0 the JVM has ended")
+        return answer.removeprefix("ok").strip()
+
+    def name(self, kind: str) -> str:
+        return f"{kind}-{next(self._serial)}"
+
+    def init(self, cluster: Cluster) -> None:
+        """Make what a cluster needs in ZooKeeper, as Apache's tools do."""
+        assert self.ask("init", cluster.java_uri) == "true"
+
+    def connect(self, cluster: Cluster, wire: Wire, **settings: object) -> "PeerClient":
+        name = self.name("client")
+        options = (f"{key}={value}" for key, value in settings.items())
+        self.ask("connect", name, cluster.java_uri, wire, *options)
+        return PeerClient(self, name)
+
+    def shell(self, cluster: Cluster, *words: object) -> str:
+        """What `bookkeeper shell WORDS` says; it has to succeed."""
+        code, _, said = self.ask("shell", cluster.java_uri, *words).partition(" ")
+        assert code == "0", said
+        return said.replace("|", "\n")
+
+    def close(self) -> None:
+        end(self._process)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerClient:
+    peer: Peer
+    name: str
+
+    def create(
+        self,
+        *options: str,
+        digest: str = "CRC32C",
+        password: str = "pw",
+        quorums: tuple[int, int, int] = (3, 3, 2),
+    ) -> "PeerWriter":
+        handle = self.peer.name("writer")
+        answer = self.peer.ask(
+            "create", self.name, handle, digest, password or "-", *quorums, *options
+        )
+        return PeerWriter(self.peer, handle, int(answer))
+
+    def open(
+        self, ledger_id: int, *, recover: bool, digest: str = "CRC32C", password: str = "pw"
+    ) -> "PeerReader":
+        handle = self.peer.name("reader")
+        how = "recover" if recover else "follow"
+        answer = self.peer.ask("open", self.name, handle, ledger_id, digest, password or "-", how)
+        lac, length, closed = answer.split()
+        return PeerReader(self.peer, handle, int(lac), int(length), closed == "true")
+
+    def metadata(self, ledger_id: int) -> list[str]:
+        """State, last entry, length, digest, then the fragments."""
+        return self.peer.ask("metadata", self.name, ledger_id).split()
+
+    def list_ledgers(self) -> list[int]:
+        return list(map(int, self.peer.ask("list", self.name).split()))
+
+    def bookies(self) -> list[str]:
+        """ids with the ports that they resolve to: `id=port`."""
+        return self.peer.ask("bookies", self.name).split()
+
+    def delete(self, ledger_id: int) -> None:
+        self.peer.ask("delete", self.name, ledger_id)
+
+    def re_replicate(self, ledger_id: int, bookie_id: str) -> None:
+        """Copy what that bookie holds of a ledger to another one, which takes its place."""
+        self.peer.ask("re-replicate", self.name, ledger_id, bookie_id)
+
+    def close(self) -> None:
+        self.peer.ask("disconnect", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWriter:
+    peer: Peer
+    handle: str
+    ledger_id: int
+
+    def append(self, number: int, size: int) -> int:
+        """Return when all are confirmed; the last id."""
+        return int(self.peer.ask("append", self.handle, number, size))
+
+    def append_at(self, entry_id: int, size: int) -> None:
+        self.peer.ask("append-at", self.handle, entry_id, size)
+
+    def force(self) -> int:
+        """Return when what was appended is on disks; the LAC."""
+        return int(self.peer.ask("force", self.handle))
+
+    def close(self) -> None:
+        self.peer.ask("close", self.handle)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReader:
+    peer: Peer
+    handle: str
+    lac: int  # when it was opened
+    length: int
+    closed: bool
+
+    def read(self, first: int, last: int, size: int) -> int:
+        return int(self.peer.ask("read", self.handle, first, last, size))
+
+    def batch_read(self, first: int, number: int, max_bytes: int, size: int) -> int:
+        return int(self.peer.ask("batch-read", self.handle, first, number, max_bytes, size))
+
+    def read_lac(self) -> int:
+        return int(self.peer.ask("lac", self.handle))
+
+    def wait_lac(self, entry_id: int, timeout_ms: int, size: int) -> tuple[int, bool]:
+        """The LAC when that entry is confirmed, and whether the entry came with the answer."""
+        lac, came = self.peer.ask("wait-lac", self.handle, entry_id, timeout_ms, size).split()
+        return int(lac), came == "true"
