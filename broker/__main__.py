@@ -23,7 +23,7 @@ import msgspec
 import trio
 
 from broker.admin.http import HttpPort
-from broker.config import BrokerConfig, ConfigError, load
+from broker.config import BrokerConfig, load
 from broker.errors import BrokerError
 from broker.logs import Log, log_to_stderr
 from broker.server import RunningBroker, run_broker
@@ -31,6 +31,7 @@ from wire import process
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataError
 from wire.metadata.zookeeper import open_zookeeper
+from wire.settings import ConfigError
 from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)

@@ -5,23 +5,20 @@
 is an error, and so is a value of the wrong kind: nothing is ignored.
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import msgspec
-import msgspec.structs
+
+from wire import settings
+from wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_BROKER_"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class ConfigError(ValueError):
-    """The settings make no sense; the message says which one."""
 
 
 class QuorumsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,41 +82,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load(path: Path | None, environment: Mapping[str, str]) -> BrokerConfig:
     """The settings in the file and the environment; raises ConfigError."""
-    settings: dict[str, object] = {}
-    if path is not None:
-        try:
-            settings = tomllib.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: {error}") from error
-    for name, text in sorted(environment.items()):
-        if name.startswith(_PREFIX):
-            _put(settings, name.removeprefix(_PREFIX).lower(), text)
-    return parse(settings)
+    return settings.load(BrokerConfig, _PREFIX, path, environment)
 
 
-def parse(settings: Mapping[str, object]) -> BrokerConfig:
-    """The settings in `settings`; raises ConfigError."""
-    try:
-        return msgspec.convert(settings, BrokerConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _put(settings: dict[str, object], name: str, text: str) -> None:
-    key, _, inner_key = name.partition("__")
-    if not inner_key:
-        settings[key] = text if key in _TEXTS else _value(text)
-        return
-    inner = settings.get(key)
-    inner_settings = cast("dict[str, object]", inner) if isinstance(inner, dict) else {}
-    settings[key] = {**inner_settings, inner_key: _value(text)}
-
-
-def _value(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-_TEXTS = {field.name for field in msgspec.structs.fields(BrokerConfig) if field.type is str}
+def parse(values: Mapping[str, object]) -> BrokerConfig:
+    """The settings in `values`; raises ConfigError."""
+    return settings.parse(BrokerConfig, values)

@@ -13,5 +13,6 @@ Read in this order:
     connection          frames over a stream
     clock               SEAM wall clock
     metadata/           SEAM metadata store: ZooKeeper, or memory
+    settings            a TOML file, then the environment over it
     process             what a server sets for its own process
 """

@@ -22,12 +22,13 @@ from random import Random, SystemRandom
 
 import trio
 
-from bookie.replication.config import AutoRecoveryConfig, ConfigError, load
+from bookie.replication.config import AutoRecoveryConfig, load
 from bookie.replication.host import run_autorecovery
 from wire import process
 from wire.clock import SystemClock
 from wire.metadata.store import StoreUnavailableError
 from wire.metadata.zookeeper import open_zookeeper
+from wire.settings import ConfigError
 from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START = range(3)

@@ -4,7 +4,6 @@
 where a text is wanted, else as TOML.  A key that does not exist is an error.
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +11,14 @@ from typing import Annotated
 import msgspec
 
 from bookie.replication.limits import ReplicationLimits
+from wire import settings
+from wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_AUTORECOVERY_"
 _LIMITS = ReplicationLimits()
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class ConfigError(ValueError):
-    """The settings make no sense; the message says which one."""
 
 
 class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,29 +54,6 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         )
 
 
-_TEXTS = ("zookeeper", "ledgers_root", "name")
-
-
 def load(path: Path | None, environment: Mapping[str, str]) -> AutoRecoveryConfig:
     """The settings in the file and the environment; raises ConfigError."""
-    settings: dict[str, object] = {}
-    if path is not None:
-        try:
-            settings = tomllib.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: {error}") from error
-    for name, text in sorted(environment.items()):
-        if name.startswith(_PREFIX):
-            key = name.removeprefix(_PREFIX).lower()
-            settings[key] = text if key in _TEXTS else _value(text)
-    try:
-        return msgspec.convert(settings, AutoRecoveryConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _value(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return settings.load(AutoRecoveryConfig, _PREFIX, path, environment)

@@ -24,7 +24,7 @@ import trio
 
 from bookie.replication.host import run_autorecovery
 from bookie.server.admin import admin_routes
-from bookie.server.config import BookieConfig, ConfigError, load
+from bookie.server.config import BookieConfig, load
 from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
 from bookie.server.http import create_app, serve_http
 from bookie.server.logs import Log, log_to_stderr
@@ -35,6 +35,7 @@ from wire import process
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataError, MetadataStore
 from wire.metadata.zookeeper import open_zookeeper
+from wire.settings import ConfigError
 from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)

@@ -9,18 +9,18 @@ here.  From then on its directories say it, and another id here is an error.  So
 identity when its port changes; where it can be reached is in its registration.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import msgspec.structs
 
 from bookie.replication.limits import ReplicationLimits
 from bookie.server.requests import ServerLimits
 from bookie.storage.store import StoreLimits
+from wire import settings
+from wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
 
@@ -34,10 +34,6 @@ BookieId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9:_.\-]*$")]
 _LIMITS = ServerLimits()
 _STORE_LIMITS = StoreLimits()
 _REPLICATION = ReplicationLimits()
-
-
-class ConfigError(ValueError):
-    """The settings make no sense; the message says which one."""
 
 
 class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,34 +107,9 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load(path: Path | None, environment: Mapping[str, str]) -> BookieConfig:
     """The settings in the file and the environment; raises ConfigError."""
-    settings: dict[str, object] = {}
-    if path is not None:
-        try:
-            settings = tomllib.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: {error}") from error
-    for name, text in sorted(environment.items()):
-        if name.startswith(_PREFIX):
-            key = name.removeprefix(_PREFIX).lower()
-            settings[key] = text if key in _TEXTS else _value(text)
-    return parse(settings)
+    return settings.load(BookieConfig, _PREFIX, path, environment)
 
 
-def parse(settings: Mapping[str, object]) -> BookieConfig:
-    """The settings in `settings`; raises ConfigError."""
-    try:
-        return msgspec.convert(settings, BookieConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _value(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-_TEXTS = {
-    field.name for field in msgspec.structs.fields(BookieConfig) if field.type in (str, BookieId)
-}
+def parse(values: Mapping[str, object]) -> BookieConfig:
+    """The settings in `values`; raises ConfigError."""
+    return settings.parse(BookieConfig, values)

@@ -168,32 +168,41 @@ async def run_bookie(
                 log=log,
                 disk_space=lambda: _disk_space(disk, config.directories, store),
             )
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(flusher.run)
-                nursery.start_soon(server.serve, listener)
-                orders = Orders(metadata, paths)
-                bookie_id = BookieId(identity.bookie_id)
-                await nursery.start(orders.follow, bookie_id, store.set_read_only)
-                try:
-                    await nursery.start(registration.run)
-                    nursery.start_soon(housekeeping.run)
-                    task_status.started(
-                        RunningBookie(
-                            bookie_id=identity.bookie_id,
-                            host=config.public_host,
-                            port=listener.port,
-                            server=server,
-                            store=store,
-                            registration=registration,
-                            command=command,
-                            housekeeping=housekeeping,
-                        )
-                    )
-                    await trio.sleep_forever()
-                finally:
-                    await registration.leave()
+            running = RunningBookie(
+                bookie_id=identity.bookie_id,
+                host=config.public_host,
+                port=listener.port,
+                server=server,
+                store=store,
+                registration=registration,
+                command=command,
+                housekeeping=housekeeping,
+            )
+            await _serve(running, listener, flusher, Orders(metadata, paths), task_status)
     finally:
         listener.close()
+
+
+async def _serve(
+    bookie: RunningBookie,
+    listener: Listener,
+    flusher: Flusher,
+    orders: Orders,
+    task_status: trio.TaskStatus[RunningBookie],
+) -> None:
+    """Until cancelled; it is announced when it knows whether it may be written to."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+        nursery.start_soon(bookie.server.serve, listener)
+        bookie_id = BookieId(bookie.bookie_id)
+        await nursery.start(orders.follow, bookie_id, bookie.store.set_read_only)
+        try:
+            await nursery.start(bookie.registration.run)
+            nursery.start_soon(bookie.housekeeping.run)
+            task_status.started(bookie)
+            await trio.sleep_forever()
+        finally:
+            await bookie.registration.leave()
 
 
 async def _layout(metadata: MetadataStore, paths: LedgerPaths, rng: Random) -> str:

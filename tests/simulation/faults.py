@@ -171,8 +171,9 @@ class Nemesis:
             return None
 
         async def stop() -> None:
-            with trio.move_on_after(down_s):
-                await self._cluster.stop(name)
+            if self._cluster.lives.get(name) is life:  # it may have been killed since
+                with trio.move_on_after(down_s):
+                    await self._cluster.stop(name)
             if self._cluster.lives.get(name) is life:
                 self._cluster.kill(name)
             with trio.move_on_after(down_s):

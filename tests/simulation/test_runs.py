@@ -154,6 +154,13 @@ def test_faults_that_outlast_the_storm_end_with_it() -> None:
         assert outcome.marks[f"fault {type(act).__name__}"] == 1
 
 
+def test_a_host_is_killed_in_the_moment_in_which_it_is_asked_to_stop() -> None:
+    """Seed 200078, once: it was asked to stop when it was dead already."""
+    both = (acts.Restart("broker-1", 0.5), acts.Kill("broker-1", 0.5))
+    faults = tuple(Mishap(f"f{n}", At(1.0), act) for n, act in enumerate(both))
+    assert simulate(replace(SMALL, faults=faults)).violations == []
+
+
 def test_a_bookie_joins_later() -> None:
     outcome = simulate(replace(SMALL, faults=(Mishap("f", At(1.0), acts.Join("bookie-3")),)))
     assert outcome.violations == []

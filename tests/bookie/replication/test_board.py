@@ -8,11 +8,12 @@ import pytest
 from bookie.errors import MalformedRecordError
 from bookie.registry import LedgerPaths
 from bookie.replication.board import Alarm, Board, Status, Trouble
-from bookie.replication.config import ConfigError, load
+from bookie.replication.config import load
 from bookie.replication.orders import Kind, Order, Orders
 from bookie.replication.protocol.backlog import Backlog, Candidate
 from wire.clock import SystemClock
 from wire.metadata.memory import MemoryStore
+from wire.settings import ConfigError
 
 PATHS = LedgerPaths()
 ALARM = Alarm(7, Trouble.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.config import BookieConfig, ConfigError, load, parse
+from bookie.server.config import BookieConfig, load, parse
+from wire.settings import ConfigError
 
 
 def test_a_file_and_the_environment_over_it(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError, QuorumsConfig, load, parse
+from broker.config import BrokerConfig, QuorumsConfig, load, parse
+from wire.settings import ConfigError
 
 
 def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:

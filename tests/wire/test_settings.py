@@ -1,0 +1,46 @@
+"""What all processes share; each has tests of its own settings besides."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from wire.settings import ConfigError, load
+
+DEEP = "[" * 100_000
+
+
+class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ack: int = 2
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str = ""
+    kind: Annotated[str, msgspec.Meta(pattern="^[0-9]*$")] = ""
+    count: int = 1
+    inner: Inner = Inner()
+
+
+def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('name = "a"\ncount = 2\ninner = { ack = 3 }\n')
+    environment = {"T_NAME": "7", "T_KIND": "8", "T_INNER__ACK": "4", "OTHER_COUNT": "9"}
+    assert load(Settings, "T_", file, environment) == Settings("7", "8", 2, Inner(4))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"T_CONUT": "1"}, {"T_COUNT": "x"}, {"T_COUNT": DEEP}, {"T_INNER": "1"}, {"T_KIND": "x"}],
+)
+def test_what_makes_no_sense_is_an_error(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        load(Settings, "T_", None, environment)
+
+
+@pytest.mark.parametrize("content", ["count = ", f"name = {DEEP}", "conut = 1"])
+def test_a_file_that_makes_no_sense_is_an_error(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigError):
+        load(Settings, "T_", file, {})

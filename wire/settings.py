@@ -1,0 +1,70 @@
+"""Settings of a process: a TOML file, then the environment over it.
+
+With the prefix `DAYBOOK_BROKER_`, `DAYBOOK_BROKER_HTTP_PORT=8080` sets `http_port`, and
+`DAYBOOK_BROKER_QUORUMS__ACK=2` sets `ack` inside `quorums`; a value is read as text where a text is
+wanted, else as TOML.  A key that does not exist is an error, and so is a value of the wrong kind:
+nothing is ignored.
+
+What there is to set, a frozen struct says that forbids unknown fields; what it raises in
+`__post_init__` is a ConfigError of its own.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar, cast, get_args, get_origin
+
+import msgspec
+import msgspec.structs
+
+SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
+
+
+class ConfigError(ValueError):
+    """The settings make no sense; the message says which one."""
+
+
+def load(
+    kind: type[SettingsT], prefix: str, path: Path | None, environment: Mapping[str, str]
+) -> SettingsT:
+    """The settings in the file and the environment; raises ConfigError."""
+    settings: dict[str, object] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+    texts = {field.name for field in msgspec.structs.fields(kind) if _is_text(field.type)}
+    for name, text in sorted(environment.items()):
+        if name.startswith(prefix):
+            _put(settings, name.removeprefix(prefix).lower(), text, texts)
+    return parse(kind, settings)
+
+
+def parse(kind: type[SettingsT], settings: Mapping[str, object]) -> SettingsT:
+    """The settings in `settings`; raises ConfigError."""
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _is_text(kind: object) -> bool:
+    return kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str)
+
+
+def _put(settings: dict[str, object], name: str, text: str, texts: set[str]) -> None:
+    key, _, inner_key = name.partition("__")
+    if not inner_key:
+        settings[key] = text if key in texts else _value(text)
+        return
+    inner = settings.get(key)
+    inner_settings = cast("dict[str, object]", inner) if isinstance(inner, dict) else {}
+    settings[key] = {**inner_settings, inner_key: _value(text)}
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
