@@ -156,7 +156,7 @@ def test_faults_that_outlast_the_storm_end_with_it() -> None:
 
 def test_a_host_is_killed_in_the_moment_in_which_it_is_asked_to_stop() -> None:
     """Seed 200078, once: it was asked to stop when it was dead already."""
-    both = (acts.Restart("broker-1", 0.5), acts.Kill("broker-1", 0.5))
+    both: list[acts.Act] = [acts.Restart("broker-1", 0.5), acts.Kill("broker-1", 0.5)]
     faults = tuple(Mishap(f"f{n}", At(1.0), act) for n, act in enumerate(both))
     assert simulate(replace(SMALL, faults=faults)).violations == []
 
