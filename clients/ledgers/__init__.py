@@ -5,7 +5,7 @@
     writer.py       append entries, many at a time; the ids are the ledger's, or the caller's
     reader.py       read a range, or follow a ledger while it grows
     entries.py      an entry; entries read ahead
-    blocking.py     the same for code without trio
+    blocking.py     the same for code without trio; blocking_writer.py: its writers
     errors.py       what goes wrong: did it take effect, what helps
     limits.py       how much
 

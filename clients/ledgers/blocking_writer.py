@@ -1,0 +1,282 @@
+"""Writers for code without trio: `append_soon` queues, and one task sends what has gathered.
+
+    append_soon -> handed -> sent -> settled        in order; what waits counts with its bytes
+
+A future is there at once; it gets the id of its entry once that is confirmed, or the error.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from math import inf
+from types import TracebackType
+from typing import Self, TypeVar
+
+import trio
+
+from bookie.ledger.metadata import LedgerMetadata
+from clients.ledgers import writer as trio_writer
+from clients.ledgers.errors import InDoubtError, LedgerClosedError, LedgerError
+from clients.ledgers.limits import Limits
+from clients.python.portal import Portal
+from wire.transport import Buffer
+
+T = TypeVar("T")
+
+
+def call_within(
+    portal: Portal, work: Callable[[], Awaitable[T]], timeout_s: float | None = None
+) -> T:
+    async def run() -> T:
+        try:
+            with trio.fail_after(inf if timeout_s is None else timeout_s):
+                return await work()
+        except trio.TooSlowError:
+            raise TimeoutError(f"not done within {timeout_s:g} s") from None
+
+    try:
+        return portal.call(run)
+    except trio.ClosedResourceError as error:
+        raise LedgerClosedError("the client was closed") from error
+
+
+class _Handle:
+    """What both kinds of writers have in common."""
+
+    def __init__(self, portal: Portal, handle: trio_writer.LedgerHandle) -> None:
+        self._portal = portal
+        self._handle = handle
+
+    @property
+    def ledger_id(self) -> int:
+        return self._handle.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._handle.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._handle.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        return self._handle.length
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why nothing can be appended any more; None while it can."""
+        return self._handle.error
+
+    @property
+    def waiting_for(self) -> str:
+        """Why appends are not confirmed now, in words; empty if nothing is in the way."""
+        return self._handle.waiting_for
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when everything that was appended so far is confirmed."""
+        call_within(self._portal, self._flush, timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then end the ledger: it never changes again."""
+        call_within(self._portal, self._close, timeout_s)
+
+    def abandon(self) -> None:
+        """Stop at once, and leave the ledger open, as a crash would."""
+
+        async def abandon() -> None:
+            self._handle.abandon()
+
+        call_within(self._portal, abandon)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abandon()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.abandon()
+            raise
+
+    async def _flush(self) -> None:
+        await self._handle.flush()
+
+    async def _close(self) -> None:
+        await self._handle.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Handed:
+    """An entry on its way, and what becomes of it."""
+
+    data: bytes
+    result: "Future[int]"
+    entry_id: int = -1  # until it has one
+
+
+class Writer(_Handle):
+    """See `clients.ledgers.writer.Writer`."""
+
+    def __init__(self, portal: Portal, writer: trio_writer.Writer, limits: Limits) -> None:
+        super().__init__(portal, writer)
+        self._writer = writer
+        self._limits = limits
+        self._handed: deque[_Handed] = deque()  # to the thread
+        self._handed_bytes = 0
+        self._handing = threading.Lock()
+        self._ended = False
+        self._sent: deque[_Handed] = deque()  # by the writer
+        self._draining = trio.Lock()
+        self._work, self._sent_more, self._settled = trio.Event(), trio.Event(), trio.Event()
+        self._failure: Exception | None = None
+        portal.start(self._drain_for_ever)
+        portal.start(self._settle_for_ever)
+
+    def append(self, data: Buffer, timeout_s: float | None = None) -> int:
+        """Append an entry; return its id when it is confirmed."""
+        return self.append_soon(data).result(timeout_s)
+
+    def append_soon(self, data: Buffer) -> "Future[int]":
+        """Send an entry on its way; the future has its id when it is confirmed, or an error.
+
+        Waits only while more is on its way than `Limits` allow.  The first failure is also raised
+        by the next `flush` or `close`.
+        """
+        entry = _Handed(bytes(data), Future())
+        entry.result.set_running_or_notify_cancel()  # It cannot be called back.
+        with self._handing:
+            if self._ended:
+                raise LedgerClosedError("the client was closed")
+            self._handed.append(entry)
+            self._handed_bytes += len(entry.data)
+            full = (
+                self._handed_bytes > self._limits.pending_bytes_max
+                or len(self._handed) > self._limits.pending_entries_max
+            )
+            self._portal.soon(self._wake)
+        if full:
+            call_within(self._portal, self._drain)
+        return entry.result
+
+    async def _flush(self) -> None:
+        await self._settle()
+        self._raise_failure()
+
+    async def _close(self) -> None:
+        await self._drain()
+        await self._handle.close()
+        await self._settle()
+        self._raise_failure()
+
+    async def _settle(self) -> None:
+        """Everything that was handed over so far has its result when this returns."""
+        await self._drain()
+        last = self._sent[-1] if self._sent else None
+        while last is not None and not last.result.done():
+            await self._settled.wait()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # -- in the thread
+
+    def _wake(self) -> None:
+        self._work.set()
+
+    async def _drain_for_ever(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Everything that was handed over is with the writer when this returns."""
+        async with self._draining:
+            while self._handed:
+                entry = self._handed[0]
+                try:
+                    entry.entry_id = await self._writer.append_soon(entry.data)
+                except LedgerError as error:
+                    self._fail(entry, error)
+                else:
+                    self._sent.append(entry)
+                    self._sent_more.set()
+                with self._handing:
+                    self._handed.popleft()
+                    self._handed_bytes -= len(entry.data)
+
+    async def _settle_for_ever(self) -> None:
+        """Tell what became of the entries, in the order in which they were sent."""
+        try:
+            while True:
+                while not self._sent:
+                    self._sent_more = trio.Event()
+                    await self._sent_more.wait()
+                try:
+                    await self._writer.wait_confirmed(self._sent[0].entry_id)
+                except LedgerError as error:
+                    self._fail(self._sent.popleft(), error)
+                self._tell_confirmed()
+        finally:
+            self._end()
+
+    def _tell_confirmed(self) -> None:
+        confirmed = self._writer.last_add_confirmed
+        while self._sent and self._sent[0].entry_id <= confirmed:
+            entry = self._sent.popleft()
+            entry.result.set_result(entry.entry_id)
+        settled, self._settled = self._settled, trio.Event()
+        settled.set()
+
+    def _end(self) -> None:
+        """The client was closed: nobody waits for ever."""
+        self._tell_confirmed()
+        while self._sent:
+            entry = self._sent.popleft()
+            self._fail(entry, InDoubtError(self.ledger_id, entry.entry_id))
+        with self._handing:
+            self._ended = True
+            while self._handed:
+                self._fail(self._handed.popleft(), LedgerClosedError("the client was closed"))
+
+    def _fail(self, entry: _Handed, error: LedgerError) -> None:
+        self._failure = self._failure or error
+        entry.result.set_exception(error)
+
+
+class AdvancedWriter(_Handle):
+    """See `clients.ledgers.writer.AdvancedWriter`."""
+
+    def __init__(self, portal: Portal, writer: trio_writer.AdvancedWriter) -> None:
+        super().__init__(portal, writer)
+        self._writer = writer
+
+    @property
+    def held_entries(self) -> int:
+        """Entries that wait for one before them which was not given."""
+        return self._writer.held_entries
+
+    def append(self, entry_id: int, data: Buffer, timeout_s: float | None = None) -> None:
+        """Append an entry; return when it is confirmed, and so all before it."""
+        call_within(self._portal, lambda: self._writer.append(entry_id, data), timeout_s)
+
+    def append_soon(self, entry_id: int, data: Buffer, timeout_s: float | None = None) -> None:
+        """Send an entry on its way, or keep it until those before it are given."""
+        call_within(self._portal, lambda: self._writer.append_soon(entry_id, data), timeout_s)
+
+    def wait_confirmed(self, entry_id: int, timeout_s: float | None = None) -> None:
+        """Return when the entry, and all before it, are confirmed."""
+        call_within(self._portal, lambda: self._writer.wait_confirmed(entry_id), timeout_s)
