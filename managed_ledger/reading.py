@@ -24,9 +24,9 @@ _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
 _STREAMS_MAX = 256
-_AHEAD_BYTES = 4 << 20  # of one who reads on
+_AHEAD_BYTES = 8 << 20  # of one who reads on
 _CHUNK_BYTES = 1 << 20
-_CHUNKS_AT_ONCE = 2  # while one is sent, the other comes from the disk
+_CHUNKS_AT_ONCE = 4  # one is sent, others wait for the disk: nobody waits for nobody
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,6 +296,14 @@ class Log(Generic[K]):
         assert position < self.durable
         return await self._segments.read(position, size, self.durable)
 
+    def place_ahead(self, position: int, size: int) -> int | None:
+        """Where to `read_ahead` for whoever has just read this record; None: there is no need."""
+        return self._segments.place_ahead(position, size, self.durable)
+
+    async def read_ahead(self, place: int) -> None:
+        """Have what begins there at hand when it is asked for.  Raises nothing."""
+        await self._segments.read_ahead(place, self.durable)
+
     async def is_readable(self, position: int, size: int) -> bool:
         """Whether the disk has the record there as it was written."""
         return await self._segments.is_readable(position, size)

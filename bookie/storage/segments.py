@@ -3,7 +3,7 @@
 A read costs a thread, so it is not done for each record: who reads one after the other gets them
 from *windows*, pieces of up to four megabytes that one read fetched.  Windows are bounded and hold
 durable bytes only, which never change again.  A record is a view into its window, and keeps it
-alive.
+alive.  While somebody who reads on is sent what is in one window, the next one is read.
 
 A record that is not there as it was written is an IO_ERROR, never an absence.
 """
@@ -27,6 +27,7 @@ from bookie.storage.status import StoreError, StoreStatus
 
 _NEAR_BYTES = 1 << 20  # whoever skips less reads on: other ledgers lie in between
 _GROWTH = 4  # of what is read at once
+_AHEAD_SHARE = 4  # of the windows, at most one in so many is there for nobody yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Segments:
         self._seeds: dict[int, int] = {}
         self._windows = _Windows(limits.windows_bytes_max)
         self._loading: list[_Loading] = []
+        self._ahead: set[int] = set()  # windows that nobody has read from yet, by their start
 
     def add(self, segment: Segment, creation_id: int) -> None:
         self._segments.append(segment)
@@ -81,7 +83,15 @@ class Segments:
         return list(self._segments)
 
     def try_read(self, position: int, size: int) -> Record | None:
-        """The record at `position` with a payload of `size` bytes, if it is in a window."""
+        """The record at `position` with a payload of `size` bytes, if it is in a window.
+
+        The first who comes to a window that was read ahead has to `read`, to read on ahead.
+        """
+        if self._ahead and self._windows.start_of(position) in self._ahead:
+            return None
+        return self._find(position, size)
+
+    def _find(self, position: int, size: int) -> Record | None:
         data = self._windows.find(position, RECORD_HEADER_BYTES + size)
         if data is None:
             return None
@@ -91,11 +101,39 @@ class Segments:
     async def read(self, position: int, size: int, durable: int) -> Record:
         """The same, from the disk if need be.  The log is durable below `durable`."""
         try:
-            while (record := self.try_read(position, size)) is None:
+            while (record := self._find(position, size)) is None:
                 await self._load(position, RECORD_HEADER_BYTES + size, durable)
         except OSError as error:
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         return record
+
+    def place_ahead(self, position: int, size: int, durable: int) -> int | None:
+        """Where to `read_ahead`, for whoever has just read this record; None: there is no need."""
+        start = self._windows.start_of(position)
+        self._ahead.discard(start)
+        limits = self._limits
+        end = start + limits.window_bytes
+        if self._windows.size_of(start) != limits.window_bytes:
+            return None  # nobody who reads on, or the last one of a segment
+        if len(self._ahead) >= limits.windows_bytes_max // limits.window_bytes // _AHEAD_SHARE:
+            return None
+        at = end - (RECORD_HEADER_BYTES + size)  # in front of the record that the end cuts in two
+        try:
+            room = self._end_of(self._first_of(position), durable) - at
+        except StoreError:
+            return None
+        known = self._windows.start_of(end) > start or any(
+            loading.start <= end < loading.end for loading in self._loading
+        )
+        return None if known or room < limits.window_bytes else at
+
+    async def read_ahead(self, place: int, durable: int) -> None:
+        """Make the window that begins at `place`.  Whoever wants it is told of errors."""
+        self._ahead.add(place)
+        try:
+            await self._load(place, RECORD_HEADER_BYTES, durable)
+        except (OSError, StoreError):
+            self._ahead.discard(place)
 
     async def is_readable(self, position: int, size: int) -> bool:
         """Whether the disk itself has the record, whatever is in a window."""
@@ -105,7 +143,8 @@ class Segments:
             data = memoryview(await reader.read(position - first, RECORD_HEADER_BYTES + size))
         except (OSError, StoreError):
             return False
-        record = decode_record(self._seeds[first], position, data)
+        seed = self._seeds.get(first)  # None: removed meanwhile
+        record = None if seed is None else decode_record(seed, position, data)
         return record is not None and len(record.payload) == size
 
     async def _load(self, position: int, size: int, durable: int) -> None:
@@ -126,7 +165,7 @@ class Segments:
                 data = memoryview(await reader.read(position - first, size))
             if len(data) < size:
                 raise OSError(f"the log ends at {position + len(data)}, in a record")
-            self._windows.add(position, data)
+            self._ahead.difference_update(self._windows.add(position, data))
         finally:
             self._loading.remove(loading)
             loading.done.set()
@@ -204,6 +243,16 @@ class _Windows:
         self._by_start.move_to_end(start)
         return window[offset : offset + size]
 
+    def start_of(self, position: int) -> int:
+        """Where the last window that begins at or in front of this position does; -1: none."""
+        at = bisect_right(self._starts, position) - 1
+        return self._starts[at] if at >= 0 else -1
+
+    def size_of(self, start: int) -> int:
+        """Bytes of the window that begins there; 0 if there is none."""
+        window = self._by_start.get(start)
+        return 0 if window is None else len(window)
+
     def ends_near(self, position: int, distance: int) -> int:
         """Bytes of the window that ends shortly in front of, or at, this position; 0: none does."""
         at = bisect_right(self._starts, position) - 1
@@ -213,7 +262,8 @@ class _Windows:
         size = len(self._by_start[start])
         return size if position - start - size <= distance else 0
 
-    def add(self, start: int, data: memoryview) -> None:
+    def add(self, start: int, data: memoryview) -> list[int]:
+        """Keep it; returns the starts of those that went for it."""
         old = self._by_start.pop(start, None)
         if old is None:
             insort(self._starts, start)
@@ -221,10 +271,13 @@ class _Windows:
             self._bytes -= len(old)
         self._by_start[start] = data
         self._bytes += len(data)
+        gone: list[int] = []
         while self._bytes > self._bytes_max and len(self._by_start) > 1:
             start, data = self._by_start.popitem(last=False)
             self._bytes -= len(data)
             del self._starts[bisect_right(self._starts, start) - 1]
+            gone.append(start)
+        return gone
 
 
 def _checked(seed: int, position: int, size: int, data: memoryview) -> Record:

@@ -276,7 +276,10 @@ class Volume:
                 raise self.absent(StoreStatus.NO_ENTRY)
             try:
                 await self.log.wait_durable(place[0])
-                return _entry(await self.log.read(*place), ledger_id, entry_id)
+                entry = _entry(await self.log.read(*place), ledger_id, entry_id)
+                if (ahead := self.log.place_ahead(*place)) is not None:
+                    self._nursery.start_soon(self.log.read_ahead, ahead)
+                return entry
             except StoreError:
                 read_at = place
                 place = await self.places.find(self.known(ledger_id), entry_id)

@@ -63,6 +63,11 @@ class MessageQueue:
     def wake(self) -> None:
         self._arrived.set()
 
+    def clear(self) -> None:
+        """Nobody wants them any more.  (Messages are not seen by the collector of cycles.)"""
+        self._entries.clear()
+        self._ready.clear()
+
     # -- what the application calls
 
     @property
@@ -237,6 +242,7 @@ class MessageSource:
     def _go(self) -> None:
         if not self._gone:
             self._gone = True
+            self._queue.clear()
             self._on_closed(self)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,7 @@
 """From an entry as the broker delivers it to the messages in it."""
 
 from dataclasses import dataclass
+from itertools import repeat
 
 from clients.python.messages import Entry, Message
 from wire.batch import (
@@ -77,10 +78,8 @@ class EntryReader:
     ) -> list[Message]:
         """The messages in `whole`, from `start` on."""
         if entry.is_batch:
-            found = self._batches.split(whole, count, start)
-            return [
-                Message(data, entry, index, single) for index, (single, data) in enumerate(found)
-            ]
+            singles, data = self._batches.split(whole, count, start)
+            return list(map(Message, data, repeat(entry), range(count), singles))
         return [Message(whole[start:], entry, 0, _single_of(metadata, len(whole) - start))]
 
 

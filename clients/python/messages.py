@@ -24,9 +24,11 @@ _LAST = (1 << 63) - 1
 _U64 = (1 << 64) - 1
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class MessageId:
-    """Where a message is.  `batch_index` and `partition` are -1 where there is none."""
+class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Where a message is.  `batch_index` and `partition` are -1 where there is none.
+
+    A structure of msgspec, as `Message`: every receipt of a message makes one.
+    """
 
     ledger_id: int
     entry_id: int
@@ -102,10 +104,11 @@ class Entry:
     generation: int  # of that end: seeks until it came
 
 
-class Message(msgspec.Struct, eq=False):
+class Message(msgspec.Struct, eq=False, gc=False):
     """One message.  `data` is what was sent.
 
-    A structure of msgspec because they are made by the hundred thousand a second.
+    A structure of msgspec, which the collector of cycles does not look at, because they are made by
+    the hundred thousand a second.
     """
 
     data: bytes

@@ -352,9 +352,12 @@ class TopicProducer(Link):
             self._resolved(send)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
+                partition = self._partition
                 for index, on_result in send.results:
-                    message_id = MessageId(ledger_id, entry_id, index, self._partition)
-                    self._call(on_result, message_id, None)
+                    try:
+                        on_result(MessageId(ledger_id, entry_id, index, partition), None)
+                    except Exception as error:
+                        self._note_failure(error)
             self._budget.changed()
         elif send is Surprise.LOST_ONE and self.connection is not None:
             self.connection.close(f"{self.topic}: a receipt was lost")
@@ -395,14 +398,13 @@ class TopicProducer(Link):
         if len(send.results) < send.count and self._budget.failure is None:
             self._budget.failure = failure
         for _, on_result in send.results:
-            self._call(on_result, None, failure)
+            try:
+                on_result(None, failure)
+            except Exception as error:
+                self._note_failure(error)
         self._budget.changed()
 
-    def _call(
-        self, on_result: OnResult, message_id: MessageId | None, failure: BrokerError | None
-    ) -> None:
-        try:
-            on_result(message_id, failure)
-        except Exception as error:  # It is the application's: `flush` raises it.
-            if self._budget.failure is None:
-                self._budget.failure = error
+    def _note_failure(self, error: Exception) -> None:
+        """The application's own, of its `on_result`: `flush` raises it."""
+        if self._budget.failure is None:
+            self._budget.failure = error

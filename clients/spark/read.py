@@ -8,9 +8,9 @@ asks for offsets only and never receives a message.
 # (the libraries underneath have no types)
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from clients.python import blocking
@@ -186,7 +186,7 @@ def _message_ids(messages: Sequence[Message]) -> list[bytes]:
     for message in messages:
         if message.entry is not entry:
             entry = message.entry
-            shared = replace(message.message_id, batch_index=-1).encode()
+            shared = msgspec.structs.replace(message.message_id, batch_index=-1).encode()
         index = message.batch_index
         while len(indexes) <= index:
             indexes.append(_BATCH_INDEX_TAG + encode_varint(len(indexes)))

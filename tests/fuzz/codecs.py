@@ -11,9 +11,9 @@ from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
 from wire.batch import (
-    BatchReader,
     encode_batch,
     has_broker_metadata,
+    iter_batch,
     num_messages,
     parse_metadata,
     publish_time,
@@ -177,7 +177,7 @@ def run_batch(data: bytes) -> None:
     choices = Choices(data)
     count = choices.below(1 << 10)
     body = choices.rest()
-    messages = BatchReader().split(body, count)
+    messages = list(iter_batch(body, count))
     again = encode_batch(
         (
             pb.SingleMessageMetadata(
@@ -195,7 +195,7 @@ def run_batch(data: bytes) -> None:
         )
         for single, data in messages
     )
-    require(BatchReader().split(again, count) == messages, "a batch changes when encoded again")
+    require(list(iter_batch(again, count)) == messages, "a batch changes when encoded again")
 
 
 def batch_seeds() -> Mapping[str, bytes]:

@@ -110,7 +110,7 @@ MUTANTS = [
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
         ),
-        source_hash="b7fa9fc082dd",
+        source_hash="05209ce5301b",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS = [
             "            if place[0] >= self.log.durable:\n"
             "                raise self.absent(StoreStatus.NO_ENTRY)\n",
         ),
-        source_hash="b7fa9fc082dd",
+        source_hash="05209ce5301b",
         caught_by=_STORE,
     ),
     Mutant(
@@ -450,7 +450,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.read",
         replacement=Edit("if place == read_at:", "if True:"),
-        source_hash="b7fa9fc082dd",
+        source_hash="05209ce5301b",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -470,7 +470,7 @@ MUTANTS = [
         replacement=Edit(
             "return record is not None and len(record.payload) == size", "return True"
         ),
-        source_hash="fcd48272b782",
+        source_hash="c6b4d3eca46a",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(

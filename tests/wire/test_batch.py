@@ -3,11 +3,13 @@
 from contextlib import suppress
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.batch import (
     BatchReader,
+    SingleMetadata,
     broker_entry_metadata,
     encode_batch,
     encode_payload,
@@ -104,7 +106,7 @@ def test_batches_survive(messages: list[tuple[pb.SingleMessageMetadata, bytes]])
     body = encode_batch(messages)
     reader = BatchReader()
     for _ in range(2):  # The second time what was remembered is used.
-        out = reader.split(body, len(messages))
+        out = list(zip(*reader.split(body, len(messages)), strict=True))
         assert [data for _, data in out] == [data for _, data in messages]
         for (got, _), (sent, data) in zip(out, messages, strict=True):
             assert got.payload_size == len(data)
@@ -131,7 +133,50 @@ def test_a_batch_that_is_cut_off_is_truncated(
 @given(st.binary(max_size=60), st.integers(1, 4))
 def test_garbage_is_a_wire_error_or_messages(body: bytes, count: int) -> None:
     with suppress(WireError):
-        assert len(BatchReader().split(body, count)) == count
+        singles, data = BatchReader().split(body, count)
+        assert len(singles) == len(data) == count
+
+
+def read_plainly(body: bytes, count: int) -> list[tuple[int, bytes]] | None:
+    """Metadata sizes and data of the messages, one after the other; None if it is no batch."""
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    for _ in range(count):
+        size = int.from_bytes(body[at : at + 4], "big")
+        first = at + 4 + size
+        try:
+            said = SingleMetadata.of(pb.SingleMessageMetadata.FromString(body[at + 4 : first]))
+        except (DecodeError, WireError):
+            return None
+        at = first + said.payload_size
+        if at > len(body):
+            return None
+        found.append((said.payload_size, body[first:at]))
+    return found
+
+
+@given(
+    single,
+    st.integers(1, 6),
+    st.binary(max_size=3),
+    st.none() | st.tuples(st.integers(0, 400), st.integers(1, 255)),
+)
+def test_batches_of_one_metadata_are_read_as_others_are(
+    message: tuple[pb.SingleMessageMetadata, bytes],
+    count: int,
+    behind: bytes,
+    flip: tuple[int, int] | None,
+) -> None:
+    body = bytearray(encode_batch([message] * count) + behind)
+    if flip is not None:
+        body[flip[0] % len(body)] ^= flip[1]
+    expected = read_plainly(bytes(body), count)
+    try:
+        found = [(said.payload_size, data) for said, data in iter_batch(bytes(body), count)]
+    except WireError:
+        assert expected is None
+    else:
+        assert found == expected
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x0e\x01", b"\x0e\x02", GOLDEN_BLOCK]))
