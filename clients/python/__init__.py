@@ -5,7 +5,7 @@
     consumer.py           messages of a topic or its partitions, acknowledged; what readers share
     reader.py             messages from any place on, without a subscription
     messages.py           a message, its id, its offset
-    blocking.py           the same for code without trio; portal.py is the thread behind it
+    blocking.py           for code without trio; blocking_producer.py; portal.py: its thread
     admin.py              what an administrator does, over HTTP (http.py); blocking_admin.py
     errors.py             what goes wrong: did it take effect, what helps
     limits.py             how much, how long

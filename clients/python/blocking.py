@@ -13,32 +13,26 @@ are fetched many at a time.  `on_result` is called in that thread.  Objects may 
 thread.
 """
 
-import threading
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from math import inf
-from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import trio
 
 from clients.python import client as trio_client
 from clients.python import consumer as trio_consumer
-from clients.python import producer as trio_producer
 from clients.python import reader as trio_reader
 from clients.python.blocking_admin import Admin, connect_admin
+from clients.python.blocking_producer import Producer
 from clients.python.consumer import Ackable
-from clients.python.errors import BrokerError, EndOfTopicError
+from clients.python.errors import EndOfTopicError
 from clients.python.limits import ClientLimits
 from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
-from clients.python.portal import Block, Portal
+from clients.python.portal import Block, Closing, Portal
 from clients.python.positions import Start
 from clients.python.reader import OffsetRange
-from clients.python.topic_producer import OnResult
-from wire.transport import Buffer
 
 __all__ = [
     "EARLIEST",
@@ -56,7 +50,6 @@ __all__ = [
     "connect_admin",
 ]
 
-_HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
 _FETCHED_MAX = 1000
 
 
@@ -111,25 +104,7 @@ async def _open(portal: Portal, service_url: str, limits: ClientLimits | None) -
     return Client(portal, await block.opened(), block.close)
 
 
-class _Closing(ABC):
-    """What has a `close` is a context manager."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Client(_Closing):
+class Client(Closing):
     """See `clients.python.client.Client`."""
 
     def __init__(
@@ -186,160 +161,7 @@ class Client(_Closing):
             self._portal.close()
 
 
-@dataclass(slots=True)
-class _Handed:
-    """A message on its way to the thread."""
-
-    data: Buffer
-    key: str | bytes | None
-    properties: Mapping[str, str] | None
-    event_time_ms: int | None
-    sequence_id: int | None
-    on_result: OnResult | None
-
-
-class Producer(_Closing):
-    """See `clients.python.producer`."""
-
-    def __init__(self, portal: Portal, producer: trio_producer.Producer) -> None:
-        self._portal = portal
-        self._producer = producer
-        self._handed: deque[_Handed] = deque()
-        self._handed_bytes = 0
-        self._counting = threading.Lock()
-        self._drained = trio.Lock()
-        self._work = trio.Event()
-        self._failure: Exception | None = None
-        portal.start(self._drain_for_ever)
-
-    @property
-    def topic(self) -> str:
-        return self._producer.topic
-
-    @property
-    def name(self) -> str:
-        return self._producer.name
-
-    @property
-    def partitions(self) -> int:
-        return self._producer.partitions
-
-    @property
-    def last_sequence_id(self) -> int:
-        return self._producer.last_sequence_id
-
-    @property
-    def connected(self) -> bool:
-        return self._producer.connected
-
-    def send(
-        self,
-        data: Buffer,
-        *,
-        key: str | bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        sequence_id: int | None = None,
-    ) -> MessageId:
-        """Send a message; return its id when it is stored."""
-
-        async def send() -> MessageId:
-            await self._drain()
-            return await self._producer.send(
-                data,
-                key=key,
-                properties=properties,
-                event_time_ms=event_time_ms,
-                sequence_id=sequence_id,
-            )
-
-        return self._portal.call(send)
-
-    def send_nowait(
-        self,
-        data: Buffer,
-        *,
-        key: str | bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        sequence_id: int | None = None,
-        on_result: OnResult | None = None,
-    ) -> None:
-        """Queue a message; waits only while more is queued than memory is meant for.
-
-        What goes wrong is told to `on_result`, or raised by the next `flush` or `close`.
-        """
-        message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
-        with self._counting:
-            self._handed_bytes += len(data)
-        self._handed.append(message)
-        self._portal.soon(self._wake)
-        if self._handed_bytes > _HANDED_BYTES_MAX:
-            self._portal.call(self._drain)
-
-    def flush(self) -> None:
-        """Return when everything that was sent so far is stored; raises the first failure."""
-
-        async def flush() -> None:
-            await self._drain()
-            await self._producer.flush()
-            failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
-
-        self._portal.call(flush)
-
-    def close(self) -> None:
-        """Flush, then end."""
-
-        async def close() -> None:
-            try:
-                await self._drain()
-            finally:
-                await self._producer.aclose()
-            if self._failure is not None:
-                raise self._failure
-
-        self._portal.call(close)
-
-    def _wake(self) -> None:
-        self._work.set()
-
-    async def _drain_for_ever(self) -> None:
-        while True:
-            await self._work.wait()
-            self._work = trio.Event()
-            await self._drain()
-
-    async def _drain(self) -> None:
-        """Everything that was handed over is with the producer when this returns."""
-        async with self._drained:
-            while self._handed:
-                try:
-                    await self._producer.wait_room()
-                    self._take(self._handed.popleft())
-                except (BrokerError, ValueError, TypeError) as error:
-                    self._failure = self._failure or error
-
-    def _take(self, message: _Handed) -> None:
-        with self._counting:
-            self._handed_bytes -= len(message.data)
-        try:
-            self._producer.send_nowait(
-                message.data,
-                key=message.key,
-                properties=message.properties,
-                event_time_ms=message.event_time_ms,
-                sequence_id=message.sequence_id,
-                on_result=message.on_result,
-            )
-        except BrokerError as error:
-            if message.on_result is None:
-                raise
-            message.on_result(None, error)
-
-
-class _Source(_Closing):
+class _Source(Closing):
     """What consumers and readers have in common."""
 
     def __init__(self, portal: Portal, source: trio_consumer.MessageSource) -> None:

@@ -4,13 +4,10 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
     admin.create_topic("orders", partitions=4)
 """
 
-from types import TracebackType
-from typing import Self
-
 from clients.python import admin as trio_admin
 from clients.python.admin import Json
 from clients.python.messages import LATEST, MessageId
-from clients.python.portal import Portal
+from clients.python.portal import Closing, Portal
 
 
 def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
@@ -18,7 +15,7 @@ def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
     return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s))
 
 
-class Admin:
+class Admin(Closing):
     """See `clients.python.admin.Admin`."""
 
     def __init__(self, admin: trio_admin.Admin) -> None:
@@ -27,17 +24,6 @@ class Admin:
 
     def close(self) -> None:
         self._portal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def tenants(self) -> list[str]:
         return self._portal.call(self._admin.tenants)

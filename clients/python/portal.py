@@ -6,11 +6,13 @@ an `async with` that lasts from one call to another.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 import trio
 
@@ -130,3 +132,21 @@ class Block(Generic[_T]):
         await self._left.wait()
         if self._failure is not None:
             raise self._failure
+
+
+class Closing(ABC):
+    """What has a `close` is a context manager."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
