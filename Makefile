@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := wire bookie managed_ledger broker clients daybook
 
-.PHONY: help setup demo test lint bench sim storms mutants check-model fuzz soak interop clean java
+.PHONY: help setup demo test lint bench bench-peers sim storms mutants check-model fuzz soak interop clean java
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done
@@ -27,7 +27,7 @@ demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark
 
 test: setup lint ## lint, types and all tests
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop"
-	@$(BIN)/pytest -q -m real
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m real
 
 lint: $(STAMP) ## ruff, mypy and pyright
 	@$(BIN)/ruff check .
@@ -37,6 +37,10 @@ lint: $(STAMP) ## ruff, mypy and pyright
 
 bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
+
+bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes; CASES="latency read"
+	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
+	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(CASES)
 
 sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)

@@ -6,11 +6,14 @@ these must not change once they have data.
 
 A chosen port is let go before its part binds it.  Any port is therefore one from below the range
 that kernels give to outgoing connections (from 32768 on Linux, higher elsewhere): those would take
-it meanwhile; and by chance, as another cluster that starts at the same time chooses too.
+it meanwhile; and by chance, as another cluster that starts at the same time chooses too.  While
+the cluster is there its ports are held, so that a part that is down finds its own free again.
 """
 
 import socket
-from contextlib import ExitStack
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack, contextmanager
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -51,15 +54,15 @@ class PortChooser:
 
     def any(self) -> int:
         for _ in range(_TRIES):
-            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX)):
+            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX), alone=True):
                 return port
         return self._bind(0)
 
-    def _bind(self, port: int) -> int:
-        """The port bound, 0 if it is taken."""
+    def _bind(self, port: int, *, alone: bool = False) -> int:
+        """The port bound, 0 if it is taken; `alone`: or held, or has connections that linger."""
         sock = self._bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        # As servers do it: connections that linger from the last run do not matter.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not alone:  # As servers do it: connections that linger from the last run do not matter.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((HOST, port))
             # Two sockets with that option may share a port until one of them listens.
@@ -67,3 +70,21 @@ class PortChooser:
         except OSError:
             return 0
         return int(sock.getsockname()[1])
+
+
+@contextmanager
+def held(ports: Iterable[int]) -> Generator[None]:
+    """Nobody else chooses one of these by chance; whoever is meant to can listen there.
+
+    Linux lets two sockets share a port as long as at most one of them listens; elsewhere nothing is
+    held.
+    """
+    with ExitStack() as stack:
+        for port in ports if sys.platform == "linux" else ():
+            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((HOST, port))
+            except OSError:
+                continue  # It is taken: the part that wants it says so.
+        yield

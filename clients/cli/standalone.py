@@ -31,6 +31,7 @@ from clients.cli.errors import UserError
 from clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
 from clients.cli.output import write_record
 from clients.cli.plan import ADMIN_PORT, SERVICE_PORT, ZOOKEEPER_PORT, Plan, Wishes, make_plan
+from clients.cli.ports import held
 from clients.cli.supervisor import PartFailedError, Supervisor
 from wire.errors import ConnectionLostError
 from wire.tcp import TcpNetwork
@@ -99,7 +100,8 @@ def standalone(
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
         opened.save(plan.saved)
-        failure = trio.run(_run, plan, opened, output)
+        with held(plan.saved.own_ports):
+            failure = trio.run(_run, plan, opened, output)
         if failure:
             raise UserError(failure)
 

@@ -1,12 +1,13 @@
 """Which ports a cluster takes when any will do, and when only one will."""
 
 import socket
+import sys
 from random import Random
 
 import pytest
 
 from clients.cli.errors import UserError
-from clients.cli.ports import ANY_PORT_MAX, ANY_PORT_MIN, HOST, PortChooser
+from clients.cli.ports import ANY_PORT_MAX, ANY_PORT_MIN, HOST, PortChooser, held
 
 KERNEL_PORT_MIN = 32_768  # from here on, outgoing connections take ports
 
@@ -69,3 +70,22 @@ def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for_and_else_another()
         with pytest.raises(UserError, match=f"Port {port} for the service is taken: choose."):
             ports.exactly(port, "the service", "choose")
         assert ports.preferably(port) not in (0, port)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hold a port for somebody else")
+def test_a_port_that_is_held_is_nobody_elses_also_while_its_part_is_down() -> None:
+    with PortChooser(Random()) as ports:
+        port = ports.any()
+    with held([port]):
+        for _ in range(3):  # started, and started again
+            with socket.create_server((HOST, port)):
+                pass
+            with PortChooser(SameAgain(port)) as others:
+                assert others.any() != port
+    with PortChooser(SameAgain(port)) as others:
+        assert others.any() == port
+
+
+def test_a_port_that_cannot_be_held_is_the_business_of_the_part_that_wants_it() -> None:
+    with listening() as taken, held([taken.getsockname()[1]]):
+        pass
