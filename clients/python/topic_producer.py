@@ -145,7 +145,9 @@ class TopicProducer(Link):
         on_result: OnResult | None,
     ) -> None:
         """Take a message on its way.  Raises what makes that impossible; then nothing was sent."""
-        if len(data) > self._max_bytes:
+        builder = self._builder
+        alone = len(data) >= builder.bytes_max or not self._batching
+        if alone and len(data) > self._max_bytes:
             raise MessageTooLargeError(
                 f"a message of {len(data)} bytes, the broker takes at most {self._max_bytes}"
             )
@@ -158,11 +160,10 @@ class TopicProducer(Link):
         elif sequence_id > self._next_sequence_id:
             self.ship()  # In a batch the ids follow each other.
         self._next_sequence_id = sequence_id + 1
-        if not self._batching or len(data) >= self._builder.bytes_max:
+        if alone:
             self.ship()
             self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
             return
-        builder = self._builder
         if on_result is not None:
             self._results.append((builder.count, on_result))
         if properties is None and event_time_ms is None:

@@ -42,7 +42,6 @@ class BatchBuilder:
         "_first_key",
         "_first_sequence_id",
         "_known",
-        "_last_sequence_id",
         "_parts",
         "bytes_max",
         "count",
@@ -58,10 +57,10 @@ class BatchBuilder:
         self._parts: list[Buffer] = []
         self._known: dict[object, bytes] = {}
         self._first_key: str | bytes | None = None
-        self._first_sequence_id = self._last_sequence_id = 0
+        self._first_sequence_id = 0
 
     def add(self, data: bytes, key: str | bytes | None, sequence_id: int) -> bool:
-        """Add a message; True if the batch is full now."""
+        """Add a message; True if the batch is full now.  In a batch the sequence ids follow on."""
         size = len(data)
         known: object = size if key is None else (size, key)
         prefix = self._known.get(known)
@@ -71,12 +70,11 @@ class BatchBuilder:
         if not parts:
             self._first_sequence_id = sequence_id
             self._first_key = key
-        self._last_sequence_id = sequence_id
         parts.append(prefix)
         parts.append(data)
-        self.count += 1
-        self.size += size + len(prefix)
-        return self.size >= self.bytes_max or self.count >= self.messages_max
+        self.count = count = self.count + 1
+        self.size = size = self.size + size + len(prefix)
+        return size >= self.bytes_max or count >= self.messages_max
 
     def add_special(
         self,
@@ -100,7 +98,6 @@ class BatchBuilder:
         if not self._parts:
             self._first_sequence_id = sequence_id
             self._first_key = key
-        self._last_sequence_id = sequence_id
         self._parts += (U32.pack(len(fields)), fields, data)
         self.count += 1
         self.size += len(data) + len(fields) + U32.size
@@ -111,9 +108,8 @@ class BatchBuilder:
         assert self.count > 0
         body = b"".join(self._parts)
         text, is_base64 = text_key(self._first_key)
-        batch = Batch(
-            body, self.count, self._first_sequence_id, self._last_sequence_id, text, is_base64
-        )
+        first = self._first_sequence_id
+        batch = Batch(body, self.count, first, first + self.count - 1, text, is_base64)
         self._parts = []
         self.count = self.size = 0
         return batch
