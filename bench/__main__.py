@@ -1,6 +1,6 @@
 """`make bench`: run the cases, print the table, write it as JSON.
 
-python -m bench [CASE ...]; without names all of them: standalone, ledger and those of `cases`.
+python -m bench [CASE ...]; without names all of them: standalone, those of `ledger`, of `cases`.
 """
 
 import json
@@ -13,20 +13,21 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES, Figure, standalone_start
-from bench.ledger import append_64kb
+from bench import cases, ledger
+from bench.cases import Figure, standalone_start
 from clients.testing.standalone import StandaloneProcess
 
 RESULTS = Path("bench/results")
+CASES = {**ledger.CASES, **cases.CASES}
 
 
 def main(names: list[str]) -> int:
     console = Console()
     figures: list[Figure] = []
-    chosen = names or ["standalone", "ledger", *CASES]
-    unknown = [n for n in chosen if n not in (*CASES, "standalone", "ledger")]
+    chosen = names or ["standalone", *CASES]
+    unknown = [n for n in chosen if n not in (*CASES, "standalone")]
     if unknown:
-        console.print(f"there is no case {unknown[0]!r}: standalone, ledger, {', '.join(CASES)}")
+        console.print(f"there is no case {unknown[0]!r}: standalone, {', '.join(CASES)}")
         return 2
     for name in chosen:
         console.print(f"running {name}")
@@ -50,7 +51,7 @@ def main(names: list[str]) -> int:
 def _on_a_cluster(name: str) -> list[Figure]:
     """Each case has a cluster of its own: none has to live with what another one left."""
     with StandaloneProcess() as cluster:
-        return trio.run(append_64kb if name == "ledger" else CASES[name], cluster)
+        return trio.run(CASES[name], cluster)
 
 
 def _number(figure: Figure) -> str:

@@ -1,12 +1,14 @@
-"""The ledger client alone: 64 KB entries on the three bookies of a running cluster."""
+"""The ledger client alone, on the three bookies of a running cluster."""
 
 import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import trio
 
 from bench import limit
 from bench.cases import MEASURE_S, WARM_UP_S, Figure
-from bookie.ledger.client import Quorums, open_ledger_client
+from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
 from clients.testing.standalone import StandaloneProcess
 from wire.arena import ArenaPool
 from wire.clock import SystemClock
@@ -16,11 +18,12 @@ from wire.tcp import TcpNetwork
 
 ENTRY_BYTES = 64 << 10
 OUTSTANDING_BYTES_MAX = 16 << 20
+UNCONFIRMED = 10_000
+RECOVERIES = 3
 
 
-async def append_64kb(cluster: StandaloneProcess) -> list[Figure]:
-    """MB/s confirmed, E=3 WQ=3 AQ=2, against the relay that writes three files."""
-    data = random.Random(1).randbytes(ENTRY_BYTES)
+@asynccontextmanager
+async def _client(cluster: StandaloneProcess) -> AsyncGenerator[LedgerClient]:
     flusher = Flusher()
     async with (
         open_zookeeper(cluster.zookeeper, session_timeout_s=10) as store,
@@ -35,6 +38,14 @@ async def append_64kb(cluster: StandaloneProcess) -> list[Figure]:
         ) as client,
     ):
         nursery.start_soon(flusher.run)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+async def append_64kb(cluster: StandaloneProcess) -> list[Figure]:
+    """MB/s confirmed, E=3 WQ=3 AQ=2, against the relay that writes three files."""
+    data = random.Random(1).randbytes(ENTRY_BYTES)
+    async with _client(cluster) as client:
         writer = await client.create(Quorums(3, 3, 2))
         started = trio.current_time()
         counted_from, counted = started + WARM_UP_S, -1
@@ -50,7 +61,6 @@ async def append_64kb(cluster: StandaloneProcess) -> list[Figure]:
         await writer.wait_confirmed(writer.last_add_pushed)
         await writer.close()
         await client.delete(writer.ledger_id)
-        nursery.cancel_scope.cancel()
     most = await trio.to_thread.run_sync(limit.writing_mb_s, ENTRY_BYTES, 1 << 29)
     ratio = mb_s / most
     note = f"limit {most:.0f} MB/s"
@@ -58,3 +68,28 @@ async def append_64kb(cluster: StandaloneProcess) -> list[Figure]:
         Figure("ledger client, 64 KB entries", mb_s, "MB/s", "", True, note),
         Figure("  of the relay limit", ratio, "", ">= 0.5", ratio >= 0.5),
     ]
+
+
+async def recover_unconfirmed(cluster: StandaloneProcess) -> list[Figure]:
+    """Seconds to recover a ledger whose entries all say that none of them was confirmed."""
+    data = random.Random(1).randbytes(100)
+    seconds: list[float] = []
+    async with _client(cluster) as writing, _client(cluster) as recovering:
+        for _ in range(RECOVERIES):
+            writer = await writing.create(Quorums(3, 3, 2))
+            for _ in range(UNCONFIRMED):
+                writer.append([data])
+            await writer.wait_confirmed(UNCONFIRMED - 1)
+            writer.abandon()
+            started = trio.current_time()
+            reader = await recovering.open(writer.ledger_id, recover=True)
+            seconds.append(trio.current_time() - started)
+            assert reader.last_add_confirmed == UNCONFIRMED - 1
+            await writing.delete(writer.ledger_id)
+    median = sorted(seconds)[RECOVERIES // 2]
+    name = f"recovery of {UNCONFIRMED:,} unconfirmed entries"
+    note = f"of {RECOVERIES}: {min(seconds):.2f}-{max(seconds):.2f} s"
+    return [Figure(name, median, "s", "<= 2", median <= 2, note)]
+
+
+CASES = {"ledger": append_64kb, "recovery": recover_unconfirmed}

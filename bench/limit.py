@@ -26,7 +26,7 @@ FILE_BYTES = 256 << 20
 def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
     """MB/s that reach all three files when `total_bytes` are produced in chunks."""
     chunks = max(1, total_bytes // chunk_bytes)
-    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=_data_dir()) as directory:
+    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=data_dir()) as directory:
         sinks = [_listener() for _ in range(SINKS)]
         relay = _listener()
         for i in range(SINKS):
@@ -48,14 +48,20 @@ def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
     return chunks * chunk_bytes / elapsed / 1e6
 
 
-def reading_mb_s(chunk_bytes: int, total_bytes: int) -> float:
-    """MB/s from a file (in the page cache) over a relay into a sink that throws it away."""
+def reading_mb_s(chunk_bytes: int, total_bytes: int, *, cold: bool = False) -> float:
+    """MB/s from a file over a relay into a sink that throws it away.
+
+    The file is in the page cache, or, if `cold`, not there.
+    """
     chunks = max(1, total_bytes // chunk_bytes)
-    with tempfile.NamedTemporaryFile(prefix="daybook-limit-", dir=_data_dir()) as file:
+    with tempfile.NamedTemporaryFile(prefix="daybook-limit-", dir=data_dir()) as file:
         data = os.urandom(chunk_bytes)
         for _ in range(chunks):
             file.write(data)
         file.flush()
+        if cold:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         sink, relay = _listener(), _listener()
         children = [
             _fork(lambda: _swallow(sink, chunk_bytes)),
@@ -75,7 +81,7 @@ def reading_mb_s(chunk_bytes: int, total_bytes: int) -> float:
 def sync_ms(times: int = 500) -> float:
     """Milliseconds until 4 KB are on the disk: the median, a millisecond apart."""
     took: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=_data_dir()) as directory:
+    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=data_dir()) as directory:
         path = Path(directory) / "file"
         _zeroed(path)
         block = memoryview(mmap.mmap(-1, BLOCK))
@@ -89,7 +95,7 @@ def sync_ms(times: int = 500) -> float:
     return sorted(took)[times // 2] * 1e3
 
 
-def _data_dir() -> str:
+def data_dir() -> str:
     """Where the measured files lie: a disk, not a file system in memory."""
     return os.environ.get("DAYBOOK_BENCH_DIR", os.getcwd())
 

@@ -149,7 +149,10 @@ async def read_instance_id(store: MetadataStore, paths: LedgerPaths) -> str:
     record = await store.get(paths.instance_id)
     if record is None:
         raise LayoutError(f"{paths.instance_id} is missing")
-    return record.value.decode()
+    try:
+        return record.value.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedRecordError(f"{paths.instance_id} is no text: {error}") from error
 
 
 async def _ensure(store: MetadataStore, path: str, value: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Connections to bookies: adds, reads and fencing reads, in BookKeeper's v2 protocol.
+"""Connections to bookies: adds, reads and fencing reads, in the protocol that a bookie speaks.
 
-A *lane* is what one ledger has under way on one connection.  Sending never waits and starts no
-task; a channel connects by itself when there is something to send.  What comes of it is told to
-the lane's listener, or to the callback of a read, synchronously and exactly once:
+A *lane* (`bookie.ledger.lanes`) is what one ledger has under way on one connection.  Sending never
+waits and starts no task; a channel connects by itself when there is something to send.  What comes
+of it is told to the lane's listener, or to the callback of a read, synchronously and exactly once:
 
 - an answer, of adds in runs;
 - or a failure: the connection was lost or could not be made, or there was no answer in time.
@@ -14,9 +14,10 @@ could confuse them: each writer and each recovery has a lane of its own, on anot
 the first one has a lane for that ledger (or still waits for answers of an earlier one).  In
 particular no fencing read can be answered by the answer to a read that did not fence.  Plain reads
 share a connection: whose answer it was does not matter there.
+
+Adds whose sync may wait have connections of their own, in v3 (`Purpose.ADD_DEFERRED`).
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -24,41 +25,33 @@ from typing import Protocol, TypeAlias
 
 import trio
 
+from bookie.ledger.dialects import V2, V3, Dialect, Spoken, Wire, WireChoice
+from bookie.ledger.lanes import AddListener, Lane, ReadCallback, status_of
 from bookie.ledger.protocol.placement import BookieId
 from wire.arena import ArenaPool
 from wire.connection import FrameConnection
 from wire.errors import ConnectionLostError, WireError
-from wire.messages.bookie import (
-    FRAME_BYTES_MAX,
-    LAST_ENTRY,
-    AddRun,
-    ReadAnswer,
-    Status,
-    decode_add_answers,
-    decode_answer,
-    encode_read,
-)
+from wire.messages.bookie import FRAME_BYTES_MAX, LAST_ENTRY, Status
 from wire.outbox import Flusher
 from wire.transport import Buffer, Network
 
-_NOTHING = memoryview(b"")
 _TOO_SLOW = "it does not keep up"
 _FRAME_OVERHEAD_BYTES = 500  # the distance that Apache's bookies keep
-
-ReadCallback: TypeAlias = Callable[[Status | None, memoryview], None]
-"""Status and entry; None if there was no answer."""
 
 Resolve: TypeAlias = Callable[[BookieId], Awaitable[tuple[str, int]]]
 
 
 class Purpose(Enum):
     ADD = auto()
+    ADD_DEFERRED = auto()
     READ = auto()
     RECOVER = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieLimits:
+    protocol: WireChoice = "auto"  # v2 with whoever speaks it, else v3; or always one of them
+    protocol_retry_s: float = 60.0  # so long a bookie that did not answer to v2 is spoken to in v3
     connect_timeout_s: float = 3.0
     add_timeout_s: float = 5.0
     read_timeout_s: float = 5.0
@@ -77,20 +70,6 @@ class BookieLimits:
         return self.frame_bytes_max - _FRAME_OVERHEAD_BYTES
 
 
-class AddListener(Protocol):
-    """Who sends adds hears of them here."""
-
-    def added(self, bookie: BookieId, first: int, count: int) -> None: ...
-
-    def add_failed(self, bookie: BookieId, reason: str) -> None:
-        """Nothing is known of what is under way there."""
-        ...
-
-    def add_refused(self, bookie: BookieId, status: Status) -> None:
-        """Fenced, or unauthorized: no bookie will take it."""
-        ...
-
-
 class Observer(Protocol):
     """Who remembers which bookies fail."""
 
@@ -103,115 +82,20 @@ class Observer(Protocol):
         ...
 
 
-class Lane:
-    """What one ledger has under way on one connection.  Made by `Bookies`."""
-
-    __slots__ = ("_adds", "_channel", "_reads", "ledger_id", "listener")
-
-    def __init__(self, channel: "Channel", ledger_id: int, listener: AddListener | None) -> None:
-        self.ledger_id = ledger_id
-        self.listener = listener
-        self._channel = channel
-        self._adds: dict[int, int] = {}  # entry -> tick of the sweep at which it was sent
-        self._reads: dict[int, deque[tuple[ReadCallback, int]]] = {}
-
-    @property
-    def bookie(self) -> BookieId:
-        return self._channel.bookie
-
-    @property
-    def idle(self) -> bool:
-        return not self._adds and not self._reads
-
-    def add(self, entry_id: int, frame: Sequence[Buffer]) -> None:
-        self._adds[entry_id] = self._channel.tick
-        self._channel.send(frame)
-
-    def read(
-        self, entry_id: int, callback: ReadCallback, *, fence_key: bytes | None = None
-    ) -> None:
-        waiting = self._reads.setdefault(entry_id, deque())
-        waiting.append((callback, self._channel.tick))
-        self._channel.send([encode_read(self.ledger_id, entry_id, fence_key=fence_key)])
-
-    def close(self) -> None:
-        """Nobody listens any more.  The ledger keeps its place here until all answers are in."""
-        self.listener = None
-        self._channel.forget_if_idle(self)
-
-    # For the channel
-
-    def add_answered(self, run: AddRun) -> None:
-        adds = self._adds
-        for entry_id in range(run.first, run.last + 1):
-            adds.pop(entry_id, None)
-        if self.listener is None:
-            self._channel.forget_if_idle(self)
-            return
-        match run.status:
-            case Status.OK:
-                self.listener.added(self.bookie, run.first, run.last - run.first + 1)
-            case Status.FENCED | Status.UNAUTHORIZED:
-                self.listener.add_refused(self.bookie, Status(run.status))
-            case _:
-                status = status_of(run.status)
-                self._channel.observer.bookie_refused(self.bookie, status)
-                self.listener.add_failed(self.bookie, f"it answered {status.name}")
-
-    def read_answered(self, entry_id: int, status: Status | None, entry: memoryview) -> None:
-        waiting = self._reads.get(entry_id)
-        if waiting is None:
-            return
-        callback, _ = waiting.popleft()
-        if not waiting:
-            del self._reads[entry_id]
-        self._channel.forget_if_idle(self)
-        callback(status, entry)
-
-    def fail(self, reason: str) -> None:
-        """Everything that is under way has no answer."""
-        self._fail_adds(reason)
-        for entry_id, waiting in list(self._reads.items()):
-            for _ in range(len(waiting)):
-                self.read_answered(entry_id, None, _NOTHING)
-        self._channel.forget_if_idle(self)
-
-    def sweep(self, adds_before: int, reads_before: int) -> bool:
-        """Give up what was sent before; True if there was something."""
-        late = next(iter(self._adds.values()), adds_before) < adds_before
-        if late:
-            self._fail_adds("it did not answer in time")
-        for entry_id, waiting in list(self._reads.items()):
-            while waiting and waiting[0][1] < reads_before:
-                late = True
-                self.read_answered(entry_id, None, _NOTHING)
-        self._channel.forget_if_idle(self)
-        return late
-
-    def _fail_adds(self, reason: str) -> None:
-        if self._adds:
-            self._adds.clear()
-            if self.listener is not None:
-                self.listener.add_failed(self.bookie, reason)
-
-
-def status_of(number: int) -> Status:
-    """A status that we do not know proves nothing, like an I/O error."""
-    try:
-        return Status(number)
-    except ValueError:
-        return Status.IO_ERROR
-
-
 class Channel:
     """One connection to one bookie; made, and made again, when there is something to send."""
 
-    def __init__(self, bookies: "Bookies", bookie: BookieId, observer: Observer) -> None:
+    def __init__(
+        self, bookies: "Bookies", bookie: BookieId, purpose: Purpose, observer: Observer
+    ) -> None:
         self.bookie = bookie
         self.observer = observer
         self.tick = 0
         self.lanes: dict[int, Lane] = {}
         self._bookies = bookies
+        self._deferred = purpose is Purpose.ADD_DEFERRED
+        self._dialect: Dialect = V2()  # of the connection that is, or is being made
+        self._answered = False
         self._connection: FrameConnection | None = None
         self._scope: trio.CancelScope | None = None  # of the task that connects and receives
         self._why_closed = ""
@@ -221,14 +105,44 @@ class Channel:
 
     def open_lane(self, ledger_id: int, listener: AddListener | None) -> Lane:
         assert ledger_id not in self.lanes
-        lane = self.lanes[ledger_id] = Lane(self, ledger_id, listener)
+        lane = self.lanes[ledger_id] = Lane(self, ledger_id, listener, deferred=self._deferred)
         return lane
 
     def forget_if_idle(self, lane: Lane) -> None:
         if lane.listener is None and lane.idle and self.lanes.get(lane.ledger_id) is lane:
             del self.lanes[lane.ledger_id]
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send_add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> None:
+        if self._scope is None:
+            self._begin()
+        self._send(self._dialect.add(ledger_id, entry_id, frame))
+
+    def send_read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> None:
+        if self._scope is None:
+            self._begin()
+        self._send(self._dialect.read(ledger_id, entry_id, fence_key))
+
+    def send_force(self, ledger_id: int) -> int:
+        if self._scope is None:
+            self._begin()
+        assert isinstance(self._dialect, V3)
+        request_id, frame = self._dialect.force(ledger_id)
+        self._send(frame)
+        return request_id
+
+    def not_stored(self, status: Status) -> None:
+        self.observer.bookie_refused(self.bookie, status)
+
+    def _begin(self) -> None:
+        """Make a connection, in the protocol that the bookie speaks as far as we know."""
+        wire = self._bookies.spoken.with_whom(self.bookie, trio.current_time())
+        v3 = self._deferred or wire is Wire.V3
+        self._dialect = V3(deferred=self._deferred) if v3 else V2()
+        self._answered = False
+        self._scope, self._why_closed = trio.CancelScope(), ""
+        self._bookies.nursery.start_soon(self._serve, self._scope)
+
+    def _send(self, buffers: Sequence[Buffer]) -> None:
         self._used = self.tick
         connection = self._connection
         if connection is None or connection.closed:
@@ -236,16 +150,14 @@ class Channel:
             return
         connection.send(buffers)
         if connection.pending_bytes > self._bookies.limits.queue_bytes_max:
+            self._why_closed = self._why_closed or _TOO_SLOW
             connection.close(_TOO_SLOW)
 
     def _send_later(self, buffers: Sequence[Buffer]) -> None:
-        """Queue until there is a connection; make one, unless one is being made."""
+        """Queue until there is a connection."""
         self._queue += buffers
         self._queue_bytes += sum(map(len, buffers))
-        if self._scope is None:
-            self._scope, self._why_closed = trio.CancelScope(), ""
-            self._bookies.nursery.start_soon(self._serve, self._scope)
-        elif self._queue_bytes > self._bookies.limits.queue_bytes_max:
+        if self._queue_bytes > self._bookies.limits.queue_bytes_max:
             self.close(_TOO_SLOW)
 
     async def _serve(self, scope: trio.CancelScope) -> None:
@@ -269,6 +181,8 @@ class Channel:
             self._queue, self._queue_bytes = [], 0
             while frames := await connection.receive():
                 self._received(frames)
+            if not self._answered and not self._why_closed:
+                self._bookies.spoken.cut(self.bookie, self._dialect.wire, trio.current_time())
             return connection.close_reason
         finally:
             connection.close("the ledger client closed it")
@@ -282,18 +196,33 @@ class Channel:
             lane.fail(reason)
 
     def _received(self, frames: list[memoryview]) -> None:
-        runs, others = decode_add_answers(frames)
-        for run in runs:
+        if not self._answered:
+            self._answered = True
+            self._bookies.spoken.answered(self.bookie)
+        answers = self._dialect.decode(frames)
+        for run in answers.adds:
+            if run.status == Status.BAD_VERSION:
+                self._misunderstood()
             lane = self.lanes.get(run.ledger_id)
             if lane is not None:
                 lane.add_answered(run)
-        for frame in others:
-            answer = decode_answer(frame)
-            if isinstance(answer, ReadAnswer):
-                lane = self.lanes.get(answer.ledger_id)
-                if lane is not None:
-                    status = status_of(answer.status)
-                    lane.read_answered(answer.entry_id, status, answer.entry)
+        for answer in answers.reads:
+            if answer.status == Status.BAD_VERSION:
+                self._misunderstood()
+            lane = self.lanes.get(answer.ledger_id)
+            if lane is not None:
+                status = status_of(answer.status)
+                lane.read_answered(answer.entry_id, status, answer.entry)
+        for force in answers.forces:
+            lane = self.lanes.get(force.ledger_id)
+            if lane is not None:
+                lane.force_answered(force)
+
+    def _misunderstood(self) -> None:
+        """The next connection speaks the other protocol."""
+        self._bookies.spoken.refused(self.bookie, self._dialect.wire, trio.current_time())
+        if self._connection is not None:
+            self._connection.close(f"it does not speak {self._dialect.wire.value}")
 
     def sweep(self) -> None:
         self.tick += 1
@@ -307,7 +236,7 @@ class Channel:
             self.observer.bookie_failed(self.bookie, "it did not answer in time")
             if self._connection is not None and self._connection.pending_bytes:
                 # It does not even take what it is sent, and that pins memory here.
-                self._connection.close("it did not answer in time")
+                self.close("it did not answer in time")
         idle_s = (self.tick - self._used) * limits.sweep_interval_s
         if not self.lanes and idle_s > limits.idle_close_s:
             self.close()
@@ -335,6 +264,7 @@ class Bookies:
     ) -> None:
         self.nursery = nursery
         self.limits = limits
+        self.spoken = Spoken(limits.protocol, limits.protocol_retry_s)
         self._network = network
         self._arenas = arenas
         self._flusher = flusher
@@ -350,13 +280,13 @@ class Bookies:
         for channel in channels:
             if ledger_id not in channel.lanes:
                 return channel.open_lane(ledger_id, listener)
-        channels.append(Channel(self, bookie, self._observer))
+        channels.append(Channel(self, bookie, purpose, self._observer))
         return channels[-1].open_lane(ledger_id, listener)
 
     def read(self, bookie: BookieId, ledger_id: int, entry_id: int, callback: ReadCallback) -> None:
         channels = self._channels.setdefault((bookie, Purpose.READ), [])
         if not channels:
-            channels.append(Channel(self, bookie, self._observer))
+            channels.append(Channel(self, bookie, Purpose.READ, self._observer))
         channel = channels[0]
         lane = channel.lanes.get(ledger_id) or channel.open_lane(ledger_id, None)
         lane.read(entry_id, callback)

@@ -26,12 +26,14 @@ from bookie.ledger.batches import BatchReads
 from bookie.ledger.bookies import Bookies
 from bookie.ledger.catalog import Catalog, StoredMetadata
 from bookie.ledger.context import LedgerContext, LedgerLimits
+from bookie.ledger.deferred import DeferredLedgerWriter
 from bookie.ledger.ensemble import BookieDirectory
 from bookie.ledger.exchange import Exchange, decode_v3
 from bookie.ledger.follower import Follower
 from bookie.ledger.lac import LacAnnouncer
 from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import Fragment, Quorums
+from bookie.ledger.protocol.placement import Ensemble, Fragment, Quorums
+from bookie.ledger.racks import Placement
 from bookie.ledger.reader import LedgerReader, open_reader
 from bookie.ledger.recoverer import recover_ledger
 from bookie.ledger.writer import LedgerWriter
@@ -89,12 +91,36 @@ class LedgerClient:
         `ledger_id` is for callers with ids of their own: LedgerExistsError if it is taken.  They
         never use an id twice, even after deleting: bookies may remember the first ledger.
         """
-        if quorums.ack == 1 and quorums.write > 1 and not self._warned:
-            self._warned = True
-            _log.warning(
-                "an ack quorum of 1: an entry is confirmed while only one bookie holds it, and one"
-                " bookie away stalls recovery"
-            )
+        return LedgerWriter(
+            self._context,
+            *await self._create(quorums, custom, password, digest_type, ledger_id),
+        )
+
+    async def create_deferred(
+        self,
+        quorums: Quorums,
+        *,
+        custom: Mapping[str, bytes] | None = None,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        ledger_id: int | None = None,
+    ) -> DeferredLedgerWriter:
+        """As `create`; entries are taken before they are on disk, and confirmed by `force`."""
+        return DeferredLedgerWriter(
+            self._context,
+            *await self._create(quorums, custom, password, digest_type, ledger_id),
+        )
+
+    async def _create(
+        self,
+        quorums: Quorums,
+        custom: Mapping[str, bytes] | None,
+        password: bytes,
+        digest_type: DigestType,
+        ledger_id: int | None,
+    ) -> tuple[int, StoredMetadata, Ensemble]:
+        """The id, the record, and which members of the ensemble are away."""
+        self._warn_of(quorums)
         choice = await self._context.directory.choose(quorums)
         metadata = LedgerMetadata(
             quorums=quorums,
@@ -108,7 +134,15 @@ class LedgerClient:
             ledger_id, stored = await catalog.create(metadata, self._context.nursery)
         else:
             stored = await catalog.create_as(ledger_id, metadata)
-        return LedgerWriter(self._context, ledger_id, stored, choice.missing)
+        return ledger_id, stored, choice.missing
+
+    def _warn_of(self, quorums: Quorums) -> None:
+        if quorums.ack == 1 and quorums.write > 1 and not self._warned:
+            self._warned = True
+            _log.warning(
+                "an ack quorum of 1: an entry is confirmed while only one bookie holds it, and one"
+                " bookie away stalls recovery"
+            )
 
     async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read it.
@@ -159,13 +193,17 @@ async def open_ledger_client(
     flusher: Flusher,
     limits: LedgerLimits | None = None,
     root: str = "/ledgers",
+    placement: Placement | None = None,
 ) -> AsyncGenerator[LedgerClient]:
-    """A client for an `async with`.  `flusher` runs in the caller's nursery."""
+    """A client for an `async with`.  `flusher` runs in the caller's nursery.
+
+    `placement`: in which racks bookies stand (None: where they say), and what follows from it.
+    """
     limits = limits or LedgerLimits()
     paths = LedgerPaths(root)
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
-        directory = BookieDirectory(store, paths, rng, limits.directory)
+        directory = BookieDirectory(store, paths, rng, limits.directory, placement)
         bookies = Bookies(
             network=network,
             arenas=arenas,

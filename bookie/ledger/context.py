@@ -13,6 +13,7 @@ from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
 from bookie.ledger.exchange import Exchange
 from bookie.ledger.marks import mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.protocol.recover import READS_MAX
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError
 from wire.proto import bookkeeper_pb2 as pb
@@ -26,7 +27,7 @@ class LedgerLimits:
     slow_read_s: float = 1.0  # then another copy is asked for, too
     read_entries_max: int = 256  # under way at once, for one call
     recovery_attempts: int = 3  # when the metadata change underneath
-    recovery_reads_max: int = 16
+    recovery_reads_max: int = READS_MAX  # entries under way at once, of a long tail
     lac_poll_s: float = 10.0  # so long a bookie is asked to wait for the LAC to move
     lac_pause_s: float = 0.05  # after a poll that brought nothing; twice as long each time
     lac_pause_s_max: float = 1.0

@@ -2,23 +2,30 @@
 
 A bookie is *usable* if it is registered as writable and has not failed lately.  One that failed is
 in quarantine; it is asked every second whether it answers again, and is usable as soon as it does.
+Who fails again and again is usable, and chosen last (`bookie.ledger.quarantine`).
 
-An ensemble is drawn at random from the usable bookies.  When they are fewer than it takes, but
-enough to confirm entries, it is filled up with others that belong to the cluster and are away: the
-writer sends these nothing (`Choice.missing`).  So a cluster of three with one bookie dead creates
-ledgers as fast as ever.
+An ensemble is drawn at random from the usable bookies, spread over racks as far as these are known
+(`bookie.ledger.protocol.racks`).  When they are fewer than it takes, but enough to confirm entries,
+it is filled up with others that belong to the cluster and are away: the writer sends these nothing
+(`Choice.missing`).  So a cluster of three with one bookie dead creates ledgers as fast as ever.
 """
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 import trio
 
 from bookie.errors import MalformedRecordError, NotEnoughBookiesError, RegistryError
+from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from bookie.ledger.protocol.racks import RackRule, Racks
+from bookie.ledger.quarantine import Quarantine, QuarantineLimits
+from bookie.ledger.racks import Placement, RackError
 from bookie.registry import (
+    BookieInfo,
     LedgerPaths,
     bookie_info,
     known_bookies,
@@ -30,15 +37,20 @@ from wire.messages.bookie import Status
 from wire.metadata.store import MetadataError, MetadataStore, SessionState
 
 _ARRANGEMENTS_MAX = 50
+_NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # a sound bookie says that at times
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryLimits:
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 1.0
-    refused_s: float = 10.0  # a bookie that answers, and cannot store, is left alone for so long
+    quarantine: QuarantineLimits = field(default_factory=QuarantineLimits)
     retry_s: float = 1.0  # when the metadata store does not answer
     list_timeout_s: float = 10.0  # for the first list of bookies
+    racks_timeout_s: float = 5.0  # so long a list waits for the racks of the bookies on it
+    racks_refresh_s: float = 60.0  # between looks at racks that may have changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +67,24 @@ class BookieDirectory:
     """The bookies of the cluster, as this host sees them."""
 
     def __init__(
-        self, store: MetadataStore, paths: LedgerPaths, rng: Random, limits: DirectoryLimits
+        self,
+        store: MetadataStore,
+        paths: LedgerPaths,
+        rng: Random,
+        limits: DirectoryLimits,
+        placement: Placement | None = None,
     ) -> None:
         self._store = store
         self._paths = paths
         self._rng = rng
         self._limits = limits
+        self._placement = placement or Placement()
         self._writable: list[BookieId] = []
         self._listed = trio.Event()
-        self._quarantine: dict[BookieId, float] = {}  # and when to begin to ask how it is
+        self._quarantine = Quarantine(limits.quarantine)
+        self._infos: dict[BookieId, BookieInfo] = {}  # of those on the list
+        self._racks = Racks({})
+        self._racks_problem = ""
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._listeners: dict[Callable[[], None], None] = {}
 
@@ -74,13 +95,16 @@ class BookieDirectory:
 
     @property
     def quarantined(self) -> Sequence[BookieId]:
-        return tuple(self._quarantine)
+        return self._quarantine.members
 
     def is_usable(self, bookie: BookieId) -> bool:
         return bookie in self._writable and bookie not in self._quarantine
 
     def usable(self) -> list[BookieId]:
         return [bookie for bookie in self._writable if bookie not in self._quarantine]
+
+    def rack(self, bookie: BookieId) -> str:
+        return self._racks.rack(bookie)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Called after a bookie came, went, or is usable again."""
@@ -92,10 +116,11 @@ class BookieDirectory:
     # What connections say
 
     def bookie_failed(self, bookie: BookieId, reason: str) -> None:
-        self._quarantine.setdefault(bookie, trio.current_time())
+        self._quarantine.failed(bookie, trio.current_time())
 
     def bookie_refused(self, bookie: BookieId, status: Status) -> None:
-        self._quarantine[bookie] = trio.current_time() + self._limits.refused_s
+        counts = status not in _NO_FAILURE
+        self._quarantine.refused(bookie, trio.current_time(), counts=counts)
 
     # Choosing
 
@@ -103,25 +128,45 @@ class BookieDirectory:
         """An ensemble for a new ledger."""
         with trio.move_on_after(self._limits.list_timeout_s):
             await self._listed.wait()
-        usable = self.usable()
-        if len(usable) >= quorums.ensemble:
-            return Choice(tuple(self._rng.sample(usable, quorums.ensemble)))
-        away = [b for b in self._writable if b in self._quarantine]
-        others = [b for b in await known_bookies(self._store, self._paths) if b not in usable]
-        away += [BookieId(b) for b in others if b not in away]
+        trusted, others = self._by_lot(self.usable())
+        ensemble = self._arranged(trusted, others, quorums)
+        if ensemble is not None:
+            return Choice(ensemble)
+        # Whoever leaves the cluster is never named as one that is away: it would never be done.
+        going = await Orders(self._store, self._paths).going()
+        usable = [b for b in trusted + others if b not in going]
+        suspects = [b for b in self._writable if b in self._quarantine and b not in going]
+        known = [BookieId(b) for b in await known_bookies(self._store, self._paths)]
+        away = suspects + [b for b in known if b not in {*usable, *suspects, *going}]
         choice = self._filled_up(quorums, usable, away)
         if choice is None:
             # Those that failed lately may be well again: better to try than to refuse.
-            suspects = [b for b in self._writable if b in self._quarantine]
             rest = [b for b in away if b not in suspects]
             choice = self._filled_up(quorums, usable + suspects, rest)
         if choice is None:
-            raise NotEnoughBookiesError(
-                f"{len(self._writable)} bookies can be written to, {len(usable)} of them answer;"
-                f" a ledger needs {quorums.ack} for each entry, of an ensemble of"
-                f" {quorums.ensemble} known ones"
-            )
+            leaving = f"; leaving, and not counted: {', '.join(sorted(going))}" if going else ""
+            raise NotEnoughBookiesError(self._too_few(quorums, usable) + leaving)
         return choice
+
+    def _by_lot(self, bookies: Sequence[BookieId]) -> tuple[list[BookieId], list[BookieId]]:
+        """Those that are trusted, and those that fail again and again; each drawn by lot."""
+        drawn = self._rng.sample(bookies, len(bookies))
+        now = trio.current_time()
+        trusted = [bookie for bookie in drawn if self._quarantine.trusted(bookie, now)]
+        return trusted, [bookie for bookie in drawn if bookie not in trusted]
+
+    def _arranged(
+        self, trusted: Sequence[BookieId], others: Sequence[BookieId], quorums: Quorums
+    ) -> Ensemble | None:
+        """Rather with those who fail often than in too few racks; rather without, if that is it."""
+        rule = self._placement.rule
+        strict = RackRule(rule.least, enforced=True)
+        for wanted in (strict, rule):
+            for candidates in (trusted, [*trusted, *others]):
+                ensemble = self._racks.arranged(candidates, quorums, wanted)
+                if ensemble is not None:
+                    return ensemble
+        return None
 
     def _filled_up(
         self, quorums: Quorums, usable: Sequence[BookieId], away: Sequence[BookieId]
@@ -132,22 +177,74 @@ class BookieDirectory:
         members = present + absent
         if len(members) < quorums.ensemble:
             return None
+        wanted = min(self._placement.rule.least, quorums.write)
+        best: tuple[int, Ensemble] | None = None
         for _ in range(_ARRANGEMENTS_MAX):
             self._rng.shuffle(members)
             live = [position for position, b in enumerate(members) if b in present]
-            if quorums.can_confirm(live):
-                return Choice(tuple(members), tuple(b for b in members if b in absent))
-        return None
+            spanned = self._racks.spanned(members, quorums, absent)
+            if quorums.can_confirm(live) and (best is None or spanned > best[0]):
+                best = spanned, tuple(members)
+                if spanned >= wanted:
+                    break
+        if best is None or (self._placement.rule.enforced and best[0] < wanted):
+            return None
+        return Choice(best[1], tuple(b for b in best[1] if b in absent))
 
-    def replace(self, ensemble: Ensemble, failed: Sequence[BookieId]) -> Ensemble | None:
+    def _too_few(self, quorums: Quorums, usable: Sequence[BookieId]) -> str:
+        rule = self._placement.rule
+        why = (
+            f"{len(self._writable)} bookies can be written to, {len(usable)} of them answer;"
+            f" a ledger needs {quorums.ack} for each entry, of an ensemble of"
+            f" {quorums.ensemble} known ones"
+        )
+        if rule.enforced:
+            racks = sorted({self.rack(bookie) for bookie in usable})
+            why += (
+                f", and {min(rule.least, quorums.write)} racks for each write set; they stand in"
+                f" {', '.join(racks) or 'none'}: start bookies in others, say where these are, or"
+                " do not enforce racks"
+            )
+        return why
+
+    def replace(
+        self, ensemble: Ensemble, failed: Sequence[BookieId], quorums: Quorums
+    ) -> Ensemble | None:
         """The ensemble with usable bookies in the place of those that failed, as far as there are.
 
         None if there is not one.
         """
         spares = [bookie for bookie in self.usable() if bookie not in ensemble]
-        self._rng.shuffle(spares)
-        changed = [spares.pop() if bookie in failed and spares else bookie for bookie in ensemble]
+        groups = self._by_lot(spares)
+        changed = list(ensemble)
+        missing = list(failed)
+        for position, bookie in enumerate(ensemble):
+            if bookie not in failed:
+                continue
+            spare = self._spare(changed, position, groups, quorums, missing)
+            if spare is not None:
+                changed[position] = spare
+                missing.remove(bookie)
+                for group in groups:
+                    if spare in group:
+                        group.remove(spare)
         return tuple(changed) if tuple(changed) != ensemble else None
+
+    def _spare(
+        self,
+        ensemble: Sequence[BookieId],
+        position: int,
+        groups: Sequence[Sequence[BookieId]],
+        quorums: Quorums,
+        missing: Sequence[BookieId],
+    ) -> BookieId | None:
+        rule = self._placement.rule
+        for wanted in (RackRule(rule.least, enforced=True), rule):
+            for group in groups:
+                spare = self._racks.replacement(ensemble, position, group, quorums, wanted, missing)
+                if spare is not None:
+                    return spare
+        return None
 
     async def resolve(self, bookie: BookieId) -> tuple[str, int]:
         """Where the bookie is, or was when it was last heard of."""
@@ -180,13 +277,48 @@ class BookieDirectory:
             except (MetadataError, RegistryError):
                 await trio.sleep(self._limits.retry_s)
                 continue
-            self._list_is([BookieId(name) for name in names])
-            await changed.wait()
+            writable = [BookieId(name) for name in names]
+            await self._learn_racks(writable)
+            self._list_is(writable)
+            while not changed.is_set():
+                with trio.move_on_after(self._limits.racks_refresh_s):
+                    await changed.wait()
+                if not changed.is_set():
+                    await self._learn_racks(writable)
+
+    async def _learn_racks(self, writable: Sequence[BookieId]) -> None:
+        """What cannot be learnt now stays as it was, and is asked for again."""
+        self._infos = {b: info for b, info in self._infos.items() if b in writable}
+        problem = ""
+        with trio.move_on_after(self._limits.racks_timeout_s) as scope:
+            async with trio.open_nursery() as nursery:
+                for bookie in writable:
+                    if bookie not in self._infos:
+                        nursery.start_soon(self._learn_info, bookie)
+            try:
+                found = await self._placement.racks.racks(list(self._infos.values()))
+            except RackError as error:
+                problem = str(error)
+            else:
+                self._racks = Racks({BookieId(name): rack for name, rack in found.items()})
+        if scope.cancelled_caught:
+            problem = "nobody said in time in which racks bookies stand"
+        if problem and problem != self._racks_problem:
+            _log.warning("%s; ensembles are spread as far as is known", problem)
+        self._racks_problem = problem
+
+    async def _learn_info(self, bookie: BookieId) -> None:
+        try:
+            info = await bookie_info(self._store, self._paths, bookie)
+        except (MetadataError, RegistryError):
+            return
+        if info is not None:
+            self._infos[bookie] = info
 
     def _list_is(self, writable: list[BookieId]) -> None:
         for bookie in writable:
             if bookie not in self._writable:
-                self._quarantine.pop(bookie, None)  # It has just said that it is there.
+                self._quarantine.answered(bookie)  # It has just said that it is there.
         self._writable = writable
         self._listed.set()
         self._notify()
@@ -195,16 +327,13 @@ class BookieDirectory:
         """Ask those in quarantine how they are, for ever."""
         while True:
             await trio.sleep(self._limits.probe_interval_s)
-            now = trio.current_time()
             async with trio.open_nursery() as nursery:
-                for bookie, since in list(self._quarantine.items()):
-                    if since <= now:
-                        nursery.start_soon(self._probe, prober, bookie)
+                for bookie in self._quarantine.to_ask(trio.current_time()):
+                    nursery.start_soon(self._probe, prober, bookie)
 
     async def _probe(self, prober: Prober, bookie: BookieId) -> None:
         with trio.move_on_after(self._limits.probe_timeout_s):
-            if await prober.probe(bookie) and bookie in self._quarantine:
-                del self._quarantine[bookie]
+            if await prober.probe(bookie) and self._quarantine.answered(bookie):
                 self._notify()
 
     def _notify(self) -> None:

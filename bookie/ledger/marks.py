@@ -5,7 +5,8 @@
                                                        which bookies lack entries, since when
 
 `hhhh` are the sixteen-bit pieces of the id.  A mark that is there already is added to, never
-replaced: a version that somebody works on must change when it is renewed.
+replaced, and written in any case: whoever works on it removes the version that it began with, so
+that one has to change when the same is found again meanwhile.
 """
 
 from collections.abc import Sequence
@@ -53,10 +54,7 @@ async def mark_under_replicated(
             # One that does not parse is of no use to anybody, and is written anew.
             with suppress(text_format.ParseError, UnicodeDecodeError):
                 text_format.Parse(record.value.decode(), mark)
-        new = [bookie for bookie in missing if bookie not in mark.replica]
-        if not new:
-            return
-        mark.replica.extend(new)
+        mark.replica.extend(bookie for bookie in missing if bookie not in mark.replica)
         mark.ctime = now_ms
         value = text_format.MessageToString(mark).encode()
         try:

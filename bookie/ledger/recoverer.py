@@ -4,6 +4,7 @@ What recovery changes in the metadata are two writes: IN_RECOVERY before anythin
 with everything that was found on the way.  It may be cancelled, or fail, at any time in between.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias, assert_never
@@ -16,9 +17,10 @@ from bookie.errors import (
     RecoveryAbortedError,
     UnauthorizedError,
 )
-from bookie.ledger.bookies import Lane, Purpose
+from bookie.ledger.bookies import Purpose
 from bookie.ledger.catalog import StoredMetadata, UpdateResult
 from bookie.ledger.context import LedgerContext
+from bookie.ledger.lanes import Lane
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId, Ensemble
 from bookie.ledger.protocol.read import Verdict
@@ -130,7 +132,7 @@ class _Recovery:
         self._lanes: dict[BookieId, Lane] = {}
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
-        self._inbox: list[Event] = []
+        self._inbox: deque[Event] = deque()
         self._stepping = False
         self._ended = trio.Event()
         self._end: CloseLedger | None = None
@@ -203,7 +205,7 @@ class _Recovery:
         self._stepping = True
         try:
             while self._inbox and not self._ended.is_set():
-                for effect in self._protocol.step(self._inbox.pop(0)):
+                for effect in self._protocol.step(self._inbox.popleft()):
                     self._perform(effect)
         finally:
             self._stepping = False
@@ -225,7 +227,8 @@ class _Recovery:
             case Drop(entry_id):
                 del self._entries[entry_id]
             case ChangeEnsemble(_, failed):
-                ensemble = self._context.directory.replace(self._protocol.ensemble, failed)
+                directory, protocol = self._context.directory, self._protocol
+                ensemble = directory.replace(protocol.ensemble, failed, protocol.quorums)
                 self._feed(EnsembleChanged(ensemble) if ensemble else ChangePostponed())
             case CloseLedger():
                 self._end = effect

@@ -27,9 +27,10 @@ from bookie.errors import (
     NoSuchLedgerError,
     WriterWithdrawnError,
 )
-from bookie.ledger.bookies import Lane, Purpose
+from bookie.ledger.bookies import Purpose
 from bookie.ledger.catalog import StoredMetadata, UpdateResult
 from bookie.ledger.context import LedgerContext
+from bookie.ledger.lanes import Lane
 from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
 from bookie.ledger.protocol.update import (
@@ -79,6 +80,8 @@ class _PendingEntry:
 class LedgerWriter:
     """The only writer of a ledger.  Made by `LedgerClient.create`."""
 
+    purpose = Purpose.ADD
+
     def __init__(
         self,
         context: LedgerContext,
@@ -119,6 +122,15 @@ class LedgerWriter:
     @property
     def metadata(self) -> LedgerMetadata:
         return self._stored.metadata
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """Where entries go now."""
+        return self._protocol.ensemble
+
+    def lane(self, bookie: BookieId) -> Lane | None:
+        """The way to a bookie that was sent something; None once the writer has stopped."""
+        return self._lanes.get(bookie)
 
     @property
     def pending_entries(self) -> int:
@@ -280,7 +292,7 @@ class LedgerWriter:
         if not self._protocol.under_replicated:
             return
         self._look_for_returned()
-        if self._context.directory.replace(self._protocol.ensemble, self._protocol.missing):
+        if self._replaced(self._protocol.missing) is not None:
             self._feed(SpareFound())
 
     def _look_for_returned(self) -> None:
@@ -326,7 +338,7 @@ class LedgerWriter:
             lane = self._lanes.get(bookie)
             if lane is None:
                 lane = self._lanes[bookie] = self._context.bookies.open_lane(
-                    bookie, self.ledger_id, Purpose.ADD, self
+                    bookie, self.ledger_id, self.purpose, self
                 )
             for entry_id in range(first, first + count):
                 lane.add(entry_id, self._pending[entry_id].frame)
@@ -362,8 +374,13 @@ class LedgerWriter:
 
     # -- changing the ensemble
 
+    def _replaced(self, failed: Ensemble) -> Ensemble | None:
+        """The ensemble with others in their places, as far as there are."""
+        quorums = self.metadata.quorums
+        return self._context.directory.replace(self._protocol.ensemble, failed, quorums)
+
     def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
-        ensemble = self._context.directory.replace(self._protocol.ensemble, failed)
+        ensemble = self._replaced(failed)
         if ensemble is None or not self._context.catalog.reachable:
             # The directory tells when there is a spare, or the metadata store is back.
             self._feed(ChangePostponed())

@@ -9,13 +9,14 @@ In reading order:
     protocol/pace        how fast, how far, until when
     protocol/accept_loss recovery when nobody can know any more
     marks, election      Apache's records: what lacks copies, locks, the switch, the auditor
-    orders, board        our own: what bookies are asked to do; progress and alarms
+    board                our own: progress and alarms (orders to bookies: `bookie.ledger.orders`)
     members              who is here, leaves, is away, is lost
     checker              which copies there are
     replicator           copies them, and changes the metadata
     mender               one ledger
     worker, auditor      one mends what is marked, the other marks
     decommission         a bookie leaves
+    readmission          a bookie comes back with empty directories
     forced               a ledger is ended with loss accepted
     host, limits, config the whole of it; `python -m bookie.replication`
 """

@@ -22,6 +22,7 @@ from bookie.replication.limits import ReplicationLimits
 from bookie.replication.marks import Check, Marks
 from bookie.replication.members import Members
 from bookie.replication.protocol.copies import GONE, Report, names
+from bookie.replication.protocol.pace import Pace
 from wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Auditor:
         self._marks = marks
         self._members = members
         self._limits = limits
-        self._checker = Checker(context)
+        self._checker = Checker(context, Pace(limits.rate_bytes_per_s, limits.burst_bytes))
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -50,6 +51,7 @@ class Auditor:
                 self._wake = trio.Event()
                 try:
                     await self._wait_not_paused()
+                    await self._marks.check_layout()
                     now, asked = trio.current_time(), self._members.triggers != triggers
                     present = self._gone()
                     due = now >= audited_at + self._limits.audit_interval_s
@@ -127,18 +129,23 @@ class Auditor:
             stored = await self._read(ledger_id)
             if stored is None:
                 continue
-            presence = self._members.of(names(stored.metadata))
-            reports = await self._checker.check(
-                ledger_id,
-                stored.metadata,
-                presence,
-                verify=list(presence) if self._limits.thorough else (),
-            )
-            if missing := lacking(reports):
+            if missing := await self._check(ledger_id, stored):
                 await self._mark(ledger_id, missing)
                 marked += 1
         await self._marks.set_checked_ms(Check.LEDGERS, begun_ms)  # now that it came to its end
         return marked
+
+    async def _check(self, ledger_id: int, stored: StoredMetadata) -> list[BookieId]:
+        """Whose copies have to be made again."""
+        presence = self._members.of(names(stored.metadata))
+        verify = list(presence) if self._limits.thorough else ()
+        try:
+            return lacking(
+                await self._checker.check(ledger_id, stored.metadata, presence, verify=verify)
+            )
+        except Exception:  # One ledger must not keep all others from being looked at.
+            _log.exception("ledger %d could not be checked", ledger_id)
+            return []
 
     async def _read(self, ledger_id: int) -> StoredMetadata | None:
         try:

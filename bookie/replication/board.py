@@ -6,15 +6,19 @@
 Both are JSON with a version, and of no meaning for the work itself.
 
     NO_COPY    no copy is left of some entries, or only with bookies that are gone
+    UNREADABLE its metadata do not parse, or make no sense
     NO_SPARE   every bookie that could take the place is in the ensemble already, or there is none
 """
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
+
+import msgspec
 
 from bookie.errors import MalformedRecordError
 from bookie.registry import LedgerPaths
@@ -27,11 +31,13 @@ from wire.metadata.store import (
 )
 
 _VERSION = 1
+_ALARM_NAME = re.compile(r"\d{10}|[1-9]\d{10,18}")
 
 
 class Trouble(Enum):
     NO_COPY = "no copy"
     NO_SPARE = "no spare"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Alarm:
             entries = tuple((int(first), int(last)) for first, last in record["entries"])
             trouble, since_ms = Trouble(record["trouble"]), int(record["since_ms"])
             return cls(ledger_id, trouble, str(record["why"]), since_ms, entries)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise MalformedRecordError(f"an alarm that does not parse: {value[:200]!r}") from error
 
 
@@ -84,10 +90,9 @@ class Status:
     @classmethod
     def decode(cls, value: bytes) -> "Status":
         record = _load(value)
-        del record["version"]
         try:
-            return cls(**record)
-        except TypeError as error:
+            return msgspec.convert(record, cls)
+        except msgspec.ValidationError as error:
             raise MalformedRecordError(f"a status that does not parse: {value[:200]!r}") from error
 
 
@@ -108,19 +113,21 @@ class Board:
         self._alarms = f"{paths.underreplication}/alarms"
         self._workers = f"{paths.underreplication}/workers"
 
-    async def raise_alarm(self, alarm: Alarm) -> None:
-        """In place of the one of that ledger; one that says the same keeps its time."""
-        path = f"{self._alarms}/{alarm.ledger_id:010d}"
+    async def raise_alarm(self, alarm: Alarm) -> bool:
+        """In place of the one of that ledger.  False if that says the same: it keeps its time."""
+        path = self._alarm(alarm.ledger_id)
         while True:
             record = await self._store.get(path)
             try:
                 if record is None:
                     await self._store.create(path, alarm.encode(), make_parents=True)
-                elif not self._says(alarm, record.value):
+                elif self._says(alarm, record.value):
+                    return False
+                else:
                     await self._store.set(path, alarm.encode(), ANY)
             except (RecordExistsError, NoRecordError, OutcomeUnknownError):
                 continue
-            return
+            return True
 
     def _says(self, alarm: Alarm, value: bytes) -> bool:
         try:
@@ -130,19 +137,27 @@ class Board:
         return (old.trouble, old.why, old.entries) == (alarm.trouble, alarm.why, alarm.entries)
 
     async def clear_alarm(self, ledger_id: int) -> None:
-        path = f"{self._alarms}/{ledger_id:010d}"
+        path = self._alarm(ledger_id)
         while await self._store.get(path) is not None:
             with suppress(NoRecordError, OutcomeUnknownError):
                 await self._store.delete(path, ANY)
 
+    async def alarmed(self) -> Sequence[int]:
+        """The ledgers for which there is an alarm, whatever it says."""
+        names = await self._store.get_children(self._alarms) or []
+        return [int(name) for name in names if _ALARM_NAME.fullmatch(name)]
+
     async def alarms(self) -> Sequence[Alarm]:
         alarms: list[Alarm] = []
-        for name in await self._store.get_children(self._alarms) or []:
-            record = await self._store.get(f"{self._alarms}/{name}")
-            if record is not None and name.isdecimal():
+        for ledger_id in await self.alarmed():
+            record = await self._store.get(self._alarm(ledger_id))
+            if record is not None:
                 with suppress(MalformedRecordError):
-                    alarms.append(Alarm.decode(int(name), record.value))
+                    alarms.append(Alarm.decode(ledger_id, record.value))
         return alarms
+
+    def _alarm(self, ledger_id: int) -> str:
+        return f"{self._alarms}/{ledger_id:010d}"
 
     async def show(self, status: Status) -> None:
         """How a worker is; it goes with its session."""

@@ -2,7 +2,10 @@
 
 Each bookie is asked for the list of all entries that it has, and of what is not on the list, entry
 by entry, whether it has it: a list says nothing of what the bookie is in doubt about.  Of bookies
-to be verified every copy is read, and its digest compared.  Only settled fragments are looked at.
+to be verified every copy is read, at the pace that was given, and its digest compared.  Only
+settled fragments are looked at.
+
+An answer that says nothing of the entry, like that of a bookie with too much to do, is no answer.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +15,7 @@ from typing import TypeAlias
 
 import trio
 
+from bookie.errors import LedgerError
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId
@@ -21,13 +25,15 @@ from bookie.replication.protocol.copies import (
     Presence,
     Report,
     Stretch,
+    entry_bytes,
     expected,
     judge,
     listed,
     runs,
     settled_stretches,
 )
-from wire.digest import Digester
+from bookie.replication.protocol.pace import Pace
+from bookie.replication.protocol.replace import newcomers
 from wire.entry import decode_entry
 from wire.errors import ConnectionLostError, WireError
 from wire.messages.bookie import Status
@@ -37,6 +43,11 @@ from wire.messages.entry_list import Group, decode_entry_list
 _READS_MAX = 64  # under way at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _HERE = (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
+_ENTRIES_MAX = 1 << 26  # of a ledger: a few bytes of memory for each
+
+
+class TooManyEntriesError(LedgerError):
+    """The metadata speak of more entries than can be compared."""
 
 
 class _NoList(Enum):
@@ -49,8 +60,9 @@ _List: TypeAlias = Sequence[Group] | _NoList
 
 
 class Checker:
-    def __init__(self, context: LedgerContext) -> None:
+    def __init__(self, context: LedgerContext, pace: Pace | None = None) -> None:
         self._context = context
+        self._pace = pace
 
     async def check(
         self,
@@ -60,9 +72,15 @@ class Checker:
         *,
         verify: Collection[BookieId] = (),
         unfillable: Collection[BookieId] = (),
+        spares: Sequence[BookieId] | None = None,
     ) -> list[Report]:
-        """One report for each settled fragment; of those to `verify` every copy is read."""
+        """One report for each settled fragment; of those to `verify` every copy is read.
+
+        `spares` are who could take a place, if that is known.
+        """
         stretches = settled_stretches(metadata)
+        if (count := sum(max(0, stretch.count) for stretch in stretches)) > _ENTRIES_MAX:
+            raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
         asked = {b for s in stretches if s.count > 0 for b in s.ensemble}
         lists: dict[BookieId, _List] = {}
 
@@ -73,7 +91,7 @@ class Checker:
             for bookie in sorted(asked):
                 if presence.get(bookie) in _HERE:
                     nursery.start_soon(ask, bookie)
-        look = _Look(self._context, ledger_id, digester_of(metadata), lists, verify)
+        look = _Look(self._context, ledger_id, metadata, lists, verify, self._pace)
         reports: list[Report] = []
         for stretch in stretches:
             copies = [
@@ -84,7 +102,8 @@ class Checker:
                 for codes, bookie in zip(copies, stretch.ensemble, strict=True):
                     here = presence.get(bookie, Presence.LOST)
                     nursery.start_soon(look.at, stretch, codes, bookie, here)
-            reports.append(judge(stretch, copies, presence, unfillable=unfillable))
+            spare = spares is None or bool(newcomers(stretch, spares))
+            reports.append(judge(stretch, copies, presence, unfillable=unfillable, spare=spare))
         return reports
 
     async def _list(self, bookie: BookieId, ledger_id: int) -> _List:
@@ -113,15 +132,18 @@ class _Look:
         self,
         context: LedgerContext,
         ledger_id: int,
-        digester: Digester,
+        metadata: LedgerMetadata,
         lists: Mapping[BookieId, _List],
         verify: Collection[BookieId],
+        pace: Pace | None,
     ) -> None:
         self._context = context
         self._ledger_id = ledger_id
-        self._digester = digester
+        self._digester = digester_of(metadata)
         self._lists = lists
         self._verify = verify
+        self._pace = pace
+        self._entry_bytes = entry_bytes(metadata)
 
     async def at(
         self, stretch: Stretch, codes: bytearray, bookie: BookieId, presence: Presence
@@ -147,12 +169,18 @@ class _Look:
         window = _Window(_READS_MAX)
         for run in runs(codes, to_read, stretch.first):
             for entry_id in run:
-                await window.enter()
                 known_there = codes[entry_id - stretch.first] == Copy.PRESENT
+                if known_there or found is _NoList.NOT_OFFERED:
+                    await self._wait_turn()
+                await window.enter()
                 codes[entry_id - stretch.first] = Copy.UNHEARD
                 heard = partial(self._heard, stretch, codes, window, known_there, entry_id)
                 self._context.bookies.read(bookie, self._ledger_id, entry_id, heard)
         await window.wait_empty()
+
+    async def _wait_turn(self) -> None:
+        if self._pace is not None:
+            await trio.sleep(self._pace.take(self._entry_bytes, trio.current_time()))
 
     def _heard(
         self,
@@ -170,18 +198,21 @@ class _Look:
     def _copy_of(
         self, status: Status | None, known_there: bool, entry_id: int, buffer: memoryview
     ) -> Copy:
-        if status is None:
-            return Copy.UNHEARD
-        if status in _NO:
-            return Copy.MISSING
-        if status is not Status.OK:
-            # What it lists and cannot give is damaged; of the rest it may never have had it.
-            return Copy.DAMAGED if known_there else Copy.DOUBTFUL
-        try:
-            decode_entry(buffer, self._digester, self._ledger_id, entry_id)
-        except WireError:
-            return Copy.DAMAGED
-        return Copy.PRESENT
+        match status:
+            case Status.OK:
+                try:
+                    decode_entry(buffer, self._digester, self._ledger_id, entry_id)
+                except WireError:
+                    return Copy.DAMAGED
+                return Copy.PRESENT
+            case Status.NO_ENTRY | Status.NO_LEDGER:
+                return Copy.MISSING
+            case Status.IO_ERROR if known_there:
+                return Copy.UNREADABLE
+            case Status.IO_ERROR | Status.UNKNOWN_LEDGER_STATE:
+                return Copy.DOUBTFUL
+            case _:
+                return Copy.UNHEARD
 
 
 class _Window:

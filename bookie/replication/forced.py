@@ -1,7 +1,8 @@
 """Ends a ledger that recovery can never end: the shell of `protocol.accept_loss`.
 
 Given up are the bookies of its last fragment that are not registered, and those that say that they
-do not know what they had.  One that is registered and silent may be well in a moment: it is not.
+do not know what they had, or have the entry that matters and cannot read it.  One that is
+registered and silent may be well in a moment: it is not.
 """
 
 import logging
@@ -11,6 +12,7 @@ from functools import partial
 
 import trio
 
+from bookie.errors import RecoveryAbortedError
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata
@@ -22,6 +24,7 @@ from wire.errors import ConnectionLostError
 from wire.messages.bookie import LAST_ENTRY, Status
 from wire.messages.bookie_v3 import encode_read, from_v3
 
+_NEVER = 1 << 62  # an entry that there cannot be
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +54,20 @@ async def accept_loss(
         attempts.append(protocol)
         return protocol
 
-    closed = await recover_ledger(context, ledger_id, stored, make_protocol)
+    while True:
+        try:
+            closed = await recover_ledger(context, ledger_id, stored, make_protocol)
+            break
+        except RecoveryAbortedError:
+            # Somebody answers, and cannot say of one entry: that is all that it will ever say.
+            stuck = attempts[-1].stuck if attempts else None
+            if stuck is None:
+                raise
+            stored = await context.catalog.read(ledger_id)
+            more = await _who_cannot_say(context, ledger_id, stored.metadata, stuck)
+            if set(more) <= set(given_up):
+                raise
+            given_up = sorted({*given_up, *more})
     lost_from = attempts[-1].lost_from if attempts else None
     _log.warning(
         "ledger %d was closed at entry %d with loss accepted: given up were %s; %s",
@@ -69,23 +85,31 @@ async def _given_up(
     store, paths = context.catalog.store, context.catalog.paths
     await store.sync(paths.available)
     here = {*await writable_bookies(store, paths), *await readonly_bookies(store, paths)}
-    given_up: list[BookieId] = []
+    away = [bookie for bookie in metadata.last_fragment.ensemble if bookie not in here]
+    # One that is in doubt says so of what it never had; of what it has it knows.
+    in_doubt = await _who_cannot_say(context, ledger_id, metadata, _NEVER)
+    # One that cannot read its last entry cannot say either that the ledger is fenced there.
+    mute = await _who_cannot_say(context, ledger_id, metadata, LAST_ENTRY)
+    return sorted({*away, *in_doubt, *mute})
+
+
+async def _who_cannot_say(
+    context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, entry_id: int
+) -> list[BookieId]:
+    """Who answers, in the last fragment, and neither has the entry to give nor says no."""
+    found: list[BookieId] = []
 
     async def ask(bookie: BookieId) -> None:
-        encode = partial(encode_read, ledger_id=ledger_id, entry_id=LAST_ENTRY)
+        encode = partial(encode_read, ledger_id=ledger_id, entry_id=entry_id)
+        timeout_s = context.limits.bookies.read_timeout_s
         try:
-            answer = await context.exchange.ask(
-                bookie, encode, context.limits.bookies.read_timeout_s
-            )
+            answer = await context.exchange.ask(bookie, encode, timeout_s)
         except ConnectionLostError:
             return
-        if from_v3(answer.status) is Status.UNKNOWN_LEDGER_STATE:
-            given_up.append(bookie)
+        if from_v3(answer.status) in (Status.UNKNOWN_LEDGER_STATE, Status.IO_ERROR):
+            found.append(bookie)
 
     async with trio.open_nursery() as nursery:
         for bookie in metadata.last_fragment.ensemble:
-            if bookie in here:
-                nursery.start_soon(ask, bookie)
-            else:
-                given_up.append(bookie)
-    return sorted(given_up)
+            nursery.start_soon(ask, bookie)
+    return sorted(found)

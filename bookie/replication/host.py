@@ -16,6 +16,7 @@ from random import Random
 import trio
 
 from bookie.ledger.client import LedgerClient, open_ledger_client
+from bookie.ledger.orders import Orders
 from bookie.registry import LedgerPaths
 from bookie.replication.auditor import Auditor
 from bookie.replication.board import Board
@@ -23,7 +24,6 @@ from bookie.replication.election import Election
 from bookie.replication.limits import ReplicationLimits
 from bookie.replication.marks import Marks
 from bookie.replication.members import Members
-from bookie.replication.orders import Orders
 from bookie.replication.worker import Worker
 from wire.arena import ArenaPool
 from wire.clock import WallClock

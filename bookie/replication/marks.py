@@ -30,6 +30,7 @@ from bookie.errors import LayoutError, MalformedRecordError
 from bookie.ledger.marks import mark_path, mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import LedgerPaths
+from bookie.replication.limits import ReplicationLimits
 from wire.errors import WireError
 from wire.metadata.store import (
     ANY,
@@ -52,7 +53,9 @@ from wire.protobuf import check_readable
 _MARK_NAME = re.compile(r"urL(\d{10,19})")
 _PIECE = re.compile(r"[0-9a-f]{4}")
 _DEPTH = 4
+_LEDGER_ID_MAX = (1 << 63) - 1
 _DELAY_DIGITS_MAX = 9
+_USUAL = ReplicationLimits()
 
 
 class Check(Enum):
@@ -129,7 +132,12 @@ class Marks:
                 async for ledger_id in self._below(f"{path}/{name}", depth - 1):
                     yield ledger_id
             elif not depth and (found := _MARK_NAME.fullmatch(name)):
-                yield int(found[1])
+                ledger_id = int(found[1])
+                # Anything else at that place is nobody's mark: it could never be resolved.
+                if ledger_id <= _LEDGER_ID_MAX and mark_path(self.paths, ledger_id) == (
+                    f"{path}/{name}"
+                ):
+                    yield ledger_id
 
     async def resolve(self, mark: Mark) -> bool:
         """Remove a mark whose ledger is whole.  False if it was marked again: it stays."""
@@ -216,14 +224,7 @@ class Marks:
         await self._ensure(f"{self._root}/disable", b"")
 
     async def resume(self) -> None:
-        while True:
-            try:
-                await self.store.delete(f"{self._root}/disable", ANY)
-            except OutcomeUnknownError:
-                continue
-            except NoRecordError:
-                return
-            return
+        await self._remove(f"{self._root}/disable")
 
     # -- the delay, which is also how an audit is asked for
 
@@ -242,7 +243,7 @@ class Marks:
         assert 0 <= seconds < 10**_DELAY_DIGITS_MAX
         path, value = f"{self._root}/lostBookieRecoveryDelay", b"%d" % seconds
         while True:
-            await self._ensure(path, b"0")
+            await self._ensure(path, value)
             try:
                 await self.store.set(path, value, ANY)
             except (NoRecordError, OutcomeUnknownError):
@@ -250,12 +251,14 @@ class Marks:
             return
 
     async def trigger(self) -> None:
-        """Ask the auditor to look now."""
+        """Ask the auditor to look now; how long one is waited for stays as it is."""
         try:
             seconds = await self.delay_s()
         except MalformedRecordError:
-            seconds = 0
-        await self.set_delay_s(seconds or 0)
+            seconds = None
+        await self.set_delay_s(int(_USUAL.lost_delay_s) if seconds is None else seconds)
+        if seconds is None:  # Nobody has said anything, and we do not either.
+            await self._remove(f"{self._root}/lostBookieRecoveryDelay")
 
     # -- when everything was checked
 
@@ -290,6 +293,16 @@ class Marks:
             except (RecordExistsError, OutcomeUnknownError):
                 continue
 
+    async def _remove(self, path: str) -> None:
+        while True:
+            try:
+                await self.store.delete(path, ANY)
+            except OutcomeUnknownError:
+                continue
+            except NoRecordError:
+                return
+            return
+
 
 class Switch:
     """Whether auto-recovery is paused, with one watch however often it is asked."""
@@ -301,12 +314,11 @@ class Switch:
         self._moved = trio.Event()
 
     async def is_paused(self) -> bool:
-        if self._paused is None:
-            self._moved = trio.Event()
+        while self._paused is None:
+            moved = self._moved = trio.Event()
             paused = await self._marks.is_paused(self._look_again)
-            if self._moved.is_set():
-                return paused  # It was switched before the answer was here: look again.
-            self._paused = paused
+            if not moved.is_set():  # else it was switched before the answer was here
+                self._paused = paused
         return self._paused
 
     async def wait_changed(self) -> None:

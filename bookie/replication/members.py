@@ -1,7 +1,8 @@
 """Who is here, who leaves, who is away, and who is lost: as the metadata store has it, followed.
 
 A bookie is lost when it belongs to the cluster (it has a cookie, or ledgers name it), is registered
-neither as writable nor as read-only, and has been waited for (`protocol.lost`).
+neither as writable nor as read-only, and has been waited for (`protocol.lost`).  One that was asked
+to leave, and is not here, is not waited for.
 Without an answer of the metadata store nothing changes: nobody is lost because *we* are cut off.
 """
 
@@ -10,10 +11,10 @@ from collections.abc import Callable, Collection
 import trio
 
 from bookie.errors import MalformedRecordError, RegistryError
+from bookie.ledger.orders import Kind, Orders
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import known_bookies, readonly_bookies, writable_bookies
 from bookie.replication.marks import Marks
-from bookie.replication.orders import Kind, Orders
 from bookie.replication.protocol.copies import Presence
 from bookie.replication.protocol.lost import LostBookies
 from wire.metadata.store import MetadataError
@@ -90,11 +91,12 @@ class Members:
         presence: dict[BookieId, Presence] = {}
         for bookie in members:
             order = orders.get(bookie)
-            if bookie in self._lost.lost:
+            leaves = order is not None and order.kind in (Kind.LEAVE, Kind.LEFT)
+            if bookie in self._lost.lost or (leaves and bookie not in here):
                 presence[bookie] = Presence.LOST
             elif bookie not in here:
                 presence[bookie] = Presence.AWAY
-            elif order is not None and order.kind is not Kind.READ_ONLY:
+            elif leaves:
                 presence[bookie] = Presence.LEAVING
             elif bookie in writable and order is None:
                 presence[bookie] = Presence.WRITABLE

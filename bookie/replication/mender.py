@@ -5,8 +5,13 @@
     TAKEN       somebody else works on it
     WRITER      what it lacks is its writer's: the mark stays until the ledger is closed
     NO_SPARE    an alarm; nothing is locked meanwhile
-    NO_COPY     an alarm: no copy is left of some entries; all others are whole
+    NO_COPY     an alarm: of some entries nobody can give a copy; what can be filled is filled, and
+                who may have one keeps its place
+    UNREADABLE  an alarm: its metadata do not parse, or make no sense
     LATER       somebody did not answer, or it changed underneath
+
+Lists of entries are believed until a copy that should be there cannot be read: then every copy is
+read, so that it comes out whose it is that is damaged.
 
 Cancelling it leaves nothing half done: metadata change only when all entries are durable at the
 newcomer.  Copying ends by itself when the bookie that it was for is back.
@@ -18,18 +23,25 @@ began to recover, and did not end, is recovered: nobody writes to it any more.
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import trio
 
-from bookie.errors import NoSuchLedgerError, RecoveryAbortedError
+from bookie.errors import (
+    MalformedMetadataError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadUnknownError,
+    RecoveryAbortedError,
+)
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerState
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.recoverer import recover_ledger
 from bookie.replication.board import Alarm, Board, Trouble
-from bookie.replication.checker import Checker
+from bookie.replication.checker import Checker, TooManyEntriesError
 from bookie.replication.limits import ReplicationLimits
 from bookie.replication.marks import Mark, Marks
 from bookie.replication.members import Members
@@ -49,6 +61,7 @@ from wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
 _RELEASE_S = 5.0
+_NO_SPARE = "no bookie that can be written to could take the place: start another one"
 
 
 class Outcome(Enum):
@@ -58,7 +71,17 @@ class Outcome(Enum):
     WRITER = auto()
     NO_SPARE = auto()
     NO_COPY = auto()
+    UNREADABLE = auto()
     LATER = auto()
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What came out while one ledger was mended."""
+
+    verified: set[BookieId]  # of these every copy is read
+    filled: set[BookieId] = field(default_factory=set[BookieId])
+    refused: set[BookieId] = field(default_factory=set[BookieId])  # did not take copies
 
 
 class Mender:
@@ -78,10 +101,11 @@ class Mender:
         self._members = members
         self._board = board
         self._limits = limits
-        self._checker = Checker(context)
         pace = Pace(limits.rate_bytes_per_s, limits.burst_bytes)
+        self._checker = Checker(context, pace)
         self._replicator = Replicator(context, pace, copied)
         self._unclosed_since: dict[int, float] = {}
+        self._suspects: dict[int, frozenset[BookieId]] = {}  # whose lists are not believed
 
     async def mend(self, ledger_id: int) -> Outcome:
         """Do what can be done for a marked ledger."""
@@ -90,18 +114,26 @@ class Mender:
             await self._board.clear_alarm(ledger_id)
             return Outcome.GONE
         try:
-            stored = await self._context.catalog.read(ledger_id)
+            return await self._mend_marked(mark)
         except NoSuchLedgerError:
-            return await self._forget(mark)
+            self._forget(ledger_id)
+            await self._marks.resolve(mark)
+            await self._board.clear_alarm(ledger_id)
+            return Outcome.GONE
+        except (MalformedMetadataError, TooManyEntriesError) as error:
+            await self._alarm(ledger_id, Trouble.UNREADABLE, str(error), ())
+            return Outcome.UNREADABLE
+
+    async def _mend_marked(self, mark: Mark) -> Outcome:
+        ledger_id = mark.ledger_id
+        stored = await self._context.catalog.read(ledger_id)
         if not self._has_spares(mark, stored):
-            await self._alarm(ledger_id, Trouble.NO_SPARE, "no bookie can take the place", ())
+            await self._alarm(ledger_id, Trouble.NO_SPARE, _NO_SPARE, ())
             return Outcome.NO_SPARE
         if not await self._marks.lock(ledger_id):
             return Outcome.TAKEN
         try:
             return await self._mend_locked(mark, stored)
-        except NoSuchLedgerError:
-            return await self._forget(mark)
         finally:
             with trio.move_on_after(_RELEASE_S) as scope:
                 scope.shield = True
@@ -109,11 +141,6 @@ class Mender:
                     await self._marks.release(ledger_id)
                 except MetadataError as error:
                     _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
-
-    async def _forget(self, mark: Mark) -> Outcome:
-        await self._marks.resolve(mark)
-        await self._board.clear_alarm(mark.ledger_id)
-        return Outcome.GONE
 
     def _has_spares(self, mark: Mark, stored: StoredMetadata) -> bool:
         """False if all that is wrong, as far as is known, needs a bookie that there is not."""
@@ -126,8 +153,8 @@ class Mender:
 
     async def _mend_locked(self, mark: Mark, stored: StoredMetadata) -> Outcome:
         ledger_id = mark.ledger_id
-        unfillable: set[BookieId] = set()
-        refused: set[BookieId] = set()
+        # Whoever marked them may have read what is damaged.
+        tried = _Tried({*mark.missing, *self._suspects.get(ledger_id, ())})
         for _ in range(self._limits.rounds_max):
             if not stored.metadata.closed:
                 stored = await self._close_if_due(ledger_id, stored)
@@ -136,23 +163,39 @@ class Mender:
                 ledger_id,
                 stored.metadata,
                 presence,
-                verify=mark.missing,  # whoever marked them may have read what is damaged
-                unfillable=unfillable,
+                verify=tried.verified,
+                unfillable=tried.filled,
+                spares=self._members.writable(),
             )
             outcome = await self._judge(mark, stored, reports)
             if outcome is not None:
                 return outcome
-            spared = False
-            for report in reports:
-                for fill in report.fills:
-                    spared |= await self._fill(ledger_id, stored, report, fill, unfillable)
-                # One at a time: the next check knows of the newcomer.
-                for move in report.moves[:1]:
-                    spared |= await self._move(ledger_id, stored, report, move, refused)
-            if not spared:
+            try:
+                changed = await self._copy(ledger_id, stored, reports, tried)
+            except (NoSuchEntryError, ReadUnknownError):
+                if tried.verified >= set(presence):
+                    raise
+                tried.verified |= set(presence)
+                self._suspects[ledger_id] = frozenset(presence)  # also when it is tried again
+                changed = True
+            if not changed:
                 return await self._stuck(ledger_id, reports)
             stored = await self._context.catalog.read(ledger_id)
         return Outcome.LATER
+
+    async def _copy(
+        self, ledger_id: int, stored: StoredMetadata, reports: Sequence[Report], tried: "_Tried"
+    ) -> bool:
+        """Do what the reports ask for, as far as it can be done.  True if something was."""
+        changed = False
+        for report in reports:
+            for fill in report.fills:
+                changed |= await self._fill(ledger_id, stored, report, fill, tried)
+            for move in report.moves:
+                if await self._move(ledger_id, stored, report, move, tried):
+                    changed = True
+                    break  # One at a time: the next check knows of the newcomer.
+        return changed
 
     async def _judge(
         self, mark: Mark, stored: StoredMetadata, reports: Sequence[Report]
@@ -160,8 +203,7 @@ class Mender:
         """What comes of a check; None if there is something to do."""
         if any(report.fills or report.moves for report in reports):
             return None
-        no_copy = [report for report in reports if report.no_copy]
-        if no_copy:
+        if any(_bare(report) for report in reports):
             return await self._stuck(mark.ledger_id, reports)
         if not all(report.whole for report in reports):
             return Outcome.LATER
@@ -175,23 +217,29 @@ class Mender:
         if not await self._marks.resolve(mark):
             return Outcome.LATER
         await self._board.clear_alarm(mark.ledger_id)
+        self._forget(mark.ledger_id)
         return Outcome.MENDED
+
+    def _forget(self, ledger_id: int) -> None:
+        self._unclosed_since.pop(ledger_id, None)
+        self._suspects.pop(ledger_id, None)
 
     async def _stuck(self, ledger_id: int, reports: Sequence[Report]) -> Outcome:
         """Nothing can be done now: say why."""
-        bare = [run for report in reports for run in report.no_copy]
+        bare = [(report, run) for report in reports for run in _bare(report)]
         if bare:
-            runs = tuple((run.start, run.stop - 1) for run in bare)
+            runs = tuple((run.start, run.stop - 1) for _, run in bare)
             gone = sorted(
                 {
                     bookie
-                    for report in reports
-                    if report.no_copy
+                    for report, _ in bare
                     for bookie, presence in self._members.of(report.stretch.ensemble).items()
                     if presence is Presence.LOST
                 }
             )
-            why = "no bookie that is here has a copy"
+            why = "no bookie that is here can give a copy"
+            if any(report.no_answer for report, _ in bare):
+                why += "; some cannot say whether they had one"
             if gone:
                 why += f"; {', '.join(gone)}: gone, and may have one"
             await self._alarm(ledger_id, Trouble.NO_COPY, why, runs)
@@ -200,16 +248,16 @@ class Mender:
             report.moves and not newcomers(report.stretch, self._members.writable())
             for report in reports
         ):
-            await self._alarm(ledger_id, Trouble.NO_SPARE, "no bookie can take the place", ())
+            await self._alarm(ledger_id, Trouble.NO_SPARE, _NO_SPARE, ())
             return Outcome.NO_SPARE
         return Outcome.LATER
 
     async def _alarm(
         self, ledger_id: int, trouble: Trouble, why: str, entries: tuple[tuple[int, int], ...]
     ) -> None:
-        _log.error("ledger %d: %s: %s", ledger_id, trouble.value, why)
         now_ms = self._context.clock.now_ms()
-        await self._board.raise_alarm(Alarm(ledger_id, trouble, why, now_ms, entries))
+        if await self._board.raise_alarm(Alarm(ledger_id, trouble, why, now_ms, entries)):
+            _log.error("ledger %d: %s: %s", ledger_id, trouble.value, why)
 
     # -- copying
 
@@ -219,7 +267,7 @@ class Mender:
         stored: StoredMetadata,
         report: Report,
         fill: Fill,
-        unfillable: set[BookieId],
+        tried: "_Tried",
     ) -> bool:
         """Give a bookie what it lacks.  True if that has changed something."""
         entries = _without(fill.entries, report)
@@ -230,7 +278,7 @@ class Mender:
         except TargetError as error:
             _log.warning("ledger %d: %s", ledger_id, error)
         # If the next check finds it lacking still, another bookie takes its place.
-        unfillable.add(fill.bookie)
+        tried.filled.add(fill.bookie)
         return True
 
     async def _move(
@@ -239,13 +287,13 @@ class Mender:
         stored: StoredMetadata,
         report: Report,
         move: Move,
-        refused: set[BookieId],
+        tried: "_Tried",
     ) -> bool:
         """Have another bookie in its place.  True if that has changed something."""
         if _without(move.entries, report) != move.entries:
             return False  # It may have the last copy: it keeps its place.
         candidates = newcomers(
-            report.stretch, [b for b in self._members.writable() if b not in refused]
+            report.stretch, [b for b in self._members.writable() if b not in tried.refused]
         )
         usable = [b for b in candidates if self._context.directory.is_usable(b)] or candidates
         if not usable:
@@ -256,7 +304,7 @@ class Mender:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
             except TargetError as error:
                 _log.warning("ledger %d: %s", ledger_id, error)
-                refused.add(newcomer)
+                tried.refused.add(newcomer)
                 return True
             replaced = await self._replicator.replace(
                 ledger_id, stored, report.stretch, move.position, newcomer
@@ -305,6 +353,11 @@ class Mender:
             return stored
         del self._unclosed_since[ledger_id]
         return closed
+
+
+def _bare(report: Report) -> tuple[range, ...]:
+    """The entries of which nobody who could still answer may have a copy."""
+    return report.no_copy if report.unheard else (*report.no_copy, *report.no_answer)
 
 
 def _without(entries: Sequence[range], report: Report) -> tuple[range, ...]:

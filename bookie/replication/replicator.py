@@ -11,14 +11,15 @@ from typing import assert_never
 
 import trio
 
-from bookie.ledger.bookies import Lane, Purpose
+from bookie.ledger.bookies import Purpose
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerContext
+from bookie.ledger.lanes import Lane
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from bookie.ledger.reader import digester_of, read_entries
-from bookie.replication.protocol.copies import Stretch
+from bookie.replication.protocol.copies import Stretch, entry_bytes
 from bookie.replication.protocol.pace import Pace
 from bookie.replication.protocol.replace import Replacement, replace_bookie
 from wire.digest import master_key
@@ -26,7 +27,6 @@ from wire.entry import Entry, encode_header
 from wire.messages.bookie import Status, encode_add_header
 
 _CHUNK_BYTES = 1 << 20
-_ENTRY_BYTES = 1024  # taken for the size of an entry while none is known
 
 
 class TargetError(Exception):
@@ -69,12 +69,12 @@ class Replicator:
         TargetError; NoSuchEntryError or ReadUnknownError if a copy to read cannot be had.
         """
         sending = _Sending(self._context, ledger_id, metadata, to)
-        entry_bytes = _entry_bytes(metadata)
+        size_of_one = entry_bytes(metadata)
         try:
             for run in entries:
                 first = run.start
                 while first < run.stop:
-                    await self._wait_turn(min(_CHUNK_BYTES, entry_bytes * (run.stop - first)))
+                    await self._wait_turn(min(_CHUNK_BYTES, size_of_one * (run.stop - first)))
                     chunk = await read_entries(
                         self._context,
                         ledger_id,
@@ -82,11 +82,11 @@ class Replicator:
                         first,
                         run.stop - 1,
                         max_bytes=_CHUNK_BYTES,
-                        entry_bytes=entry_bytes,
+                        entry_bytes=size_of_one,
                     )
                     await sending.send(chunk)
                     size = sum(len(entry.payload) for entry in chunk)
-                    entry_bytes = max(1, size // len(chunk))
+                    size_of_one = max(1, size // len(chunk))
                     self._copied(len(chunk), size)
                     first = chunk[-1].entry_id + 1
         finally:
@@ -117,12 +117,6 @@ class Replicator:
                 return Replaced.NOT_NOW
             case _:
                 assert_never(result)
-
-
-def _entry_bytes(metadata: LedgerMetadata) -> int:
-    if metadata.closed and metadata.last_entry_id >= 0:
-        return max(1, metadata.length // (metadata.last_entry_id + 1))
-    return _ENTRY_BYTES
 
 
 class _Sending:

@@ -113,10 +113,11 @@ class Worker:
         self._doing = "looking for work"
         self._backlog.replace(await self._candidates())
         self._started, self._done_before = trio.current_time(), self._copied.size
+        presence = self._members.all()
         worked = False
         while (candidate := self._backlog.next(trio.current_time())) is not None:
-            if await self._switch.is_paused():
-                return True
+            if await self._switch.is_paused() or self._members.all() != presence:
+                return True  # What comes first may be something else by now.
             outcome = await self._mend_watched(candidate.ledger_id)
             worked = worked or outcome in (Outcome.MENDED, Outcome.GONE)
             self._backlog.ended(
@@ -129,20 +130,21 @@ class Worker:
 
     async def _candidates(self) -> list[Candidate]:
         """What is marked, not locked, and not just tried; what is not a ledger is cleared."""
+        alarmed = await self._board.alarmed()
         locked = await self._marks.locked()
         here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
-        marked = [ledger_id async for ledger_id in self._marks.list() if ledger_id not in locked]
+        marked = [ledger_id async for ledger_id in self._marks.list()]
+        for ledger_id in sorted(set(alarmed) - set(marked)):
+            await self._board.clear_alarm(ledger_id)  # mended by somebody who raises none
+        marked = [ledger_id for ledger_id in marked if ledger_id not in locked]
         # At random, so that what cannot be mended does not hide the rest.
         self._context.rng.shuffle(marked)
         candidates: list[Candidate] = []
         for ledger_id in marked[: self._limits.marks_max]:
             try:
                 metadata = (await self._context.catalog.read(ledger_id)).metadata
-            except NoSuchLedgerError:
+            except (NoSuchLedgerError, MalformedMetadataError):
                 candidates.append(Candidate(ledger_id, 0, 0))
-                continue
-            except MalformedMetadataError as error:
-                _log.error("ledger %d is marked, and has no metadata: %s", ledger_id, error)
                 continue
             gone = [b for b, p in self._members.of(names(metadata)).items() if p in GONE]
             candidates.append(
@@ -161,6 +163,11 @@ class Worker:
             return Outcome.LATER
         except LedgerError as error:
             _log.warning("ledger %d could not be mended now: %s", ledger_id, error)
+            return Outcome.LATER
+        except (MetadataError, RegistryError):
+            raise
+        except Exception:  # One ledger must not keep all others from being mended.
+            _log.exception("ledger %d could not be mended", ledger_id)
             return Outcome.LATER
         finally:
             self._ledger_id = None

@@ -9,6 +9,7 @@ In reading order:
     registration.py  announced in the metadata store, again after a lost session
     collector.py     ledgers that are gone from the metadata are dropped, on proof
     housekeeping.py  what it does by itself, now and then
+    repairs.py       what is found damaged is marked, so that peers give it back
     command.py       read-only by command
     host.py          a bookie as a function of its seams
     config.py        settings

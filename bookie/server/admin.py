@@ -6,11 +6,11 @@
     GET       /api/v1/bookie/gc_details        what that has done since the start
     GET, PUT  /api/v1/bookie/scrub             what is damaged; PUT: look at everything now
 
-The last one is ours.
+The last one is ours.  A body that is long, or does not come, is refused.
 """
 
+import json
 from dataclasses import asdict
-from json import JSONDecodeError
 
 import trio
 from starlette.requests import Request
@@ -20,6 +20,8 @@ from starlette.routing import Route
 from bookie.server.host import RunningBookie
 
 _GET_PUT = ["GET", "PUT"]
+_BODY_BYTES_MAX = 4096
+_BODY_TIMEOUT_S = 10.0
 _DETAILS = (
     "segments",
     "log_bytes",
@@ -38,11 +40,11 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
 
     async def read_only(request: Request) -> Response:
         if request.method == "PUT":
-            try:
-                wanted = (await request.json())["readOnly"]
-            except (JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-                wanted = None
-            if not isinstance(wanted, bool):
+            body = await _body(request)
+            if body is None:
+                return PlainTextResponse("the body is too long, or does not come", 413)
+            wanted = _wanted(body)
+            if wanted is None:
                 return PlainTextResponse('send {"readOnly": true} or false', 400)
             await running.command.give(wanted)
         return JSONResponse({"readOnly": not store.writable})
@@ -80,3 +82,23 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
         Route(f"{root}/gc_details", gc_details),
         Route(f"{root}/scrub", scrub, methods=_GET_PUT),
     ]
+
+
+async def _body(request: Request) -> bytes | None:
+    """None if it is too long, or does not come in time."""
+    body = b""
+    with trio.move_on_after(_BODY_TIMEOUT_S):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _BODY_BYTES_MAX:
+                return None
+        return body
+    return None
+
+
+def _wanted(body: bytes) -> bool | None:
+    try:
+        wanted = json.loads(body)["readOnly"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return wanted if isinstance(wanted, bool) else None

@@ -10,7 +10,10 @@ A ledger is in the metadata before its first entry is anywhere.  So:
 4. each ledger that is not in it is looked up once more by itself; only "there is no such record"
    counts, and any error ends the round.
 
-What is dropped leaves a tombstone: nothing that comes late makes it again.
+What is dropped leaves a tombstone: nothing that comes late makes it again.  At the end of a round
+that has come that far, those of which nothing is left are looked up once more, each by itself; if
+they are gone still they are forgotten (`storage.tombstones`).  From then on whoever brings such a
+ledger is let in only if the metadata have it: `lives`.
 """
 
 from bookie.errors import RegistryError
@@ -20,9 +23,21 @@ from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore
 from wire.metadata.store import MetadataError, MetadataStore
 
+_TOMBSTONES_A_ROUND = 1000
+
 
 class ForeignMetadataError(Exception):
     """The metadata store does not know this bookie, or is that of another cluster."""
+
+
+async def lives(metadata: MetadataStore, paths: LedgerPaths, ledger_id: int) -> bool | None:
+    """Whether the metadata have the ledger; None if they cannot say."""
+    path = paths.ledger(ledger_id)
+    try:
+        await metadata.sync(path)
+        return await metadata.get(path) is not None
+    except MetadataError:
+        return None
 
 
 class Collector:
@@ -40,6 +55,7 @@ class Collector:
         self.collections_failed = 0
         self.ledgers_dropped = 0
         self.drops_failed = 0
+        self.tombstones_ended = 0
         self._store = store
         self._metadata = metadata
         self._paths = paths
@@ -74,6 +90,15 @@ class Collector:
         for ledger_id in sorted(missing):
             if await self._is_gone(ledger_id):
                 await self._drop(ledger_id)
+        await self._end_tombstones()
+
+    async def _end_tombstones(self) -> None:
+        asked = await self._store.tombstones_to_ask(_TOMBSTONES_A_ROUND)
+        gone = [ledger_id for ledger_id in asked if await self._is_gone(ledger_id)]
+        try:
+            self.tombstones_ended += await self._store.end_tombstones(gone)
+        except (StoreError, OSError) as error:  # then they stay
+            self._log.warning("tombstones stay", why=str(error))
 
     async def _drop(self, ledger_id: int) -> None:
         try:

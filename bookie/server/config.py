@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from bookie.ledger.racks import RACK_PROPERTY
 from bookie.replication.limits import ReplicationLimits
 from bookie.server.requests import ServerLimits
 from bookie.storage.store import StoreLimits
@@ -29,6 +30,7 @@ Bytes = Annotated[int, msgspec.Meta(ge=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Interval = Annotated[float, msgspec.Meta(ge=0)]
+Rack = Annotated[str, msgspec.Meta(pattern=r"^\S*$")]
 BookieId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9:_.\-]*$")]
 
 _LIMITS = ServerLimits()
@@ -41,6 +43,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bookie_id: BookieId = ""
     host: str = "127.0.0.1"  # where to listen
     advertised_host: str = ""  # what clients connect to; `host` if empty
+    rack: Rack = ""  # what fails together with this bookie; copies are spread over racks
     port: Port = 3181  # 0: any free one
     http_port: Port = 0  # metrics and health; 0: any free one
     zookeeper: str = "127.0.0.1:2181"
@@ -81,6 +84,11 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def public_host(self) -> str:
         return self.advertised_host or self.host
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the registration says besides the address."""
+        return {RACK_PROPERTY: self.rack} if self.rack else {}
 
     @property
     def replication_limits(self) -> ReplicationLimits:

@@ -15,22 +15,24 @@ is stored is as it was then.  It may be inside an exception group.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeVar
 
 import trio
 
 from bookie.errors import RegistryError
+from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import BookieInfo, LedgerPaths, ensure_layout
-from bookie.replication.orders import Orders
-from bookie.server.collector import Collector
+from bookie.server.collector import Collector, lives
 from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig
 from bookie.server.housekeeping import Housekeeping
 from bookie.server.identity import StartError, examine
 from bookie.server.logs import Log, silent_log
 from bookie.server.registration import Registration, new_mark
+from bookie.server.repairs import Repairs
 from bookie.server.requests import DiskSpace
 from bookie.server.serve import BookieServer
 from bookie.storage.disk import DirectoryInUseError, Disk
@@ -74,6 +76,7 @@ class RunningBookie:
     registration: Registration
     command: ReadOnlyCommand
     housekeeping: Housekeeping
+    repairs: Repairs
 
     def why_unhealthy(self) -> str:
         """What is wrong, in words; empty while all is well."""
@@ -141,22 +144,34 @@ async def run_bookie(
             index=index,
             clock=clock,
             limits=store_limits or config.store_limits,
+            lives=partial(lives, metadata, paths),
         ) as store:
             await _available(log, identity.stamp)
             marks = await new_mark(disk, config.directories[0], rng)
-            info = BookieInfo(identity.bookie_id, config.public_host, listener.port)
+            info = BookieInfo(
+                identity.bookie_id, config.public_host, listener.port, config.properties
+            )
             registration = Registration(
                 metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
             )
             store.add_writable_listener(registration.look_again)
             flusher = Flusher()
-            command = ReadOnlyCommand(disk, config.directories[0], store)
+            command = ReadOnlyCommand(disk, config.directories, store)
             await command.load()
             housekeeping = Housekeeping(
                 store,
                 Collector(store, metadata, paths, identity.cookie, log),
                 reclaim_interval_s=config.reclaim_interval_s,
                 scrub_interval_s=config.scrub_interval_s,
+                rng=rng,
+                log=log,
+            )
+            repairs = Repairs(
+                store,
+                metadata,
+                paths,
+                identity.bookie_id,
+                clock=clock,
                 rng=rng,
                 log=log,
             )
@@ -177,6 +192,7 @@ async def run_bookie(
                 registration=registration,
                 command=command,
                 housekeeping=housekeeping,
+                repairs=repairs,
             )
             await _serve(running, listener, flusher, Orders(metadata, paths), task_status)
     finally:
@@ -199,6 +215,7 @@ async def _serve(
         try:
             await nursery.start(bookie.registration.run)
             nursery.start_soon(bookie.housekeeping.run)
+            nursery.start_soon(bookie.repairs.run)
             task_status.started(bookie)
             await trio.sleep_forever()
         finally:

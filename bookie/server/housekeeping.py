@@ -26,6 +26,7 @@ class HousekeepingStatistics:
     collections_failed: int
     ledgers_dropped: int
     drops_failed: int
+    tombstones_ended: int
 
 
 class Housekeeping:
@@ -59,6 +60,7 @@ class Housekeeping:
             collections_failed=collector.collections_failed,
             ledgers_dropped=collector.ledgers_dropped,
             drops_failed=collector.drops_failed,
+            tombstones_ended=collector.tombstones_ended,
         )
 
     def want_room(self) -> None:

@@ -33,6 +33,7 @@ _COUNTERS = {
     "scrubs",
     "segments_removed",
     "sessions_lost",
+    "tombstones_ended",
 }
 
 

@@ -14,6 +14,7 @@ In reading order:
     places.py       where entries are, and checkpoints
     boot.py         rows, then the log behind them
     volume.py       the ledgers of a directory: what is accepted, what is answered
+    heal.py         what the disk does not give is written again
     upkeep.py       a directory at work: start, checkpoints, room, stop
     limits.py       what is bounded
     store.py        the front: what the server calls

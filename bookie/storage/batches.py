@@ -134,6 +134,17 @@ def begins(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[int]:
     return sorted([*(each.first for each in segments), *(gap.first for gap in gaps)])
 
 
+def holes(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[tuple[int, int]]:
+    """Where a segment must have been: from position, up to position.
+
+    Only at the front of the log and behind gaps: elsewhere the segment in front ends too early.
+    """
+    firsts = begins(segments, gaps)
+    ends = [0, *(gap.end for gap in gaps)]
+    following = [min((first for first in firsts if first >= end), default=end) for end in ends]
+    return [(end, first) for end, first in zip(ends, following, strict=True) if first > end]
+
+
 async def durable_end(
     disk: Disk, segment: Segment, segments: Sequence[Segment], gaps: Sequence[Gap]
 ) -> int | None:

@@ -42,7 +42,10 @@ class Contents:
             return
         state = self.ledgers.get(record.ledger_id)
         if state is None:
-            state = self.ledgers[record.ledger_id] = LedgerState(record.ledger_id)
+            state = LedgerState(record.ledger_id, first=position)
+            self.ledgers[record.ledger_id] = state
+        if state.deleted and record.kind is not Kind.TOMBSTONE:
+            state.middle = max(state.middle, position)
         match record.kind:
             case Kind.ENTRY:
                 lac = lac_of_entry(record.payload)
@@ -58,7 +61,11 @@ class Contents:
                     state.explicit_body = bytes(record.payload)
                     state.accepted_lac = state.lac = max(state.lac, record.entry_id)
             case Kind.TOMBSTONE:
-                state.deleted = state.fenced = True
+                if state.deleted:  # written again, and perhaps not gone from where it was
+                    state.middle = max(state.middle, state.last)
+                    state.stated = state.last = position
+                else:
+                    state.bury(position)
         self.places.touch(state)
 
 

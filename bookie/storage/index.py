@@ -13,6 +13,7 @@ What the keys of a bookie are:
 """
 
 import struct
+import tempfile
 from bisect import bisect_left, insort
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -210,10 +211,29 @@ class RocksIndex:
 @asynccontextmanager
 async def open_rocks_index(directory: str) -> AsyncGenerator[IndexStore]:
     """The index in this directory; it is made if it is not there."""
+    async with _opened(directory, _options(), AccessType.read_write()) as index:
+        yield index
+
+
+@asynccontextmanager
+async def view_rocks_index(directory: str) -> AsyncGenerator[IndexStore]:
+    """The same for looking only: no file in the directory changes."""
+    options = _options()
+    options.create_if_missing(False)
+    with tempfile.TemporaryDirectory() as elsewhere:  # it keeps a log of its own doings
+        options.set_db_log_dir(elsewhere)
+        async with _opened(directory, options, AccessType.read_only()) as index:
+            yield index
+
+
+@asynccontextmanager
+async def _opened(
+    directory: str, options: Options, access: AccessType
+) -> AsyncGenerator[RocksIndex]:
     threads = trio.CapacityLimiter(4)
 
     def open_database() -> Rdict:
-        return Rdict(directory, _options(), access_type=AccessType.read_write())
+        return Rdict(directory, options, access_type=access)
 
     try:
         database = await trio.to_thread.run_sync(open_database)

@@ -9,7 +9,10 @@ the explicit LAC, is durable, and never back.
 The row, in the index under `ledger_key`:
 
     | version u8 | flags u8 | last entry i64 | LAC i64 | explicit LAC i64 | key size u16 |
-    | body size u32 | key | body |
+    | body size u32 | first u64 | middle u64 | stated u64 | last u64 | key | body |
+
+Version 1 is without the four positions.  All records of a ledger that was deleted are from `first`
+to `middle`, but for its tombstone as it was written again, which is from `stated` to `last`.
 """
 
 import struct
@@ -22,8 +25,10 @@ from bookie.storage.index import IndexDamagedError
 from bookie.storage.recent import RecentEntries
 from bookie.storage.records import UnsupportedVersionError
 
-_ROW = struct.Struct(">BBqqqHI")
-_ROW_VERSION = 1
+_ROW = struct.Struct(">BBqqqHIQQQQ")
+_ROW_VERSION = 2
+_ROW_V1 = struct.Struct(">BBqqqHI")
+ANYWHERE = (1 << 63) - 1  # a last position that is not known
 _LAC = struct.Struct(">q")
 _LAC_OFFSET = 16  # of the LAC in an entry
 MASTER_KEY_BYTES_MAX = 0xFFFF
@@ -53,6 +58,11 @@ class LedgerState:
     fence_position: int = -1
     deleted: bool = False
     tombstone_position: int = -1
+    first: int = 0  # no record of it is in front of this position
+    middle: int = 0  # where the others of a ledger that was deleted are: see above
+    stated: int = 0
+    last: int = 0
+    ending: bool = False  # the next checkpoint drops its row (`tombstones`)
     last_entry: int = -1  # the highest id accepted
     indexed_last: int = -1  # the highest id that a checkpoint holds
     accepted_lac: int = -1
@@ -64,6 +74,11 @@ class LedgerState:
     frozen: RecentEntries | None = None  # what the checkpoint under way is writing
     dirty: bool = False  # differs from its row in the index
     watches: list[LacWatch] | None = None
+
+    def bury(self, position: int) -> None:
+        """Its tombstone is there; its other records are in front of that."""
+        self.deleted = self.fenced = True
+        self.middle = self.stated = self.last = position
 
     def find_recent(self, entry_id: int) -> tuple[int, int] | None:
         """Position and size of an entry that no finished checkpoint holds."""
@@ -128,27 +143,44 @@ def encode_row(state: LedgerState) -> bytes:
     key, body = key or b"", body or b""
     lac = max(state.accepted_lac, state.explicit_lac)
     head = _ROW.pack(
-        _ROW_VERSION, flags, state.last_entry, lac, state.explicit_lac, len(key), len(body)
+        _ROW_VERSION,
+        flags,
+        state.last_entry,
+        lac,
+        state.explicit_lac,
+        len(key),
+        len(body),
+        state.first,
+        state.middle,
+        state.stated,
+        state.last,
     )
     return b"".join((head, key, body))
 
 
 def decode_row(ledger_id: int, row: bytes) -> LedgerState:
     """Raises IndexDamagedError, UnsupportedVersionError."""
-    if len(row) < _ROW.size:
-        raise IndexDamagedError(f"ledger {ledger_id} has a row of {len(row)} bytes")
-    version, flags, last_entry, lac, explicit_lac, key_size, body_size = _ROW.unpack_from(row)
-    if version != _ROW_VERSION:
+    version = row[0] if row else 0
+    if version > _ROW_VERSION:
         raise UnsupportedVersionError(f"ledger row of version {version}, known: {_ROW_VERSION}")
-    if len(row) != _ROW.size + key_size + body_size:
+    head = _ROW if version == _ROW_VERSION else _ROW_V1
+    if version == 0 or len(row) < head.size:
         raise IndexDamagedError(f"ledger {ledger_id} has a row of {len(row)} bytes")
-    body_at = _ROW.size + key_size
-    key, body = row[_ROW.size : body_at], row[body_at : body_at + body_size]
+    _, flags, last_entry, lac, explicit_lac, key_size, body_size, *extent = head.unpack_from(row)
+    if len(row) != head.size + key_size + body_size:
+        raise IndexDamagedError(f"ledger {ledger_id} has a row of {len(row)} bytes")
+    first, middle, stated, last = extent or (0, ANYWHERE, 0, ANYWHERE)
+    body_at = head.size + key_size
+    key, body = row[head.size : body_at], row[body_at : body_at + body_size]
     return LedgerState(
         ledger_id,
         master_key=key if flags & RowFlag.HAS_KEY else None,
         fenced=bool(flags & RowFlag.FENCED),
         deleted=bool(flags & RowFlag.DELETED),
+        first=first,
+        middle=middle,
+        stated=stated,
+        last=last,
         last_entry=last_entry,
         indexed_last=last_entry,
         accepted_lac=lac,

@@ -12,13 +12,13 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bookie.storage.batches import Damage, begins, durable_end, scan
+from bookie.storage.batches import Damage, begins, durable_end, holes, scan
 from bookie.storage.boot import Contents, load
 from bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
 from bookie.storage.growing import Buffer
-from bookie.storage.index import IndexStore, open_rocks_index
+from bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
 from bookie.storage.places import Lookup, Places
-from bookie.storage.records import RECORD_HEADER_BYTES, Kind
+from bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
 from bookie.storage.replay import Replayed
 from bookie.storage.segments import ReadLimits, Segment, Segments
 from bookie.storage.status import StoreError
@@ -29,6 +29,8 @@ __all__ = [
     "DirectoryInUseError",
     "ExportedEntry",
     "OfflineError",
+    "StoreError",
+    "UnsupportedVersionError",
     "check_directory",
     "export_entries",
     "log_bytes",
@@ -100,6 +102,10 @@ async def check_directory(directory: Path, progress: Progress) -> CheckReport:
         report.problems += replayed.losses
         if contents.limbo and not replayed.losses:
             report.problems.append("records were lost before: what is absent is unknown here")
+        for start, end in holes(replayed.segments, contents.gaps):
+            lost = len(await contents.places.indexed_entries(start, end))
+            where = f"positions {start} to {end}"
+            report.problems.append(f"a segment is gone: {where}, with {lost} entries")
         report.entries = contents.places.recent_entries  # behind the last checkpoint
         for segment in replayed.segments:
             await _check_segment(opened, segment, report)
@@ -175,11 +181,11 @@ async def _locked(directory: Path, progress: Progress) -> AsyncGenerator[Disk]:
 
 @asynccontextmanager
 async def _index(directory: Path) -> AsyncGenerator[IndexStore]:
-    if not (directory / "index").is_dir():
+    if not (directory / "index" / "CURRENT").is_file():  # RocksDB's pointer to all the rest
         raise OfflineError(
             f"{directory} has no index: a start of the bookie, or rebuild-index, makes it again"
         )
-    async with open_rocks_index(str(directory / "index")) as index:
+    async with view_rocks_index(str(directory / "index")) as index:
         yield index
 
 

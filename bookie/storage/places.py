@@ -64,6 +64,7 @@ class _Frozen:
     row: bytes
     last_entry: int
     purge: bool
+    ending: bool
 
 
 class _Changes:
@@ -191,7 +192,8 @@ class Places:
                 state.last_entry = -1
             state.frozen, state.recent = state.recent, None
             state.dirty = False
-            frozen.append(_Frozen(state, encode_row(state), state.last_entry, purge))
+            row = encode_row(state)
+            frozen.append(_Frozen(state, row, state.last_entry, purge, state.ending))
         self._dirty = []
         self.recent_entries = 0
         return frozen
@@ -200,7 +202,10 @@ class Places:
         changes = _Changes()
         for ledger in frozen:
             state = ledger.state
-            changes.puts[ledger_key(state.ledger_id)] = ledger.row
+            if ledger.ending:
+                changes.deletes.append(ledger_key(state.ledger_id))
+            else:
+                changes.puts[ledger_key(state.ledger_id)] = ledger.row
             if ledger.purge:
                 await self._purge(changes, state.ledger_id)
             for number, block in state.frozen.blocks() if state.frozen else ():

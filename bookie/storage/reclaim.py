@@ -37,6 +37,7 @@ from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, RECORD_HEADER_BYTE
 from bookie.storage.removed import Gap, with_gap, write_gaps
 from bookie.storage.segments import Segment
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.tombstones import Tombstones
 from bookie.storage.volume import Volume
 
 
@@ -84,6 +85,7 @@ class Reclaimer:
         limits: ReclaimLimits,
         volume: Volume,
         contents: Contents,
+        tombstones: Tombstones,
         *,
         checkpoint: Callable[[Moves | None], Awaitable[None]],
         look_at_space: Callable[[], Awaitable[int]],
@@ -94,6 +96,7 @@ class Reclaimer:
         self._limits = limits
         self._volume = volume
         self._contents = contents
+        self._tombstones = tombstones
         self._checkpoint = checkpoint
         self._look_at_space = look_at_space
         self._pace = Pace(limits.bytes_per_s)
@@ -140,12 +143,15 @@ class Reclaimer:
     # ---- how
 
     async def _reclaim(self, segment: Segment) -> None:
-        limit = await durable_end(self._disk, segment, self._log.segments, self._contents.gaps)
+        try:
+            limit = await durable_end(self._disk, segment, self._log.segments, self._contents.gaps)
+            mark = await first_mark(self._disk, segment)
+        except OSError:  # of this segment, or the one behind it: others can be read
+            limit = mark = None
         if limit is None or not await self._empty(segment, limit):
             self._damaged.add(segment.first)
             self.statistics.segments_kept_damaged += 1
             return
-        mark = await first_mark(self._disk, segment)
         # Without a whole first batch it never was one, and nothing below `limit` is in it.
         await self._remove(segment, limit if mark is None else mark)
 
@@ -170,8 +176,10 @@ class Reclaimer:
                 if self._is_full(portion):
                     await self._move(portion)
                     portion = _Portion()
-        await self._state_again(sorted(known_of))
+        await self._state_again(segment, sorted(known_of))
         await self._move(portion)
+        if not self._nothing_points_into(segment):  # of a ledger that was deleted meanwhile?
+            await self._checkpoint(None)
         return self._nothing_points_into(segment)
 
     async def _counts(self, lookup: Lookup, record: Record) -> bool:
@@ -211,14 +219,22 @@ class Reclaimer:
             await self._checkpoint(moves)
             self._check()  # a checkpoint that cannot be made is none
 
-    async def _state_again(self, ledger_ids: list[int]) -> None:
+    async def _state_again(self, segment: Segment, ledger_ids: list[int]) -> None:
         """Append what is known of these ledgers; a start without an index finds it there."""
         position = -1
+        stays = self._tombstones.staying(segment)
         for ledger_id in ledger_ids:
             self._check()
+            state = self._volume.ledgers.get(ledger_id)
+            if state is not None and state.deleted and stays(state):
+                continue
+            stated = -1
             for record in self._known_of(ledger_id):
                 payload = record.payload
                 position = self._log.append(record.kind, ledger_id, record.entry_id, payload, None)
+                stated = position if stated < 0 else stated
+            if state is not None and state.deleted:
+                self._tombstones.restated(state, segment, stated, position)
         if position >= 0:
             await self._log.wait_durable(position)
 
@@ -247,6 +263,7 @@ class Reclaimer:
         gaps = with_gap(self._contents.gaps, gap)
         await write_gaps(self._disk, self._log_directory, gaps)
         self._contents.gaps = gaps
+        self._tombstones.removed(segment)
         self._volume.places.shares.end(segment.first)
         self._log.forget(segment)
         self.statistics.segments_removed += 1

@@ -65,18 +65,21 @@ async def replay(
     `applied` is called every now and then: everything below `mark` has been applied.
     """
     result = Replayed(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
-    walk = _Walk(apply, applied, result)
+    # Where the log was durable when a segment began may lie in what was removed in front of it.
+    removed = [gap.end for gap in gaps if gap.first < checkpoint < gap.end]
+    walk = _Walk(apply, applied, result, reached=max(removed, default=0))
     result.mark = checkpoint
     ahead = deque(gap for gap in gaps if gap.first >= checkpoint)
-    inside = sum(segment.first < checkpoint for segment in segments) - 1  # it ends there
+    behind = sum(segment.first < checkpoint for segment in segments)
+    unread = behind if removed else behind - 1  # the last one of them goes on behind it
     for number, segment in enumerate(segments):
         size = await disk.size(segment.path)
         result.end = max(result.end, segment.first + max(size, SEGMENT_HEADER_BYTES))
-        if number < inside:
+        if number < unread:
             continue
         while ahead and ahead[0].first < segment.first:
             walk.gap(ahead.popleft())
-        start = checkpoint if number == inside else segment.first
+        start = max(checkpoint, segment.first)
         if start - segment.first > size:
             continue  # cut off below the checkpoint: the walk will miss it
         window = Window(await disk.open_reader(segment.path), segment.first, size)
@@ -101,11 +104,13 @@ class _Walk:
         apply: Callable[[Record], None],
         applied: Callable[[Replayed], Awaitable[None]],
         result: Replayed,
+        *,
+        reached: int,
     ) -> None:
         self._apply = apply
         self._applied = applied
         self._result = result
-        self._reached = 0  # up to here every byte was found, or reported lost
+        self._reached = reached  # up to here every byte was found, or reported lost
         self._tail: list[Batch] = []  # behind the last mark
 
     async def segment(self, window: Window, start: int) -> None:

@@ -5,17 +5,19 @@ entries that cannot be read: reading them is an IO_ERROR, never an absence, and 
 copies can start from there.  What is not pointed to by the index may be damaged as well: a finding
 without entries means that nothing is lost as long as the index is there.
 
-A segment counts up to where it was durable; behind that there may be a torn write.
+A segment counts up to where it was durable; behind that there may be a torn write.  One that is
+gone is found as well: its positions are in no segment, and nobody noted that it was removed.
 """
 
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bookie.storage.batches import Batch, Damage, begins, durable_end, scan
+from bookie.storage.batches import Batch, Damage, begins, durable_end, holes, scan
 from bookie.storage.boot import Contents
 from bookie.storage.disk import Disk
 from bookie.storage.pace import Pace
+from bookie.storage.records import RECORD_HEADER_BYTES
 from bookie.storage.segments import Segment
 from bookie.storage.volume import Volume
 
@@ -45,37 +47,59 @@ class ScrubStatistics:
 class Scrubber:
     """Looks after one directory."""
 
-    def __init__(self, disk: Disk, volume: Volume, contents: Contents, bytes_per_s: float) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        log_directory: str,
+        volume: Volume,
+        contents: Contents,
+        bytes_per_s: float,
+    ) -> None:
         self.statistics = ScrubStatistics()
         self._disk = disk
+        self._log_directory = log_directory
         self._volume = volume
         self._contents = contents
         self._pace = Pace(bytes_per_s)
-        self._findings: dict[int, list[Finding]] = {}  # by the first position of the segment
+        # By the first position of the segment, or of where one must have been.
+        self._findings: dict[int, list[Finding]] = {}
 
     @property
     def findings(self) -> list[Finding]:
         """What is damaged, as of the last look; what was removed since is no finding any more."""
-        firsts = [segment.first for segment in self._volume.log.segments]
+        firsts = sorted([first for first, _ in self._holes()] + [s.first for s in self._segments])
         return [finding for first in firsts for finding in self._findings.get(first, [])]
+
+    @property
+    def _segments(self) -> list[Segment]:
+        return self._volume.log.segments
+
+    def _holes(self) -> list[tuple[int, int]]:
+        return holes(self._segments, self._contents.gaps)
 
     async def run_once(self, found: Callable[[Finding], None]) -> None:
         """Look at every segment once; `found` is told what was not known yet."""
-        for segment in self._volume.log.segments:
-            try:
+        try:
+            for start, end in self._holes():
+                path = f"{self._log_directory}/{start:020d}.log"
+                damage = Damage(path, start, end, "the segment is gone", headless=True)
+                self._note(start, [await self._finding(damage)], found)
+            for segment in self._segments:
                 findings = await self._look_at(segment)
-            except OSError:  # of the index
-                self.statistics.scrub_failures += 1
-                return
-            if segment not in self._volume.log.segments:
-                continue  # removed meanwhile, which looks like damage
-            known = self._findings.get(segment.first, [])
-            self._findings[segment.first] = findings
-            for finding in findings:
-                if finding not in known:
-                    found(finding)
-            self._count()
-        self.statistics.scrubs += 1
+                if segment in self._segments:  # one that was removed meanwhile looks like damage
+                    self._note(segment.first, findings, found)
+        except OSError:  # of the index
+            self.statistics.scrub_failures += 1
+        else:
+            self.statistics.scrubs += 1
+
+    def _note(self, first: int, findings: list[Finding], found: Callable[[Finding], None]) -> None:
+        known = self._findings.get(first, [])
+        self._findings[first] = findings
+        for finding in findings:
+            if finding not in known:
+                found(finding)
+        self._count()
 
     def _count(self) -> None:
         findings = self.findings
@@ -120,7 +144,9 @@ class Scrubber:
         lost: list[tuple[int, int]] = []
         for entry in await self._volume.places.indexed_entries(damage.start, damage.end):
             # Without a header of the segment nothing can be checked after the next start.
-            readable = not damage.headless and await log.is_readable(entry.position, entry.size)
-            if not readable:
-                lost.append((entry.ledger_id, entry.entry_id))
+            if not damage.headless:
+                await self._pace.spend(RECORD_HEADER_BYTES + entry.size)
+                if await log.is_readable(entry.position, entry.size):
+                    continue
+            lost.append((entry.ledger_id, entry.entry_id))
         return Finding(damage.path, damage.start, damage.end, damage.why, tuple(lost))

@@ -13,12 +13,12 @@ commit, in the trio thread, followed by one call of each commit listener.  `done
 
 A ledger lives in one directory, where its first record was written.  That is how it is found again,
 whatever the number and order of the directories: each has its own log, index and lock.  A new
-ledger goes to the writable directory that has the fewest.
+ledger goes to the writable directory that has the fewest; one that may have been deleted, and
+forgotten since (`tombstones`), only if `lives` says that it is in the metadata.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 import trio
 
@@ -29,7 +29,9 @@ from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, LogLimits
 from bookie.storage.records import Buffer
 from bookie.storage.scrub import Finding
+from bookie.storage.statistics import StoreStatistics, gather
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.tombstones import FirstContacts, Lives
 from bookie.storage.upkeep import Upkeep, open_volume
 from bookie.storage.volume import LAST_ENTRY, Volume
 from wire.clock import WallClock
@@ -51,41 +53,11 @@ class StorageLayoutError(Exception):
     """The directories do not belong together."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    ledgers: int
-    entries_added: int  # since the start
-    bytes_added: int
-    commits: int
-    checkpoints: int
-    recent_entries: int  # in memory, behind the last checkpoint
-    bytes_in_flight: int
-    log_bytes: int
-    replayed_bytes: int  # at the start
-    writable: bool
-    read_only: bool  # because somebody wants it so
-    limbo: bool
-    tombstones: int  # ledgers that were deleted
-    segments: int
-    live_bytes: int  # of the log, as of the last checkpoint
-    segments_removed: int
-    bytes_removed: int
-    bytes_rewritten: int
-    segments_kept_damaged: int
-    reclaim_failures: int
-    scrubs: int
-    scrub_failures: int
-    bytes_scrubbed: int
-    damaged_ranges: int
-    damaged_entries: int
-    losses: Sequence[str]  # what the logs were found to have lost, at this start
-    failure: str  # of a log or an index; empty if there was none
-
-
 class LedgerStore:
     """The ledgers of a bookie.  One trio thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, contacts: FirstContacts | None = None) -> None:
+        self._contacts = contacts
         self._upkeeps: list[Upkeep] = []
         self._volumes: list[Volume] = []
         self._routes: dict[int, Volume] = {}
@@ -112,10 +84,33 @@ class LedgerStore:
             done(StoreStatus.BAD_REQUEST)
         elif volume is not None:
             volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
+        elif self._contacts is None or ledger_id > self._highest_tombstone():
+            self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
         else:
-            volume = self._home_of_new(ledger_id)
-            volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
-            self._settle(ledger_id, volume)
+
+            def answer(status: StoreStatus) -> None:
+                if status is StoreStatus.OK:
+                    self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
+                else:
+                    done(status)
+
+            self._contacts.ask(self._upkeeps[0].nursery, ledger_id, len(entry), answer)
+
+    def _add_new(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        master_key: Buffer,
+        entry: memoryview,
+        recovery: bool,
+        done: Done,
+    ) -> None:
+        volume = self._routes.get(ledger_id) or self._home_of_new(ledger_id)
+        volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
+        self._settle(ledger_id, volume)
+
+    def _highest_tombstone(self) -> int:
+        return max(volume.highest_tombstone for volume in self._volumes)
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:
         """The entry as it was stored; LAST_ENTRY is the one with the highest id."""
@@ -144,6 +139,11 @@ class LedgerStore:
 
     async def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> None:
         """Keep an explicit LAC; a lower one than the last is of no use and changes nothing."""
+        asked = self._contacts is not None and 0 <= ledger_id <= self._highest_tombstone()
+        if self._contacts is not None and asked and ledger_id not in self._routes:
+            status = await self._contacts.status_of(ledger_id)
+            if status is not StoreStatus.OK:
+                raise StoreError(status, "it is unknown here, and may have been deleted")
         volume = self._routes.get(ledger_id) or self._home_of_new(ledger_id)
         position = volume.write_lac(ledger_id, master_key, lac, body)
         self._settle(ledger_id, volume)
@@ -181,6 +181,27 @@ class LedgerStore:
         self._settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 
+    async def tombstones_to_ask(self, count: int) -> list[int]:
+        """Deleted ledgers of which the metadata have to say, each, whether they are gone still."""
+        if self._contacts is None:
+            return []  # one that is forgotten here would be as good as new
+        found: list[int] = []
+        for upkeep in self._upkeeps:
+            found += await upkeep.tombstones.to_ask(count - len(found))
+        return found
+
+    async def end_tombstones(self, gone: list[int]) -> int:
+        """They are gone still; forget those of which nothing is left; returns how many."""
+        ended = 0
+        for upkeep in self._upkeeps:
+            ledgers = upkeep.volume.ledgers
+            here = [ledger_id for ledger_id in gone if ledger_id in ledgers]
+            ended += await upkeep.tombstones.end(here)
+            for ledger_id in here:
+                if ledger_id not in ledgers:
+                    del self._routes[ledger_id]
+        return ended
+
     def is_fenced(self, ledger_id: int) -> bool:
         return self._volume_of(ledger_id).known(ledger_id).fenced
 
@@ -205,7 +226,8 @@ class LedgerStore:
     @property
     def bytes_in_flight(self) -> int:
         """Accepted and not durable yet."""
-        return sum(volume.bytes_in_flight for volume in self._volumes)
+        waiting = 0 if self._contacts is None else self._contacts.bytes_waiting
+        return waiting + sum(volume.bytes_in_flight for volume in self._volumes)
 
     @property
     def writable(self) -> bool:
@@ -279,6 +301,21 @@ class LedgerStore:
         """What the scrub knows to be damaged."""
         return [each for upkeep in self._upkeeps for each in upkeep.scrubber.findings]
 
+    def damaged_entries(self) -> list[tuple[int, int]]:
+        """Ledger and entry: what reads and the scrub have found that the disk does not give."""
+        known = {each for volume in self._volumes for each in volume.damaged}
+        return sorted(known.union(*(finding.entries for finding in self.findings())))
+
+    def stranded_ledgers(self) -> list[int]:
+        """Those in directories that have failed since the start."""
+        return sorted(
+            ledger_id
+            for volume in self._volumes
+            if volume.log.failure or volume.places.failure
+            for ledger_id, state in volume.ledgers.items()
+            if not state.deleted
+        )
+
     def add_finding_listener(self, listener: Callable[[Finding], None]) -> None:
         """Called with each finding once, until it is found in another place."""
         self._finding_listeners.append(listener)
@@ -288,39 +325,11 @@ class LedgerStore:
             listener(finding)
 
     def statistics(self) -> StoreStatistics:
-        volumes = self._volumes
-        replayed = [upkeep.replayed for upkeep in self._upkeeps]
-        reclaimed = [upkeep.reclaimer.statistics for upkeep in self._upkeeps]
-        scrubbed = [upkeep.scrubber.statistics for upkeep in self._upkeeps]
-        failures = [volume.log.failure or volume.places.failure for volume in volumes]
-        return StoreStatistics(
+        return gather(
+            self._upkeeps,
             ledgers=len(self._routes),
-            entries_added=sum(volume.entries_added for volume in volumes),
-            bytes_added=sum(volume.bytes_added for volume in volumes),
-            commits=sum(volume.log.syncs for volume in volumes),
-            checkpoints=sum(volume.places.checkpoints for volume in volumes),
-            recent_entries=sum(volume.places.recent_entries for volume in volumes),
             bytes_in_flight=self.bytes_in_flight,
-            log_bytes=sum(upkeep.log_bytes for upkeep in self._upkeeps),
-            replayed_bytes=sum(each.bytes_read for each in replayed),
-            writable=self.writable,
             read_only=self.read_only,
-            limbo=self.limbo,
-            tombstones=sum(volume.tombstones for volume in volumes),
-            segments=sum(len(volume.log.segments) for volume in volumes),
-            live_bytes=sum(volume.places.shares.total for volume in volumes),
-            segments_removed=sum(each.segments_removed for each in reclaimed),
-            bytes_removed=sum(each.bytes_removed for each in reclaimed),
-            bytes_rewritten=sum(each.bytes_rewritten for each in reclaimed),
-            segments_kept_damaged=sum(each.segments_kept_damaged for each in reclaimed),
-            reclaim_failures=sum(each.reclaim_failures for each in reclaimed),
-            scrubs=min(each.scrubs for each in scrubbed),
-            scrub_failures=sum(each.scrub_failures for each in scrubbed),
-            bytes_scrubbed=sum(each.bytes_scrubbed for each in scrubbed),
-            damaged_ranges=sum(each.damaged_ranges for each in scrubbed),
-            damaged_entries=sum(each.damaged_entries for each in scrubbed),
-            losses=[loss for each in replayed for loss in each.losses],
-            failure="; ".join(str(failure) for failure in failures if failure),
         )
 
     def _volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> Volume:
@@ -374,13 +383,17 @@ async def open_store(
     index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits | None = None,
+    lives: Lives | None = None,
 ) -> AsyncGenerator[LedgerStore]:
     """The store in these directories, which nobody else may use meanwhile.
 
+    `lives` says whether the metadata have a ledger; without it no deleted ledger is forgotten.
     On the way out nothing is taken any more, and the next start will have next to nothing to read.
     """
     assert directories, "a store needs a directory"
-    store = LedgerStore()
+    limits = limits or StoreLimits()
+    bytes_max = limits.in_flight_bytes_max
+    store = LedgerStore(FirstContacts(lives, bytes_max=bytes_max) if lives is not None else None)
     async with AsyncExitStack() as stack:
         for directory in directories:
             volume = open_volume(
@@ -388,7 +401,7 @@ async def open_store(
                 directory,
                 index,
                 clock,
-                limits or StoreLimits(),
+                limits,
                 committed=store.committed,
                 changed=store.changed,
             )

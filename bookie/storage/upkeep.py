@@ -19,6 +19,7 @@ import trio
 
 from bookie.storage.boot import Contents, load
 from bookie.storage.disk import Disk
+from bookie.storage.heal import Healer
 from bookie.storage.index import IndexStore, OpenIndex
 from bookie.storage.ledgers import LedgerState
 from bookie.storage.limits import StoreLimits
@@ -29,6 +30,7 @@ from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
 from bookie.storage.replay import Replayed
 from bookie.storage.scrub import Scrubber
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.tombstones import Tombstones
 from bookie.storage.volume import Volume
 from wire.clock import WallClock
 
@@ -67,24 +69,28 @@ class Upkeep:
         self._contents = contents
         self._disk = disk
         self._limits = limits
-        self._nursery = nursery
+        self.nursery = nursery
         self._tell_committed = committed
         self._tell_changed = changed
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
-        # The position at which there is less room than the volume knows; when last looked at.
-        self._full_at: float = replayed.end
+        self._full_at: float = inf  # the position at which there is less room than is known
+        self.tombstones = Tombstones(self.volume, contents, self.checkpoint)
         self.reclaimer = Reclaimer(
             disk,
             log_directory(directory),
             limits.reclaim,
             self.volume,
             contents,
+            self.tombstones,
             checkpoint=self.checkpoint,
             look_at_space=self._look_at_space,
         )
-        self.scrubber = Scrubber(disk, self.volume, contents, limits.scrub_bytes_per_s)
+        self.scrubber = Scrubber(
+            disk, log_directory(directory), self.volume, contents, limits.scrub_bytes_per_s
+        )
+        self.volume.heal = Healer(self.volume, self.checkpoint, nursery).heal
         # `close` needs the log, also when what is around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
 
@@ -96,8 +102,10 @@ class Upkeep:
         for done in group.dones:
             done(StoreStatus.OK)
         self._tell_committed()
-        if self._log.durable >= self._full_at:
-            self._run_out_of_space()
+        self.volume.room_changed()
+        if self._log.end >= self._full_at:
+            self._use_room()
+            self._judge()
         if group.segment is not None:
             self._places.shares.begin(group.segment.first)
         behind = self._log.durable - self._contents.checkpoint
@@ -122,7 +130,7 @@ class Upkeep:
 
     async def start(self) -> None:
         """Put what the last process left in doubt, and a new loss, on the disk."""
-        self._nursery.start_soon(self._run_log)
+        self.nursery.start_soon(self._run_log)
         records = self.replayed.doubtful
         if self.replayed.losses:
             limbo = Record(0, Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, memoryview(b""))
@@ -134,11 +142,13 @@ class Upkeep:
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
         self.volume.limbo = self.volume.doubt = self._contents.limbo
-        self.volume.tombstones = sum(state.deleted for state in self._contents.ledgers.values())
+        deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
+        self.volume.tombstones = len(deleted)
+        self.volume.highest_tombstone = max(deleted, default=-1)
         await self._look_at_space()
         self._judge()
-        self._nursery.start_soon(self._checkpoint_now_and_then)
-        self._nursery.start_soon(self._watch_space)
+        self.nursery.start_soon(self._checkpoint_now_and_then)
+        self.nursery.start_soon(self._watch_space)
 
     async def _run_log(self) -> None:
         with self._log_scope:
@@ -190,28 +200,25 @@ class Upkeep:
 
     async def _look_at_space(self) -> int:
         """How many bytes are free; 0 if that cannot be said."""
+        position = self._log.durable  # what is written while we look counts twice
         try:
             free = await self._disk.free_bytes(self.volume.directory)
         except OSError:
             return 0  # whoever writes next meets the error
-        self._set_room(free - self._limits.free_bytes_min)
+        volume, bytes_min = self.volume, self._limits.free_bytes_min
+        volume.plain_end = position + free - bytes_min
+        volume.recovery_end = volume.plain_end + bytes_min // 2
+        volume.room_changed()
+        self._use_room()
         return free
 
-    def _set_room(self, room: int) -> None:
-        """So many bytes may be written before there is too little for plain adds."""
-        reserve = self._limits.free_bytes_min // 2
-        volume = self.volume
-        volume.out_of_space = room < 0
-        volume.out_of_reserve = room + reserve < 0
-        if volume.out_of_reserve:
-            self._full_at = inf
-        else:
-            self._full_at = self._log.durable + (room + reserve if volume.out_of_space else room)
-
-    def _run_out_of_space(self) -> None:
-        """Between two looks, as much was written as there was room for."""
-        self._set_room(-1 - self._limits.free_bytes_min * self.volume.out_of_space)
-        self._judge()
+    def _use_room(self) -> None:
+        """What is on its way to the disk has its room already."""
+        volume, end = self.volume, self._log.end
+        volume.out_of_space = end >= volume.plain_end
+        volume.out_of_reserve = end >= volume.recovery_end
+        ends = (volume.plain_end, volume.recovery_end)
+        self._full_at = min((each for each in ends if each > end), default=inf)
 
     @property
     def log_bytes(self) -> int:

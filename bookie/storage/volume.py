@@ -10,11 +10,16 @@ order of the decisions:
 - A read waits for a record that is accepted but not durable yet: it may be acknowledged soon, so
   "no" would be a lie.
 - What was read may have been moved meanwhile (`reclaim`): then it is looked up and read again.
+- What the disk does not give is noted: a recovery add of it is a new one (`heal`).
 - **In doubt**, after a log of this bookie has lost records, absence is UNKNOWN, and plain adds are
   refused for all ledgers, since the lost record may have been anyone's fence.
 
 Not here: when checkpoints are made, room, start and stop (`upkeep`).
 """
+
+from collections.abc import Callable
+from math import inf
+from typing import TypeAlias
 
 import trio
 
@@ -22,11 +27,14 @@ from bookie.storage.boot import Contents
 from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
-from bookie.storage.places import Places
+from bookie.storage.places import Place, Places
 from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record
 from bookie.storage.status import StoreError, StoreStatus
 
 LAST_ENTRY = -1  # as the id of an entry to be read
+_DAMAGED_MAX = 100_000  # noted; more of it is found again when it is read again
+
+Heal: TypeAlias = Callable[[LedgerState, int, Place, memoryview, Done], None]
 
 
 class Volume:
@@ -39,10 +47,16 @@ class Volume:
         self.ledgers = contents.ledgers
         self.places: Places = contents.places
         self.log: Log[LedgerState]
+        self.heal: Heal
+        self.damaged: dict[tuple[int, int], Place] = {}  # ledger and entry: could not be read there
         self.limbo = False  # this log has lost records
         self.doubt = False  # some log of this bookie has
         self.out_of_space = False
         self.out_of_reserve = False  # then there is room for nothing but what makes room
+        # Positions up to which there is room, whatever was written of it: for plain adds, for all.
+        self.plain_end: float = inf
+        self.recovery_end: float = inf
+        self._add_at_once_below: float = 0  # plain adds: neither room nor memory is short there
         self.read_only = False  # because somebody wants it so
         self.closing = False
         self.writable = True  # whether plain adds are taken; `judge` decides
@@ -50,6 +64,7 @@ class Volume:
         self.entries_added = 0
         self.bytes_added = 0
         self.tombstones = 0  # ledgers that were deleted
+        self.highest_tombstone = -1  # the id; ledgers with lower ones may have been forgotten
         self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._nursery = nursery
 
@@ -60,6 +75,10 @@ class Volume:
         full = self.out_of_space or self.out_of_reserve
         self.writable = not (self.doubt or full or self.read_only or self.closing or failed)
         return before != self.writable
+
+    def room_changed(self) -> None:
+        """Records became durable, or somebody has looked how much room there is."""
+        self._add_at_once_below = min(self.log.durable + self._in_flight_bytes_max, self.plain_end)
 
     # ---- adding
 
@@ -80,7 +99,7 @@ class Volume:
             and self.writable
             and not state.fenced
             and state.master_key == master_key
-            and log.end - log.durable < self._in_flight_bytes_max
+            and log.end < self._add_at_once_below
         ):
             self._accept(state, entry_id, entry, done)  # as nearly always
             return
@@ -111,7 +130,9 @@ class Volume:
                 return StoreStatus.FENCED
         if not (recovery or self.writable):
             return StoreStatus.READ_ONLY
-        if self.out_of_reserve:
+        if self.out_of_reserve or self.log.end >= self.recovery_end:
+            return StoreStatus.READ_ONLY
+        if self.log.end >= self.plain_end and not recovery:
             return StoreStatus.READ_ONLY
         if self.bytes_in_flight >= self._in_flight_bytes_max:
             return StoreStatus.TOO_MANY
@@ -122,11 +143,16 @@ class Volume:
         return self.log.pending_bytes + self.looked_up_bytes
 
     def _make(self, ledger_id: int) -> LedgerState:
-        state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+        state = self.ledgers[ledger_id] = LedgerState(ledger_id, first=self.log.end)
         return state
 
+    def forget(self, state: LedgerState) -> None:
+        """Its tombstone has ended (`tombstones`)."""
+        del self.ledgers[state.ledger_id]
+        self.tombstones -= 1
+
     def _keep_key(self, state: LedgerState, master_key: Buffer) -> None:
-        if state.master_key is None:
+        if state.master_key is None and not state.deleted:  # then there is no further record
             state.master_key = bytes(master_key)
             self.log.append(Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None)
             self.places.touch(state)
@@ -149,7 +175,7 @@ class Volume:
         """An id that may be here already, or one that comes late."""
         known, place = self.places.try_find(state, entry_id)
         if place is not None:
-            self.log.when_durable(place[0], done)
+            self._add_known(state, entry_id, place, entry, recovery, done)
         elif known:
             self._accept(state, entry_id, entry, done)
         else:
@@ -175,11 +201,25 @@ class Volume:
         if refused is StoreStatus.FENCED:
             done(refused)
         elif place is not None:
-            self.log.when_durable(place[0], done)
+            self._add_known(state, entry_id, place, entry, recovery, done)
         elif refused is not StoreStatus.OK:
             done(refused)
         else:
             self._accept(state, entry_id, entry, done)
+
+    def _add_known(
+        self,
+        state: LedgerState,
+        entry_id: int,
+        place: Place,
+        entry: memoryview,
+        recovery: bool,
+        done: Done,
+    ) -> None:
+        if recovery and self.damaged.get((state.ledger_id, entry_id)) == place:
+            self.heal(state, entry_id, place, entry, done)
+        else:
+            self.log.when_durable(place[0], done)
 
     # ---- fences, LACs, deletion: decide; the caller waits until the returned position is durable
 
@@ -195,6 +235,8 @@ class Volume:
 
     def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
         state = self._authorized(ledger_id, master_key)
+        if state.deleted:
+            raise StoreError(StoreStatus.FENCED, "it was deleted")
         if lac > state.explicit_lac:
             state.explicit_lac = lac
             state.explicit_body = bytes(body)
@@ -214,8 +256,10 @@ class Volume:
             state.tombstone_position = self.log.append(
                 Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
             )
-            if not state.fenced:  # a tombstone is a fence, too
-                state.fenced = True
+            fenced = state.fenced
+            state.bury(state.tombstone_position)
+            self.highest_tombstone = max(self.highest_tombstone, ledger_id)
+            if not fenced:  # a tombstone is a fence, too
                 state.fence_position = state.tombstone_position
             self.places.touch(state)
         return state.tombstone_position
@@ -263,7 +307,11 @@ class Volume:
             raise self.absent(StoreStatus.NO_ENTRY)
         if place[0] >= self.log.durable:
             return None
-        record = self.log.try_read(*place)
+        try:
+            record = self.log.try_read(*place)
+        except StoreError:
+            self.note_damage(ledger_id, entry_id, place)
+            raise
         return None if record is None else _entry(record, ledger_id, entry_id)
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:
@@ -284,7 +332,15 @@ class Volume:
                 read_at = place
                 place = await self.places.find(self.known(ledger_id), entry_id)
                 if place == read_at:
+                    self.note_damage(ledger_id, entry_id, read_at)
                     raise
+
+    def note_damage(self, ledger_id: int, entry_id: int, place: Place) -> None:
+        if place[0] >= self.log.durable:
+            return  # not on the disk: the log has failed
+        if len(self.damaged) >= _DAMAGED_MAX:
+            del self.damaged[next(iter(self.damaged))]
+        self.damaged[ledger_id, entry_id] = place
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         state = self.known(ledger_id)

@@ -7,19 +7,21 @@
 
 Bookies run it beside themselves; `run` is a process that does nothing else.
 
-Exit codes of `status`: 0 all is well, 3 there are alarms, 4 it is paused.
+Exit codes of `status`: 0 all is well, 3 there are alarms, 4 it is paused, 5 ledgers lack copies
+and nobody works.
 """
 
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.part import run_part
 
-_ALARMS, _PAUSED = 3, 4
+_ALARMS, _PAUSED, _NOBODY = 3, 4, 5
 _WORKER_COLUMNS = ("worker", "doing", "ledger", "pending", "mended", "copied", "rest", "eta")
 _ALARM_COLUMNS = ("ledger", "trouble", "entries", "since", "why")
 
@@ -35,7 +37,8 @@ def autorecovery() -> None:
 def status(zookeeper: str, root: str, output: OutputFormat) -> None:
     """Show who works, how far they are, and what cannot be mended.
 
-    Exits with 3 if there are alarms, with 4 if it is paused.
+    Exits with 3 if there are alarms, with 4 if it is paused, with 5 if ledgers lack copies and
+    nobody is there to copy.
     """
     from clients.cli.metadata import run_with_store
     from clients.cli.output import write_record, write_rows
@@ -61,17 +64,29 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
         sys.exit(_ALARMS)
     if found.paused:
         sys.exit(_PAUSED)
+    if found.marked and not found.workers:
+        sys.exit(_NOBODY)
+
+
+def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger"]) -> None:
+    from bookie.registry import LedgerPaths, check_layout
+    from bookie.replication.marks import Marks
+    from clients.cli.metadata import run_with_store
+    from wire.metadata.store import MetadataStore
+
+    async def switch(store: MetadataStore) -> None:
+        await check_layout(store, LedgerPaths(root))  # else it would be made there
+        marks = Marks(store, LedgerPaths(root), "")
+        await {"pause": marks.pause, "resume": marks.resume, "trigger": marks.trigger}[what]()
+
+    run_with_store(zookeeper, switch)
 
 
 @autorecovery.command()
 @zookeeper_options
 def pause(zookeeper: str, root: str) -> None:
     """Audit and copy nothing until it is resumed."""
-    from bookie.registry import LedgerPaths
-    from bookie.replication.marks import Marks
-    from clients.cli.metadata import run_with_store
-
-    run_with_store(zookeeper, lambda store: Marks(store, LedgerPaths(root), "").pause())
+    _switch(zookeeper, root, "pause")
     click.echo("Auto-recovery is paused.")
 
 
@@ -79,11 +94,7 @@ def pause(zookeeper: str, root: str) -> None:
 @zookeeper_options
 def resume(zookeeper: str, root: str) -> None:
     """Go on after `pause`."""
-    from bookie.registry import LedgerPaths
-    from bookie.replication.marks import Marks
-    from clients.cli.metadata import run_with_store
-
-    run_with_store(zookeeper, lambda store: Marks(store, LedgerPaths(root), "").resume())
+    _switch(zookeeper, root, "resume")
     click.echo("Auto-recovery goes on.")
 
 
@@ -91,11 +102,7 @@ def resume(zookeeper: str, root: str) -> None:
 @zookeeper_options
 def trigger(zookeeper: str, root: str) -> None:
     """Look now: who is gone, and whether all copies are there.  Nobody is waited for."""
-    from bookie.registry import LedgerPaths
-    from bookie.replication.marks import Marks
-    from clients.cli.metadata import run_with_store
-
-    run_with_store(zookeeper, lambda store: Marks(store, LedgerPaths(root), "").trigger())
+    _switch(zookeeper, root, "trigger")
     click.echo("The auditor was asked to look: `daybook autorecovery status` shows what it found.")
 
 

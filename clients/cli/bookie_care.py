@@ -1,6 +1,7 @@
-"""`daybook bookies health | read-only | decommission | recommission`."""
+"""`daybook bookies health | read-only | decommission | recommission | replace-disk`."""
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import trio
 
 from bookie.errors import MalformedMetadataError, NoSuchLedgerError
 from bookie.ledger.client import LedgerClient
+from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import LedgerPaths, known_bookies, readonly_bookies, writable_bookies
 from bookie.replication.decommission import (
@@ -18,8 +20,8 @@ from bookie.replication.decommission import (
     is_registered,
 )
 from bookie.replication.marks import Marks
-from bookie.replication.orders import Kind, Order, Orders
 from bookie.replication.protocol.copies import names
+from bookie.replication.readmission import DiskReplacement, Readmission
 from clients.cli.errors import UserError
 from clients.cli.ledger_client import open_client
 from clients.cli.metadata import run_with_store
@@ -33,6 +35,7 @@ from wire.metadata.store import MetadataStore
 _HEALTH_COLUMNS = ("bookie", "state", "answers", "order", "ledgers", "at_writers", "marked")
 _UNWELL = 3
 _ANSWER_S = 3.0
+_SHOWN = 5
 
 
 @click.command(short_help="Ask each bookie, and count what depends on it.")
@@ -192,7 +195,22 @@ async def _run_decommission(
     no_wait: bool,
     advance: Advance,
 ) -> bool:
+    async with open_client(store, root) as client:
+        leaving = _decommission(store, client, root, bookie)
+        try:
+            if no_wait:
+                await leaving.order(wait_retention=wait_retention)
+            else:
+                await leaving.run(wait_retention=wait_retention, told=_told(advance))
+        except DecommissionError as error:
+            raise UserError(f"{error}.") from error
+        return await is_registered(Marks(store, LedgerPaths(root), ""), bookie)
+
+
+def _told(advance: Advance) -> Callable[[Kept], None]:
+    """Shows what is left; says once that all the rest waits for writers."""
     most: list[Kept] = []
+    said: list[bool] = []
 
     def told(kept: Kept) -> None:
         if not most or kept.size > most[0].size or len(kept.ledgers) > len(most[0].ledgers):
@@ -202,17 +220,17 @@ async def _run_decommission(
             now += f"; {len(kept.at_writers)} are open: they go when their writers roll or close"
         total = len(most[0].ledgers)
         advance(total - len(kept.ledgers), max(1, total), now)
+        if kept.ledgers and kept.ledgers == kept.at_writers and not said:
+            said.append(True)
+            shown = " ".join(map(str, kept.at_writers[:_SHOWN]))
+            click.echo(
+                f"Waiting for the writers of {len(kept.at_writers)} open ledgers ({shown}"
+                f"{' ...' if len(kept.at_writers) > _SHOWN else ''}): they let it go when they"
+                " write, roll or close.  `daybook ledgers recover` ends one whose writer is gone.",
+                err=True,
+            )
 
-    async with open_client(store, root) as client:
-        leaving = _decommission(store, client, root, bookie)
-        try:
-            if no_wait:
-                await leaving.order(wait_retention=wait_retention)
-            else:
-                await leaving.run(wait_retention=wait_retention, told=told)
-        except DecommissionError as error:
-            raise UserError(f"{error}.") from error
-        return await is_registered(Marks(store, LedgerPaths(root), ""), bookie)
+    return told
 
 
 def _decommission(
@@ -229,7 +247,8 @@ def _decommission(
 def recommission(bookie: str, zookeeper: str, root: str) -> None:
     """Take a bookie back that was asked to leave, or has left: it takes entries again.
 
-    What was moved stays moved.  One that has left starts with empty directories.
+    What was moved stays moved.  One that has left is started with empty directories first: it takes
+    no new entries until it is taken back.
     """
     run_with_store(zookeeper, partial(_recommission, root=root, bookie=BookieId(bookie)))
     click.echo(f"{bookie} is taken back.")
@@ -237,9 +256,78 @@ def recommission(bookie: str, zookeeper: str, root: str) -> None:
 
 async def _recommission(store: MetadataStore, root: str, bookie: BookieId) -> None:
     orders = Orders(store, LedgerPaths(root))
-    if await orders.read(bookie) is None:
+    order = await orders.read(bookie)
+    if order is None:
         raise UserError(f"{bookie} was not asked to leave: `daybook bookies health` shows orders.")
-    await orders.withdraw(bookie)
+    if order.kind is not Kind.LEFT:
+        await orders.withdraw(bookie)
+        return
+    async with open_client(store, root) as client:
+        try:
+            await _readmission(store, client, root, bookie).admit()
+        except DecommissionError as error:
+            raise UserError(f"{error}.") from error
+
+
+def _readmission(
+    store: MetadataStore, client: LedgerClient, root: str, bookie: BookieId
+) -> Readmission:
+    paths = LedgerPaths(root)
+    marks = Marks(store, paths, "readmission")
+    return Readmission(client.context, marks, Orders(store, paths), bookie)
+
+
+@click.command("replace-disk", short_help="Empty a bookie, and take it back with new disks.")
+@click.argument("bookie")
+@click.option("--no-wait", is_flag=True, help="Return when its disks may be replaced.")
+@zookeeper_options
+@output_option
+def replace_disk(
+    bookie: str, no_wait: bool, zookeeper: str, root: str, output: OutputFormat
+) -> None:
+    """Replace the disks of a bookie, or start it anew when one of them was lost.
+
+    First everything that it has, or had, is copied to others, as `decommission` does; it may be
+    running or not.  Then it is to be stopped, its directories emptied, and started again: it takes
+    no new entries until the fences that its old disks had are there again.  May be interrupted and
+    begun again.
+    """
+    with progress_bar(bookie) as advance:
+        work = partial(
+            _replace_disk, root=root, bookie=BookieId(bookie), no_wait=no_wait, advance=advance
+        )
+        fenced = run_with_store(zookeeper, work)
+    state = "empty" if fenced is None else "replaced"
+    if output == "json":
+        write_record({"bookie": bookie, "state": state, "fenced": fenced}, output)
+    elif fenced is None:
+        click.echo(f"{_may_be_emptied(bookie)}, and give this command again.")
+    else:
+        click.echo(f"{bookie} is back, and takes entries; {fenced} ledgers were fenced there.")
+
+
+def _may_be_emptied(bookie: str) -> str:
+    return f"Nothing on {bookie} is needed any more: stop it, empty its directories, start it"
+
+
+async def _replace_disk(
+    store: MetadataStore, root: str, bookie: BookieId, no_wait: bool, advance: Advance
+) -> int | None:
+    orders = Orders(store, LedgerPaths(root))
+    async with open_client(store, root) as client:
+        replacement = DiskReplacement(
+            _decommission(store, client, root, bookie),
+            _readmission(store, client, root, bookie),
+            orders,
+        )
+        try:
+            await replacement.empty(_told(advance))
+            if no_wait and not await replacement.is_back():
+                return None
+            click.echo(f"{_may_be_emptied(bookie)}; waiting for it.", err=True)
+            return await replacement.finish(lambda count: advance(0, 1, f"{count} fenced"))
+        except DecommissionError as error:
+            raise UserError(f"{error}.") from error
 
 
 async def _check_known(store: MetadataStore, paths: LedgerPaths, bookie: BookieId) -> None:

@@ -22,6 +22,8 @@ from bookie.storage.offline import (
     ExportedEntry,
     OfflineError,
     Progress,
+    StoreError,
+    UnsupportedVersionError,
     check_directory,
     export_entries,
     log_bytes,
@@ -130,7 +132,7 @@ def _run(what: str, directory: Path, work: Callable[[Progress], Awaitable[T]]) -
         _refuse(f"{directory} is in use: stop the bookie first")
     except OfflineError as error:
         _refuse(str(error))
-    except OSError as error:
+    except (OSError, StoreError, UnsupportedVersionError) as error:
         _refuse(f"{directory}: {error}")
 
 

@@ -5,6 +5,7 @@ daybook bookies health
 daybook bookies read-only b1:3181 [--off]
 daybook bookies decommission b1:3181 [--wait-retention] [--no-wait] [--cancel]
 daybook bookies recommission b1:3181
+daybook bookies replace-disk b1:3181 [--no-wait]
 """
 
 import click
@@ -16,7 +17,7 @@ from bookie.registry import (
     readonly_bookies,
     writable_bookies,
 )
-from clients.cli.bookie_care import decommission, health, read_only, recommission
+from clients.cli.bookie_care import decommission, health, read_only, recommission, replace_disk
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_rows
@@ -30,7 +31,7 @@ def bookies() -> None:
     """Look at the bookies of a cluster; take them out, and back."""
 
 
-for _command in (health, read_only, decommission, recommission):
+for _command in (health, read_only, decommission, recommission, replace_disk):
     bookies.add_command(_command)
 
 

@@ -42,14 +42,6 @@ class Saved:
     bookies: tuple[Ports, ...]
     brokers: tuple[Ports, ...]
 
-    @property
-    def own_ports(self) -> list[int]:
-        """All that parts of the cluster listen on."""
-        parts = [
-            port for part in self.bookies + self.brokers for port in (part.port, part.http_port)
-        ]
-        return parts if self.zookeeper else [self.zookeeper_port, *parts]
-
 
 class Directory:
     """A directory that is ours as long as we live.  From `open_directory`."""

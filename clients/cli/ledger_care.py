@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from bookie.errors import MalformedMetadataError, NoSuchLedgerError, RecoveryAbortedError
 from bookie.ledger.client import LedgerClient
 from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.recoverer import recover_ledger
 from bookie.registry import LedgerPaths, readonly_bookies, writable_bookies
-from bookie.replication.checker import Checker
+from bookie.replication.checker import Checker, TooManyEntriesError
 from bookie.replication.forced import accept_loss
 from bookie.replication.marks import Marks
 from bookie.replication.protocol.copies import Presence, Report, names
@@ -29,7 +29,21 @@ from wire.metadata.store import MetadataStore
 
 _CHECK_COLUMNS = ("ledger", "first", "last", "copies", "of", "state", "what")
 _LACKING, _UNKNOWN, _LOST = 3, 4, 5
-_RANKS = {"whole": 0, "unknown": _UNKNOWN, "lacks copies": _LACKING, "no copy": _LOST}
+_RANKS = {
+    "whole": 0,
+    "unknown": _UNKNOWN,
+    "unreadable": _UNKNOWN,
+    "lacks copies": _LACKING,
+    "no copy": _LOST,
+}
+_NEXT = (
+    "start the bookies that are away (`daybook bookies health`) and try again; if they are gone for"
+    " good, --accept-loss ends the ledger where a copy was last found"
+)
+_LOSSY_NEXT = (
+    "a bookie that is registered and does not answer is waited for, and what is recovered has to"
+    " go to as many bookies as the ledger needs: start others, and try again"
+)
 _ledger_id = click.IntRange(0, (1 << 63) - 1)
 
 
@@ -53,8 +67,8 @@ def check(
     """Compare what bookies hold with what they should: of these ledgers, or of all.
 
     Nothing is fenced; of an open ledger its last fragment is its writer's and is not looked at.
-    Exits with 0 if all copies are there, 3 if some are missing, 4 if a bookie did not answer, 5 if
-    no copy is left of something.
+    Exits with 0 if all copies are there, 3 if some are missing, 4 if a bookie did not answer or
+    metadata do not parse, 5 if no copy is left of something.
     """
     with progress_bar("Checking") as advance:
         work = partial(_check, root=root, ids=ledgers, read=read, mend=mend, advance=advance)
@@ -91,9 +105,16 @@ async def _check(
                 if ids:
                     raise
                 continue  # deleted meanwhile
+            except MalformedMetadataError as error:
+                rows.append(_unreadable(ledger_id, str(error)))
+                continue
             presence = await _presence(store, root, metadata)
             verify = list(presence) if read else ()
-            reports = await checker.check(ledger_id, metadata, presence, verify=verify)
+            try:
+                reports = await checker.check(ledger_id, metadata, presence, verify=verify)
+            except TooManyEntriesError as error:
+                rows.append(_unreadable(ledger_id, str(error)))
+                continue
             rows += [_row(ledger_id, metadata, report) for report in reports]
             lacking = _lacking(reports)
             if mend and lacking:
@@ -149,6 +170,14 @@ def _row(ledger_id: int, metadata: LedgerMetadata, report: Report) -> dict[str, 
     }
 
 
+def _unreadable(ledger_id: int, why: str) -> dict[str, Any]:
+    return dict.fromkeys(_CHECK_COLUMNS) | {
+        "ledger": ledger_id,
+        "state": "unreadable",
+        "what": why,
+    }
+
+
 def _shown(runs: Sequence[range]) -> str:
     return " ".join(f"{run.start}-{run.stop - 1}" for run in runs)
 
@@ -181,8 +210,17 @@ def recover(
             abort=True,
             err=True,
         )
-    work = partial(_recover, root=root, ledger_id=ledger, lossy=accept_loss)
+    work = partial(_recover_or_say, root=root, ledger_id=ledger, lossy=accept_loss)
     write_record(run_with_store(zookeeper, work), output)
+
+
+async def _recover_or_say(
+    store: MetadataStore, root: str, ledger_id: int, lossy: bool
+) -> dict[str, Any]:
+    try:
+        return await _recover(store, root, ledger_id, lossy)
+    except RecoveryAbortedError as error:
+        raise UserError(f"{error}: {_LOSSY_NEXT if lossy else _NEXT}.") from error
 
 
 async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 
 import click
 
-from bookie.errors import NoSuchEntryError, NoSuchLedgerError
+from bookie.errors import MalformedMetadataError, NoSuchEntryError, NoSuchLedgerError
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader
 from bookie.registry import LedgerPaths
@@ -136,6 +136,11 @@ async def _list(catalog: Catalog) -> list[dict[str, object]]:
             stored = await catalog.read(ledger_id)
         except NoSuchLedgerError:
             continue  # deleted meanwhile
+        except MalformedMetadataError:
+            rows.append(
+                {**dict.fromkeys(_LIST_COLUMNS), "ledger": ledger_id, "state": "unreadable"}
+            )
+            continue
         rows.append(_row(ledger_id, stored.metadata))
     return rows
 

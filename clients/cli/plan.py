@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import SystemRandom
 from typing import Any
 
 from clients.cli.directory import Directory, Ports, Saved
@@ -46,18 +45,19 @@ class Plan:
     saved: Saved
 
 
-def make_plan(wishes: Wishes, directory: Directory, environ: Mapping[str, str]) -> Plan:
+def make_plan(
+    wishes: Wishes, directory: Directory, environ: Mapping[str, str], ports: PortChooser
+) -> Plan:
     """Decide, and write the settings of the parts.  `UserError` if it cannot be as wished."""
     before = directory.load()
     external = _external_zookeeper(wishes, before, directory)
     count = _count_bookies(wishes, before, directory)
-    with PortChooser(SystemRandom()) as ports:
-        saved = Saved(
-            zookeeper=external,
-            zookeeper_port=0 if external else _zookeeper_port(wishes, before, ports),
-            brokers=tuple(_broker_ports(i, wishes, before, ports) for i in range(wishes.brokers)),
-            bookies=tuple(_bookie_ports(i, wishes, before, ports) for i in range(count)),
-        )
+    saved = Saved(
+        zookeeper=external,
+        zookeeper_port=0 if external else _zookeeper_port(wishes, before, ports),
+        brokers=tuple(_broker_ports(i, wishes, before, ports) for i in range(wishes.brokers)),
+        bookies=tuple(_bookie_ports(i, wishes, before, ports) for i in range(count)),
+    )
     zookeeper = external or f"{HOST}:{saved.zookeeper_port}"
     parts: list[Part] = []
     if not external:

@@ -6,14 +6,14 @@ these must not change once they have data.
 
 A chosen port is let go before its part binds it.  Any port is therefore one from below the range
 that kernels give to outgoing connections (from 32768 on Linux, higher elsewhere): those would take
-it meanwhile; and by chance, as another cluster that starts at the same time chooses too.  While
-the cluster is there its ports are held, so that a part that is down finds its own free again.
+it meanwhile; and by chance, as another cluster that starts at the same time chooses too.  On Linux
+a choice is claimed besides, for as long as the cluster is there: no other cluster chooses the port
+of a part that has not started yet, or is down.
 """
 
 import socket
 import sys
-from collections.abc import Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -26,11 +26,15 @@ _TRIES = 100  # Then next to all of them are taken, and the kernel may look for 
 
 
 class PortChooser:
-    """Keeps what it has chosen bound until the end of the block, so nothing is chosen twice."""
+    """What it has chosen nobody else who chooses gets, until the end of the block.
+
+    Nobody can listen there either, before `let_go`.
+    """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._bound = ExitStack()
+        self._claims = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -41,6 +45,11 @@ class PortChooser:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._bound.close()
+        self._claims.close()
+
+    def let_go(self) -> None:
+        """All are chosen: their parts may bind them now."""
         self._bound.close()
 
     def exactly(self, port: int, part: str, remedy: str) -> int:
@@ -54,37 +63,35 @@ class PortChooser:
 
     def any(self) -> int:
         for _ in range(_TRIES):
-            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX), alone=True):
+            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX)):
                 return port
-        return self._bind(0)
+        for _ in range(_TRIES):
+            if port := self._bind(0):
+                return port
+        raise UserError("No port is free: stop what has so many open.")
 
-    def _bind(self, port: int, *, alone: bool = False) -> int:
-        """The port bound, 0 if it is taken; `alone`: or held, or has connections that linger."""
-        sock = self._bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        if not alone:  # As servers do it: connections that linger from the last run do not matter.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((HOST, port))
-            # Two sockets with that option may share a port until one of them listens.
-            sock.listen(1)
-        except OSError:
-            return 0
-        return int(sock.getsockname()[1])
-
-
-@contextmanager
-def held(ports: Iterable[int]) -> Generator[None]:
-    """Nobody else chooses one of these by chance; whoever is meant to can listen there.
-
-    Linux lets two sockets share a port as long as at most one of them listens; elsewhere nothing is
-    held.
-    """
-    with ExitStack() as stack:
-        for port in ports if sys.platform == "linux" else ():
-            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    def _bind(self, port: int) -> int:
+        """The port bound, 0 if it is taken."""
+        with ExitStack() as kept:
+            sock = kept.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            # As servers do it: connections that linger from the last run do not matter.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 sock.bind((HOST, port))
+                # Two sockets with that option may share a port until one of them listens.
+                sock.listen(1)
+                port = int(sock.getsockname()[1])
+                self._claim(port)
             except OSError:
-                continue  # It is taken: the part that wants it says so.
-        yield
+                return 0
+            self._bound.push(kept.pop_all())
+        return port
+
+    def _claim(self, port: int) -> None:
+        """A name that only one process can have, and that ends with it; `OSError` if one has it."""
+        if sys.platform != "linux":
+            return
+        with ExitStack() as kept:
+            claim = kept.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            claim.bind(f"\0daybook-port-{port}")
+            self._claims.push(kept.pop_all())

@@ -1,16 +1,19 @@
 """How auto-recovery is, as the metadata store has it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from bookie.errors import MalformedRecordError
-from bookie.registry import LedgerPaths
+from bookie.registry import LedgerPaths, check_layout
 from bookie.replication.board import Alarm, Board, Status
 from bookie.replication.election import Election
 from bookie.replication.marks import Check, Marks
 from wire.metadata.store import MetadataStore
+
+_LATEST_MS = 253402300799999  # the last one of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,13 @@ class RecoveryStatus:
 async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
     paths = LedgerPaths(root)
     marks, board = Marks(store, paths, ""), Board(store, paths)
+    await check_layout(store, paths)
     await marks.check_layout()
-    try:
+    checked_ms = delay_s = None
+    with suppress(MalformedRecordError):
         checked_ms = await marks.checked_ms(Check.LEDGERS)
+    with suppress(MalformedRecordError):
         delay_s = await marks.delay_s()
-    except MalformedRecordError:
-        checked_ms = delay_s = None
     marked = [ledger_id async for ledger_id in marks.list()]
     return RecoveryStatus(
         paused=await marks.is_paused(),
@@ -86,6 +90,8 @@ async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
 
 
 def as_time(at_ms: int) -> str:
+    if not 0 <= at_ms <= _LATEST_MS:
+        return "?"  # whoever wrote that had no clock
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
 
 

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import click
@@ -31,7 +32,7 @@ from clients.cli.errors import UserError
 from clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
 from clients.cli.output import write_record
 from clients.cli.plan import ADMIN_PORT, SERVICE_PORT, ZOOKEEPER_PORT, Plan, Wishes, make_plan
-from clients.cli.ports import held
+from clients.cli.ports import PortChooser
 from clients.cli.supervisor import PartFailedError, Supervisor
 from wire.errors import ConnectionLostError
 from wire.tcp import TcpNetwork
@@ -95,13 +96,17 @@ def standalone(
         zookeeper_home=zookeeper_home,
         ephemeral=ephemeral,
     )
-    with _place(directory, ephemeral) as place, open_directory(place) as opened:
-        plan = make_plan(wishes, opened, os.environ)
+    with (
+        _place(directory, ephemeral) as place,
+        open_directory(place) as opened,
+        PortChooser(SystemRandom()) as ports,
+    ):
+        plan = make_plan(wishes, opened, os.environ, ports)
+        ports.let_go()
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
         opened.save(plan.saved)
-        with held(plan.saved.own_ports):
-            failure = trio.run(_run, plan, opened, output)
+        failure = trio.run(_run, plan, opened, output)
         if failure:
             raise UserError(failure)
 

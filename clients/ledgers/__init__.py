@@ -3,6 +3,7 @@
     address.py      zk://host:port/ledgers
     client.py       connect; create, open, delete and list ledgers
     writer.py       append entries, many at a time; the ids are the ledger's, or the caller's
+    deferred.py     append entries that are on disk when they are forced, not before
     reader.py       read a range, or follow a ledger while it grows
     entries.py      an entry; entries read ahead
     blocking.py     the same for code without trio; blocking_writer.py: its writers
@@ -12,11 +13,15 @@
 All of it is thin: the rules of ledgers are in `bookie.ledger`.
 """
 
+from bookie.ledger.bookies import BookieLimits
 from bookie.ledger.context import LedgerLimits
 from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.protocol.placement import Fragment, Quorums
+from bookie.ledger.protocol.racks import RackRule
+from bookie.ledger.racks import Placement, RackFile, RackScript, RackTable
 from clients.ledgers import blocking
-from clients.ledgers.client import Client, Digest, connect
+from clients.ledgers.client import Client, Digest, LedgerOptions, connect
+from clients.ledgers.deferred import DeferredWriter
 from clients.ledgers.entries import Entry, EntryStream
 from clients.ledgers.errors import (
     ClusterError,
@@ -47,8 +52,10 @@ from clients.ledgers.writer import AdvancedWriter, Writer
 
 __all__ = [
     "AdvancedWriter",
+    "BookieLimits",
     "Client",
     "ClusterError",
+    "DeferredWriter",
     "Digest",
     "DuplicateEntryError",
     "Entry",
@@ -63,6 +70,7 @@ __all__ = [
     "LedgerFencedError",
     "LedgerLimits",
     "LedgerMetadata",
+    "LedgerOptions",
     "LedgerState",
     "Limits",
     "MalformedMetadataError",
@@ -72,7 +80,12 @@ __all__ = [
     "NoSuchLedgerError",
     "NotEnoughBookiesError",
     "Outcome",
+    "Placement",
     "Quorums",
+    "RackFile",
+    "RackRule",
+    "RackScript",
+    "RackTable",
     "ReadUnknownError",
     "Reader",
     "RecoveryAbortedError",

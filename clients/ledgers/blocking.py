@@ -12,18 +12,20 @@ Objects may be used from any thread.  `timeout_s` None waits as long as it takes
 longer raises TimeoutError, and what it was about is as after a cancelled call of the trio client.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self, TypedDict, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.racks import Placement
 from clients.ledgers import client as trio_client
 from clients.ledgers import reader as trio_reader
 from clients.ledgers.blocking_writer import AdvancedWriter as AdvancedWriter
+from clients.ledgers.blocking_writer import DeferredWriter as DeferredWriter
 from clients.ledgers.blocking_writer import Writer as Writer
 from clients.ledgers.blocking_writer import call_within
-from clients.ledgers.client import Digest
+from clients.ledgers.client import LedgerOptions
 from clients.ledgers.entries import Entry, EntryStream
 from clients.ledgers.limits import Limits
 from clients.python.portal import Block, Portal
@@ -32,22 +34,11 @@ T = TypeVar("T")
 _LISTED_MAX = 1000
 
 
-class LedgerOptions(TypedDict, total=False):
-    """Of `Client.create` and `create_advanced`; see `clients.ledgers.client.Client.create`."""
-
-    ensemble: int
-    write_quorum: int
-    ack_quorum: int
-    digest: Digest
-    password: bytes
-    custom: Mapping[str, bytes] | None
-    ledger_id: int | None
-
-
 def connect(
     metadata: str,
     *,
     limits: Limits | None = None,
+    placement: Placement | None = None,
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
 ) -> "Client":
@@ -59,6 +50,7 @@ def connect(
         lambda: trio_client.connect(
             metadata,
             limits=limits,
+            placement=placement,
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
         ),
@@ -110,11 +102,20 @@ class Client:
         made = call_within(self._portal, lambda: self._client.create_advanced(**options))
         return AdvancedWriter(self._portal, made)
 
-    def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> "Reader":
+    def create_deferred(self, **options: Unpack[LedgerOptions]) -> "DeferredWriter":
+        """As `create`, for entries that are taken first, and on disk when they are forced."""
+        made = call_within(self._portal, lambda: self._client.create_deferred(**options))
+        return DeferredWriter(self._portal, made, self._limits)
+
+    def open(
+        self, ledger_id: int, *, recover: bool, password: bytes = b"", patience_s: float = 0.0
+    ) -> "Reader":
         """Open a ledger to read it; `recover` takes it from its writer and closes it."""
 
         async def open_reader() -> trio_reader.Reader:
-            return await self._client.open(ledger_id, recover=recover, password=password)
+            return await self._client.open(
+                ledger_id, recover=recover, password=password, patience_s=patience_s
+            )
 
         return Reader(self._portal, call_within(self._portal, open_reader))
 

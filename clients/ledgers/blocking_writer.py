@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import trio
 
 from bookie.ledger.metadata import LedgerMetadata
+from clients.ledgers import deferred as trio_deferred
 from clients.ledgers import writer as trio_writer
 from clients.ledgers.errors import InDoubtError, LedgerClosedError, LedgerError
 from clients.ledgers.limits import Limits
@@ -226,16 +227,24 @@ class Writer(_Handle):
                     self._sent_more = trio.Event()
                     await self._sent_more.wait()
                 try:
-                    await self._writer.wait_confirmed(self._sent[0].entry_id)
+                    await self._wait_done(self._sent[0].entry_id)
                 except LedgerError as error:
                     self._fail(self._sent.popleft(), error)
-                self._tell_confirmed()
+                self._tell_done()
         finally:
             self._end()
 
-    def _tell_confirmed(self) -> None:
-        confirmed = self._writer.last_add_confirmed
-        while self._sent and self._sent[0].entry_id <= confirmed:
+    async def _wait_done(self, entry_id: int) -> None:
+        """Until the future of the entry has a result."""
+        await self._writer.wait_confirmed(entry_id)
+
+    def _done(self) -> int:
+        """The last entry of which that is so."""
+        return self._writer.last_add_confirmed
+
+    def _tell_done(self) -> None:
+        done = self._done()
+        while self._sent and self._sent[0].entry_id <= done:
             entry = self._sent.popleft()
             entry.result.set_result(entry.entry_id)
         settled, self._settled = self._settled, trio.Event()
@@ -243,7 +252,7 @@ class Writer(_Handle):
 
     def _end(self) -> None:
         """The client was closed: nobody waits for ever."""
-        self._tell_confirmed()
+        self._tell_done()
         while self._sent:
             entry = self._sent.popleft()
             self._fail(entry, InDoubtError(self.ledger_id, entry.entry_id))
@@ -255,6 +264,42 @@ class Writer(_Handle):
     def _fail(self, entry: _Handed, error: LedgerError) -> None:
         self._failure = self._failure or error
         entry.result.set_exception(error)
+
+
+class DeferredWriter(Writer):
+    """See `clients.ledgers.deferred.DeferredWriter`.  A future is done when bookies took the entry;
+    it is on disk after the next `force`.
+    """
+
+    def __init__(
+        self, portal: Portal, writer: trio_deferred.DeferredWriter, limits: Limits
+    ) -> None:
+        self._deferred = writer
+        super().__init__(portal, writer, limits)
+
+    @property
+    def last_acknowledged(self) -> int:
+        return self._deferred.last_acknowledged
+
+    def force(self, timeout_s: float | None = None) -> int:
+        """Return when everything that was appended so far is on disks; `last_add_confirmed`."""
+        return call_within(self._portal, self._force, timeout_s)
+
+    async def _force(self) -> int:
+        await self._drain()
+        confirmed = await self._deferred.force()
+        await self._settle()
+        self._raise_failure()
+        return confirmed
+
+    async def _flush(self) -> None:
+        await self._force()
+
+    async def _wait_done(self, entry_id: int) -> None:
+        await self._deferred.wait_acknowledged(entry_id)
+
+    def _done(self) -> int:
+        return self._deferred.last_acknowledged
 
 
 class AdvancedWriter(_Handle):

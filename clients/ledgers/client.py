@@ -14,17 +14,18 @@ starts outlives its block; writers that are still open then are abandoned.
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from random import Random, SystemRandom
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import trio
 
-from bookie.errors import ReadUnknownError
+from bookie.errors import LedgerError, ReadUnknownError, Remedy
 from bookie.ledger.client import LedgerClient, open_ledger_client
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import Quorums
-from bookie.ledger.writer import LedgerWriter
+from bookie.ledger.racks import Placement
 from bookie.registry import LedgerPaths, check_layout
 from clients.ledgers.address import MetadataAddress
+from clients.ledgers.deferred import DeferredWriter
 from clients.ledgers.entries import Life
 from clients.ledgers.errors import translated
 from clients.ledgers.limits import Limits
@@ -49,6 +50,38 @@ _DIGESTS: dict[Digest, DigestType] = {
     "none": DigestType.DUMMY,
 }
 _LEDGER_IDS_END = 1 << 63
+_PAUSE_S = 0.1
+_PAUSE_S_MAX = 5.0
+
+
+class LedgerOptions(TypedDict, total=False):
+    """What a new ledger is to be like.
+
+    Of `ensemble` bookies (3), `write_quorum` (3) hold each entry, and `ack_quorum` (2) of these
+    have it on disk when it is confirmed.  `digest` is "crc32c" unless it is said.  `custom` is kept
+    in the metadata.  A `ledger_id` that is given must never have been used before, not even by a
+    ledger that was deleted.
+    """
+
+    ensemble: int
+    write_quorum: int
+    ack_quorum: int
+    digest: Digest
+    password: bytes
+    custom: Mapping[str, bytes] | None
+    ledger_id: int | None
+
+
+class _Wanted(TypedDict):
+    """The same, as the client below wants it."""
+
+    quorums: Quorums
+    custom: Mapping[str, bytes] | None
+    password: bytes
+    digest_type: DigestType
+    ledger_id: int | None
+
+
 _Handle = TypeVar("_Handle", bound=LedgerHandle)
 
 
@@ -61,51 +94,41 @@ class Client:
         self._limits = limits
         self._handles: dict[LedgerHandle, None] = {}
 
-    async def create(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        digest: Digest = "crc32c",
-        password: bytes = b"",
-        custom: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-    ) -> Writer:
+    async def create(self, **options: Unpack[LedgerOptions]) -> Writer:
         """A new ledger, open, and its only writer: `async with await client.create() as writer`.
 
-        Of `ensemble` bookies, `write_quorum` hold each entry, and `ack_quorum` of these have it on
-        disk when it is confirmed.  `custom` is kept in the metadata.  An id that is given must
-        never have been used before, not even by a ledger that was deleted: LedgerExistsError if it
-        is in use.  NotEnoughBookiesError if entries could not be confirmed now.
+        For options, and what they are unless they are given, see `LedgerOptions`.
+        LedgerExistsError if an id that is given is in use.  NotEnoughBookiesError if entries could
+        not be confirmed now.
         """
-        writer = await self._create(
-            Quorums(ensemble, write_quorum, ack_quorum), digest, password, custom, ledger_id
-        )
+        wanted = self._wanted(options)
+        with translated():
+            writer = await self._client.create(**wanted)
         return self._keep(
             Writer(writer, self._client.announcer(writer), self._limits, self._forget)
         )
 
-    async def create_advanced(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        digest: Digest = "crc32c",
-        password: bytes = b"",
-        custom: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-    ) -> AdvancedWriter:
+    async def create_advanced(self, **options: Unpack[LedgerOptions]) -> AdvancedWriter:
         """As `create`, for callers who give each entry its id."""
-        writer = await self._create(
-            Quorums(ensemble, write_quorum, ack_quorum), digest, password, custom, ledger_id
-        )
+        wanted = self._wanted(options)
+        with translated():
+            writer = await self._client.create(**wanted)
         return self._keep(
             AdvancedWriter(writer, self._client.announcer(writer), self._limits, self._forget)
         )
 
-    async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> Reader:
+    async def create_deferred(self, **options: Unpack[LedgerOptions]) -> DeferredWriter:
+        """As `create`, for entries that are taken first, and on disk when they are forced."""
+        wanted = self._wanted(options)
+        with translated():
+            writer = await self._client.create_deferred(**wanted)
+        return self._keep(
+            DeferredWriter(writer, self._client.announcer(writer), self._limits, self._forget)
+        )
+
+    async def open(
+        self, ledger_id: int, *, recover: bool, password: bytes = b"", patience_s: float = 0.0
+    ) -> Reader:
         """Open a ledger to read it.
 
         With `recover`, a ledger that is not closed is taken from its writer: it is fenced, brought
@@ -114,10 +137,25 @@ class Client:
         stops a writer, the other may miss entries.
 
         NoSuchLedgerError, UnauthorizedError; RecoveryAbortedError or ReadUnknownError if too few
-        bookies answer.
+        bookies answer.  What may succeed later is tried again for `patience_s`, with growing
+        pauses.
         """
-        self._life.check()
         _check_id(ledger_id)
+        deadline = trio.current_time() + patience_s
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return await self._open(ledger_id, recover=recover, password=password)
+            except LedgerError as error:
+                left_s = deadline - trio.current_time()
+                if error.remedy is not Remedy.RETRY or left_s <= 0:
+                    raise
+            jittered_s = self._client.context.rng.uniform(pause_s / 2, pause_s)
+            await trio.sleep(min(jittered_s, left_s))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    async def _open(self, ledger_id: int, *, recover: bool, password: bytes) -> Reader:
+        self._life.check()
         with translated():
             reader = await self._client.open(ledger_id, recover=recover, password=password)
             if not reader.closed:
@@ -149,27 +187,25 @@ class Client:
             async for ledger_id in self._client.list_ledgers():
                 yield ledger_id
 
-    async def _create(
-        self,
-        quorums: Quorums,
-        digest: Digest,
-        password: bytes,
-        custom: Mapping[str, bytes] | None,
-        ledger_id: int | None,
-    ) -> LedgerWriter:
+    def _wanted(self, options: LedgerOptions) -> "_Wanted":
         self._life.check()
+        digest = options.get("digest", "crc32c")
         if digest not in _DIGESTS:
             raise ValueError(f"digest is one of {', '.join(_DIGESTS)}, not {digest!r}")
+        ledger_id = options.get("ledger_id")
         if ledger_id is not None:
             _check_id(ledger_id)
-        with translated():
-            return await self._client.create(
-                quorums,
-                custom=custom,
-                password=password,
-                digest_type=_DIGESTS[digest],
-                ledger_id=ledger_id,
-            )
+        return {
+            "quorums": Quorums(
+                options.get("ensemble", 3),
+                options.get("write_quorum", 3),
+                options.get("ack_quorum", 2),
+            ),
+            "custom": options.get("custom"),
+            "password": options.get("password", b""),
+            "digest_type": _DIGESTS[digest],
+            "ledger_id": ledger_id,
+        }
 
     def _keep(self, handle: _Handle) -> "_Handle":
         self._handles[handle] = None
@@ -195,10 +231,14 @@ async def connect(
     metadata: str,
     *,
     limits: Limits | None = None,
+    placement: Placement | None = None,
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
 ) -> AsyncGenerator[Client]:
     """A client of the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
+
+    `placement` says in which racks bookies stand, and what follows from it; without, they are where
+    they say, and each write set spans two racks where that can be had.
 
     ValueError for another kind of address, MetadataUnavailableError if nobody answers there in
     `connect_timeout_s`, ClusterError if there are no ledgers.
@@ -218,6 +258,7 @@ async def connect(
                 rng=Random(SystemRandom().getrandbits(64)),  # noqa: S311  nothing secret
                 clock=SystemClock(),
                 limits=limits,
+                placement=placement,
             ) as client,
         ):
             yield client
@@ -232,6 +273,7 @@ async def open_client(
     rng: Random,
     clock: WallClock,
     limits: Limits | None = None,
+    placement: Placement | None = None,
 ) -> AsyncGenerator[Client]:
     """A client on given seams.  What the block raises comes out as it is, and not in a group."""
     limits = limits or Limits()
@@ -251,6 +293,7 @@ async def open_client(
                 flusher=flusher,
                 limits=limits.ledger,
                 root=root,
+                placement=placement,
             ) as ledger_client:
                 client = Client(ledger_client, Life(nursery), limits)
                 try:

@@ -224,9 +224,12 @@ class Writer(LedgerHandle):
 
         InDoubtError if the writer stopped before: the ledger may keep the entry, or not.
         """
+        self._check_appended(entry_id)
+        await self._writer.wait_confirmed(entry_id)
+
+    def _check_appended(self, entry_id: int) -> None:
         if not 0 <= entry_id <= self.last_add_pushed:
             raise ValueError(f"entry {entry_id} was not appended")
-        await self._writer.wait_confirmed(entry_id)
 
 
 class AdvancedWriter(LedgerHandle):

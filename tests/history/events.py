@@ -31,6 +31,7 @@ class Run:
     settle_s: float = 15.0  # a fault has no consequences any more, so long after its end
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
     deduplicated: tuple[str, ...] = ()  # topics
+    auto_recovery: bool = False  # what nobody writes to any more may get other bookies
 
 
 # -- producers
@@ -289,6 +290,11 @@ class ListGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicated:
+    """Auto-recovery says that no closed ledger lacks any copy, for ever."""
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """At the end: what one bookie has of an entry."""
 
@@ -332,6 +338,7 @@ Event: TypeAlias = (
     | LedgerGone
     | ListVersion
     | ListGone
+    | Replicated
     | Copy
 )
 

@@ -103,6 +103,12 @@ class Subscription:
             if not self._from_earliest or not self.is_new:
                 self._free_until(at_ns)
 
+    def trimmed(self, ledger: int) -> None:
+        """What lies in front of this ledger is gone.  Whoever is not there yet is not owed it."""
+        if not self.attached:
+            reads = self.log.reads
+            self.owed.free_before(bisect_left(reads, ledger, key=lambda read: read.position[0]))
+
     def _free_until(self, at_ns: int) -> None:
         for index, began_ns in enumerate(self._began):
             if began_ns <= at_ns:

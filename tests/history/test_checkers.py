@@ -27,6 +27,7 @@ from tests.history.events import (
     Ok,
     Read,
     ReadEnd,
+    Replicated,
     Run,
     Seek,
     Send,
@@ -424,6 +425,13 @@ def test_retention_lets_go_only_of_what_is_acknowledged() -> None:
     assert rules([*story, Trimmed(T, 2), *rest]) == ["trimmed-owed"]
 
 
+def test_a_subscription_is_not_owed_what_was_let_go_before_it_was_there() -> None:
+    before, own = [*sent(0, A), *sent(1, D)], [delivered(1, D), *acked(0, D)]
+    rest = [Drained(T, "s"), *read((0, A), (1, D))]
+    assert rules([*before, Trimmed(T, 2), *subscribed(), *own, *rest]) == []
+    assert "undelivered" in rules([*before, *subscribed(), Trimmed(T, 2), *own, *rest])
+
+
 # -- ledgers
 
 CLOSED = [ledger(0), ledger(1, "CLOSED", 2, 30)]
@@ -493,6 +501,33 @@ def test_a_ledger_with_entries_is_not_dropped_from_the_end_of_a_list() -> None:
     assert rules(story) == ["ledger-list"]
 
 
+def spread(version: int, state: str, *ensembles: str) -> LedgerVersion:
+    """One entry each; `ensembles` have a letter for each bookie."""
+    last = len(ensembles) - 1 if state == "CLOSED" else -1
+    some = tuple((first, tuple(bookies)) for first, bookies in enumerate(ensembles))
+    return LedgerVersion(1, version, state, last, 0, (3, 3, 2), some)
+
+
+@pytest.mark.parametrize(
+    ("state", "after", "broken"),
+    [
+        ("OPEN", ("xbc", "abd"), []),
+        ("OPEN", ("xyc", "abd"), ["ledger-fragments"]),
+        ("OPEN", ("xbc", "abe"), ["ledger-fragments"]),
+        ("OPEN", ("abc", "xyd"), []),
+        ("CLOSED", ("abc", "xbd"), []),
+        ("CLOSED", ("xbc", "xbd"), ["ledger-fragments"]),
+    ],
+)
+def test_auto_recovery_replaces_one_bookie_at_a_time(
+    state: str, after: tuple[str, ...], broken: list[str]
+) -> None:
+    story: list[Event] = [spread(0, state, "abc", "abd"), spread(1, state, *after)]
+    assert [each.rule for each in check(stamp(story, Run(auto_recovery=True)))] == broken
+    allowed = state == "CLOSED" or after[0] == "abc"
+    assert [each.rule for each in check(stamp(story))] == ([] if allowed else ["ledger-fragments"])
+
+
 @pytest.mark.parametrize(
     "end",
     [ListVersion(T, 1, (3,)), ledger(1, "CLOSED", -1)],
@@ -513,6 +548,8 @@ def test_an_entry_of_a_closed_ledger_is_on_an_ack_quorum_of_the_bookies_named_fo
         return change
 
     assert rules(changed(lost("b1"))) == []
+    assert rules([*changed(lost("b1")), Replicated()]) == ["under-replicated"]
+    assert rules([*good(), Replicated()]) == []
     assert rules(changed(lost("b1", "b3"))) == ["under-replicated"]
     elsewhere = changed(
         lambda e: replace(e, bookie=f"x{e.bookie}") if isinstance(e, Copy) and e.entry == 1 else e

@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
-_HEAP_MB = 128
 _SESSION_S = 4  # so long the record stays of a bookie that was killed
 
 Process: TypeAlias = "subprocess.Popen[str]"
@@ -37,6 +36,18 @@ _OPENED = (
     *("java.base/java.lang", "java.base/java.io", "java.base/java.nio", "java.base/java.util.zip"),
     *("java.base/jdk.internal.misc", "java.base/jdk.internal.loader", "java.base/sun.net"),
 )
+SMALL_JVM = (
+    *("-Xmx128m", "-XX:MaxDirectMemorySize=128m", "-XX:+UseSerialGC"),
+    *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+)
+SMALL_BOOKIE: Mapping[str, object] = {
+    "dbStorage_writeCacheMaxSizeMb": 16,
+    "dbStorage_readAheadCacheMaxSizeMb": 16,
+    "dbStorage_rocksDB_blockCacheSize": 8 << 20,
+    "numAddWorkerThreads": 1,
+    "numReadWorkerThreads": 2,
+    "numHighPriorityWorkerThreads": 2,
+}
 _LOG4J = """\
 status=error
 appender.err.type=Console
@@ -65,13 +76,12 @@ class Apache:
             raise RuntimeError(f"{jars} holds no BookKeeper: `make interop` fetches it")
         return cls(version, jars)
 
-    def command(self, directory: Path, *words: str) -> list[str]:
+    def command(self, directory: Path, *words: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
         directory.mkdir(parents=True, exist_ok=True)
         log4j = directory / "log4j2.properties"
         log4j.write_text(_LOG4J)
         return [
-            *("java", f"-Xmx{_HEAP_MB}m", "-XX:MaxDirectMemorySize=128m", "-XX:+UseSerialGC"),
-            *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.awt.headless=true"),
+            *("java", *jvm, "-Djava.awt.headless=true"),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
             *("-Dio.netty.tryReflectionSetAccessible=true", f"-Dlog4j2.configurationFile={log4j}"),
             *("-cp", f"{self.jars}/*", *words),
@@ -124,6 +134,14 @@ class Bookie(Protocol):
     @property
     def bookie_id(self) -> str: ...
 
+    @property
+    def directory(self) -> Path:
+        """All that it keeps."""
+        ...
+
+    @property
+    def pid(self) -> int: ...
+
     def start(self) -> None: ...
 
     def kill(self) -> None:
@@ -141,7 +159,7 @@ class _Bookie:
     def __init__(self, cluster: "Cluster", name: str) -> None:
         self.cluster = cluster
         self._name = name
-        self.directory = cluster.zookeeper.directory / cluster.root.strip("/") / name
+        self._directory = cluster.zookeeper.directory / cluster.root.strip("/") / name
         self.port = cluster.zookeeper.free_port()
         self.process: Process | None = None
 
@@ -152,6 +170,15 @@ class _Bookie:
     @property
     def bookie_id(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
 
     @property
     def log(self) -> Path:
@@ -170,9 +197,19 @@ class _Bookie:
 class ApacheBookie(_Bookie):
     """Apache's, with the storage that Pulsar uses, or with its default one."""
 
-    def __init__(self, cluster: "Cluster", name: str, *, rocks: bool) -> None:
+    def __init__(
+        self,
+        cluster: "Cluster",
+        name: str,
+        *,
+        rocks: bool,
+        jvm: Sequence[str],
+        settings: Mapping[str, object],
+    ) -> None:
         super().__init__(cluster, name)
         self._rocks = rocks
+        self._jvm = jvm
+        self._given = settings
 
     def start(self) -> None:
         zookeeper = self.cluster.zookeeper
@@ -180,7 +217,9 @@ class ApacheBookie(_Bookie):
         config = self.directory / "bookie.conf"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         main = "org.apache.bookkeeper.server.Main"
-        command = zookeeper.apache.command(self.directory, main, "--conf", str(config))
+        command = zookeeper.apache.command(
+            self.directory, main, "--conf", str(config), jvm=self._jvm
+        )
         self.process = start(command, self.log)
 
     def _settings(self) -> dict[str, object]:
@@ -194,21 +233,20 @@ class ApacheBookie(_Bookie):
             "journalDirectories": self.directory / "journal",
             "ledgerDirectories": self.directory / "ledgers",
             "ledgerStorageClass": f"org.apache.bookkeeper.bookie.{storage}",
-            "dbStorage_writeCacheMaxSizeMb": 16,
-            "dbStorage_readAheadCacheMaxSizeMb": 16,
-            "dbStorage_rocksDB_blockCacheSize": 8 << 20,
             "autoRecoveryDaemonEnabled": "false",
             "httpServerEnabled": "false",
             "diskUsageThreshold": 0.99,
             "diskUsageWarnThreshold": 0.99,
-            "numAddWorkerThreads": 1,
-            "numReadWorkerThreads": 2,
-            "numHighPriorityWorkerThreads": 2,
+            **self._given,
         }
 
 
 class OwnBookie(_Bookie):
     """`python -m bookie.server`."""
+
+    def __init__(self, cluster: "Cluster", name: str, settings: Mapping[str, object]) -> None:
+        super().__init__(cluster, name)
+        self._given = settings
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -220,6 +258,7 @@ class OwnBookie(_Bookie):
             "ledgers_root": self.cluster.root,
             "session_timeout_s": _SESSION_S,
             "exit_with_parent": True,
+            **self._given,
         }
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
         config.write_text("".join(lines))
@@ -281,11 +320,18 @@ class Cluster:
     def java_uri(self) -> str:
         return f"zk+hierarchical://{self.zookeeper.address}{self.root}"
 
-    def add_apache(self, *, rocks: bool = True) -> Bookie:
-        return self._add(ApacheBookie(self, f"apache-{len(self.bookies)}", rocks=rocks))
+    def add_apache(
+        self,
+        *,
+        rocks: bool = True,
+        jvm: Sequence[str] = SMALL_JVM,
+        settings: Mapping[str, object] = SMALL_BOOKIE,
+    ) -> Bookie:
+        name = f"apache-{len(self.bookies)}"
+        return self._add(ApacheBookie(self, name, rocks=rocks, jvm=jvm, settings=settings))
 
-    def add_own(self) -> Bookie:
-        return self._add(OwnBookie(self, f"own-{len(self.bookies)}"))
+    def add_own(self, **settings: object) -> Bookie:
+        return self._add(OwnBookie(self, f"own-{len(self.bookies)}", settings))
 
     def _add(self, bookie: Bookie) -> Bookie:
         self.bookies.append(bookie)

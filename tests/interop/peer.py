@@ -16,7 +16,7 @@ from select import select
 from typing import Literal, TypeAlias
 
 from clients.ledgers import Entry
-from tests.interop.cluster import PATIENCE_S, Apache, Cluster, end, start
+from tests.interop.cluster import PATIENCE_S, Apache, Cluster, Process, end, start
 
 Wire: TypeAlias = Literal["v2", "v3"]
 
@@ -47,25 +47,43 @@ class PeerError(Exception):
         self.code = int(answer.split()[1])
 
 
-class Peer:
-    def __init__(self, apache: Apache, directory: Path) -> None:
-        command = apache.command(directory, str(SOURCE))
-        self._process = start(command, directory / "peer.txt")
-        self._serial = count()
+class Pipe:
+    """A child that answers commands: a line each, one after the other."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._asked = ""
 
     def ask(self, *words: object) -> str:
         """The answer, without its "ok"; PeerError for any other."""
-        process, command = self._process, " ".join(map(str, words))
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(command + "\n")
-        process.stdin.flush()
-        if not select([process.stdout], [], [], PATIENCE_S)[0]:
-            raise TimeoutError(f"no answer to: {command}")
-        answer = process.stdout.readline().rstrip("\n")
+        self.tell(*words)
+        return self.answer()
+
+    def tell(self, *words: object) -> None:
+        """Give a command; `answer` has to follow."""
+        assert self.process.stdin is not None
+        self._asked = " ".join(map(str, words))
+        self.process.stdin.write(self._asked + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        if not select([self.process.stdout], [], [], PATIENCE_S)[0]:
+            raise TimeoutError(f"no answer to: {self._asked}")
+        answer = self.process.stdout.readline().rstrip("\n")
         if not answer.startswith("ok"):
-            raise PeerError(command, answer or "error 0 the JVM has ended")
+            raise PeerError(self._asked, answer or "error 0 the child has ended")
         return answer.removeprefix("ok").strip()
+
+    def close(self) -> None:
+        end(self.process)
+
+
+class Peer(Pipe):
+    def __init__(self, apache: Apache, directory: Path) -> None:
+        command = apache.command(directory, str(SOURCE))
+        super().__init__(start(command, directory / "peer.txt"))
+        self._serial = count()
 
     def name(self, kind: str) -> str:
         return f"{kind}-{next(self._serial)}"
@@ -85,9 +103,6 @@ class Peer:
         code, _, said = self.ask("shell", cluster.java_uri, *words).partition(" ")
         assert code == "0", said
         return said.replace("|", "\n")
-
-    def close(self) -> None:
-        end(self._process)
 
 
 @dataclass(frozen=True, slots=True)

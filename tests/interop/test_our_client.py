@@ -94,6 +94,45 @@ def test_a_ledger_that_was_left_open_is_recovered_and_its_writer_fenced(
     assert client.open(writer.ledger_id, recover=False, password=PASSWORD).closed
 
 
+@pytest.mark.parametrize("digest", ["crc32c", "hmac"])
+def test_the_same_in_v3(cluster: Cluster, digest: Digest) -> None:
+    """Written, left open, recovered and read, without a frame of v2."""
+    limits = ledgers.Limits(
+        ledger=ledgers.LedgerLimits(bookies=ledgers.BookieLimits(protocol="v3"))
+    )
+    with (
+        ledgers.blocking.connect(cluster.address, limits=limits) as one,
+        ledgers.blocking.connect(cluster.address, limits=limits) as other,
+    ):
+        writer = one.create(digest=digest, password=PASSWORD)
+        last = append(writer, 500, 1000)
+        reader = other.open(writer.ledger_id, recover=True, password=PASSWORD)
+        assert (reader.last_add_confirmed, reader.length) == (last, 500_000)
+        assert check(reader.read(timeout_s=PATIENCE_S), 0, 1000) == 500
+        with pytest.raises((ledgers.InDoubtError, ledgers.LedgerFencedError)):
+            writer.append(b"too late", timeout_s=PATIENCE_S)
+
+
+def test_entries_that_are_synced_later_are_confirmed_by_a_force(
+    client: ledgers.blocking.Client, cluster: Cluster
+) -> None:
+    with (
+        client.create_deferred(password=PASSWORD) as writer,
+        ledgers.blocking.connect(cluster.address) as other,
+    ):
+        futures = [writer.append_soon(payload(n, 100)) for n in range(300)]
+        assert [future.result(PATIENCE_S) for future in futures] == list(range(300))
+        assert writer.last_add_confirmed == -1
+        assert writer.force(timeout_s=PATIENCE_S) == 299
+        reader = other.open(writer.ledger_id, recover=False, password=PASSWORD)
+        tail = reader.tail(timeout_s=PATIENCE_S)
+        assert [next(tail).entry_id for _ in range(300)] == list(range(300))
+        assert writer.append(payload(300, 100)) == 300
+        assert reader.read_last_add_confirmed() == 299
+    reader = client.open(writer.ledger_id, recover=False, password=PASSWORD)
+    assert check(reader.read(timeout_s=PATIENCE_S), 0, 100) == 301
+
+
 def test_a_ledger_in_which_nothing_was_written_is_recovered(
     client: ledgers.blocking.Client, cluster: Cluster
 ) -> None:

@@ -6,6 +6,7 @@ The model checker has more, of what no storm runs; `everything` has them all.
 from tests.mutants import (
     chain,
     cursor,
+    deferred,
     dispatch,
     following,
     ledger,
@@ -14,6 +15,7 @@ from tests.mutants import (
     producer,
     replication,
     shells,
+    space,
     storage,
 )
 from tests.mutants.off import OFF
@@ -21,8 +23,10 @@ from tests.mutants.patch import Mutant
 
 _AREAS = (
     ledger,
+    deferred,
     following,
     storage,
+    space,
     replication,
     chain,
     log,

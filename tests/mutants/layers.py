@@ -80,6 +80,7 @@ def _in_tests(mutant: Mutant, what: str) -> Catch | None:
             return None
         case within.CAUGHT:
             found = [line for line in done.stdout.splitlines() if line.startswith("caught by ")]
-            return Catch(*found[0].removeprefix("caught by ").split(" after "))
+            by, _, after = found[0].removeprefix("caught by ").rpartition(" after ")
+            return Catch(by, after)
         case _:
             raise RuntimeError(f"{mutant.id}: {done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -1,5 +1,6 @@
 """Rules of re-replication, broken one at a time; its own tests have to notice."""
 
+from bookie.replication.protocol.copies import Copy
 from tests.mutants.patch import Edit, Mutant
 
 _TESTS = "tests:tests/bookie/replication"
@@ -45,10 +46,10 @@ MUTANTS = [
         module=_P_COPIES,
         name="judge",
         replacement=Edit(
-            "(Copy.MISSING, Copy.DOUBTFUL), stretch.first",
-            "(Copy.MISSING, Copy.DOUBTFUL, Copy.UNHEARD), stretch.first",
+            "runs(codes, _LACKED, stretch.first)",
+            "runs(codes, (*_LACKED, Copy.UNHEARD), stretch.first)",
         ),
-        source_hash="28d6a163fdc2",
+        source_hash="39e75030f812",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -66,7 +67,7 @@ MUTANTS = [
         module=_P_COPIES,
         name="_why_moved",
         replacement=Edit("if Copy.DAMAGED in codes:", "if False:"),
-        source_hash="626497e854f3",
+        source_hash="04ce0e4810d3",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -75,7 +76,7 @@ MUTANTS = [
         module=_P_REPLACE,
         name="newcomers",
         replacement=Edit(" if bookie not in stretch.ensemble", ""),
-        source_hash="3440a3e14570",
+        source_hash="a2a6172f0c36",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -93,7 +94,7 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._move",
         replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
-        source_hash="2c5c79e65adc",
+        source_hash="6bc8db930db2",
         caught_by=f"{_WORKER} -k no_copy_left",
     ),
     Mutant(
@@ -138,7 +139,7 @@ MUTANTS = [
         module="bookie.replication.decommission",
         name="Decommission.forget",
         replacement=Edit("if kept.ledgers or kept.unreadable:", "if False:"),
-        source_hash="21b7dad7f40d",
+        source_hash="9bbc3c358872",
         caught_by=f"{_TESTS}/test_decommission.py -k what_is_named",
     ),
     Mutant(
@@ -147,7 +148,7 @@ MUTANTS = [
         module="bookie.replication.protocol.accept_loss",
         name="AcceptLoss._read_answered",
         replacement=Edit(" and inquiry.unknown <= self._given_up", ""),
-        source_hash="dcafbae1a2f7",
+        source_hash="484097ce6dbd",
         caught_by=f"{_TESTS}/test_accept_loss.py",
     ),
     Mutant(
@@ -158,5 +159,121 @@ MUTANTS = [
         replacement=Edit("len(fresh) + len(waited_before) > 1", "True"),
         source_hash="05e848f36921",
         caught_by=f"{_TESTS}/test_lost.py",
+    ),
+    Mutant(
+        id="RR17",
+        rule="what is found again is written again, for whoever mends it -> it stays as it is",
+        module="bookie.ledger.marks",
+        name="mark_under_replicated",
+        replacement=Edit(
+            "        mark.ctime = now_ms\n",
+            "        if record is not None and mark.ctime and len(missing) == len(mark.replica):\n"
+            "            return\n"
+            "        mark.ctime = now_ms\n",
+        ),
+        source_hash="e24e184b4a77",
+        caught_by=f"{_TESTS}/test_marks.py -k found_again",
+    ),
+    Mutant(
+        id="RR18",
+        rule="no new ledger names a bookie that leaves -> one that is short of bookies does",
+        module="bookie.ledger.ensemble",
+        name="BookieDirectory.choose",
+        replacement=Edit("await Orders(self._store, self._paths).going()", "set[str]()"),
+        source_hash="adef95af8dba",
+        caught_by=f"{_TESTS}/test_decommission.py -k not_named_by_new",
+    ),
+    Mutant(
+        id="RR19",
+        rule="a bookie with too much to do has no damage -> what it does not give is damaged",
+        module="bookie.replication.checker",
+        name="_Look._copy_of",
+        replacement=Edit(
+            "        case _:\n            return Copy.UNHEARD",
+            "        case _:\n            return Copy.DAMAGED",
+        ),
+        source_hash="f62886b0f2c6",
+        caught_by=f"{_TESTS}/test_mender.py -k too_much_to_do",
+    ),
+    Mutant(
+        id="RR20",
+        rule="a source that cannot be read has every copy read -> it is tried again, for ever",
+        module=_MENDER,
+        name="Mender._mend_locked",
+        replacement=Edit("except (NoSuchEntryError, ReadUnknownError):", "except KeyError:"),
+        source_hash="8a80925f4a67",
+        caught_by=f"{_TESTS}/test_mender.py -k is_an_alarm_and_no_loop",
+    ),
+    Mutant(
+        id="RR21",
+        rule="an entry of which all who answer are in doubt is an alarm -> it is waited for",
+        module=_MENDER,
+        name="_bare",
+        replacement=Edit("if report.unheard", "if True"),
+        source_hash="6da295046fec",
+        caught_by=f"{_TESTS}/test_mender.py -k in_doubt",
+    ),
+    Mutant(
+        id="RR22",
+        rule="what a disk does not give is written there again -> it is left as it is",
+        module=_P_COPIES,
+        name="_LACKED",
+        replacement=(Copy.MISSING, Copy.DOUBTFUL),
+        source_hash="984e0bcaa290",
+        caught_by=f"{_COPIES} -k does_not_give",
+    ),
+    Mutant(
+        id="RR23",
+        rule="a bookie takes an entry again that its disk does not give -> it says that it has it",
+        module="bookie.storage.volume",
+        name="Volume._add_known",
+        replacement=Edit("if recovery and", "if False and"),
+        source_hash="a048ed5a69f2",
+        caught_by="tests:tests/bookie/storage/test_heal.py -k taken_again",
+    ),
+    Mutant(
+        id="RR24",
+        rule="an entry that the disk gives keeps its first bytes -> a recovery add replaces it",
+        module="bookie.storage.volume",
+        name="Volume._add_known",
+        replacement=Edit(" and self.damaged.get((state.ledger_id, entry_id)) == place", ""),
+        source_hash="a048ed5a69f2",
+        caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
+    ),
+    Mutant(
+        id="RR25",
+        rule="damage that a bookie finds is marked for repair -> it is logged",
+        module="bookie.server.repairs",
+        name="Repairs._names_us",
+        replacement=Edit("    try:\n", "    return False\n    try:\n"),
+        source_hash="d95169f8769c",
+        caught_by=f"{_TESTS}/test_repairs.py -k bits_that_flip",
+    ),
+    Mutant(
+        id="RR26",
+        rule="a bookie with new disks gets its fences before it takes entries -> it takes them",
+        module="bookie.replication.readmission",
+        name="Readmission.admit",
+        replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
+        source_hash="7e7aceae8fa9",
+        caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+    ),
+    Mutant(
+        id="RR27",
+        rule="a fence that is not answered keeps it out -> it is let in",
+        module="bookie.replication.readmission",
+        name="Readmission.admit",
+        replacement=Edit("raise DecommissionError(fence.failure)", "pass"),
+        source_hash="7e7aceae8fa9",
+        caught_by=f"{_TESTS}/test_readmission.py -k without_its_fences",
+    ),
+    Mutant(
+        id="RR28",
+        rule="with loss accepted who is silent is waited for -> given up",
+        module="bookie.replication.forced",
+        name="_who_cannot_say",
+        replacement=Edit("            return\n", "            return found.append(bookie)\n"),
+        source_hash="ca210a8c1488",
+        caught_by=f"{_TESTS}/test_forced.py -k silent",
     ),
 ]

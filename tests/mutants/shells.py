@@ -38,7 +38,7 @@ MUTANTS = [
         module="bookie.ledger.ensemble",
         name="BookieDirectory.replace",
         replacement=Edit("if bookie not in ensemble", "if bookie not in failed"),
-        source_hash="7c786474f379",
+        source_hash="2f269abd8b6a",
         caught_by=f"{_LEDGER}/test_ensemble.py",
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = [
             "    self._feed(AddFailed(bookie))",
         ),
         source_hash="a7670e2ba06c",
-        caught_by=f"{_LEDGER}/test_writer.py",
+        caught_by=f"{_LEDGER}/test_writer_end.py",
     ),
     Mutant(
         id="M38",
@@ -71,7 +71,7 @@ MUTANTS = [
         name="Catalog._create",
         replacement=Edit("return await self._is_ours(path, token)", "return False"),
         source_hash="73f2737adce7",
-        caught_by=f"{_LEDGER}/test_writer.py::test_a_creation_whose_answer_was_lost",
+        caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
         id="M60 create",
@@ -80,7 +80,7 @@ MUTANTS = [
         name="Catalog._create",
         replacement=Edit("continue  # Either", "return True  # Either"),
         source_hash="73f2737adce7",
-        caught_by=f"{_LEDGER}/test_writer.py::test_a_creation_whose_answer_was_lost",
+        caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
         id="M61 ledger",

@@ -25,7 +25,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.fenced\n", ""),
-        source_hash="e5b48e1dc9d5",
+        source_hash="be5c09175983",
         caught_by=_STORE,
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    if self.replayed.losses:\n", "    if False:\n"),
-        source_hash="2ebe7b5c08b2",
+        source_hash="b35dddd5c6fd",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -99,7 +99,7 @@ MUTANTS = [
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
         ),
-        source_hash="4931d36d6bec",
+        source_hash="9c8605f552b0",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS = [
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
         ),
-        source_hash="05209ce5301b",
+        source_hash="ef7cfcc3e090",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
-        source_hash="cb9a9b6f7bdb",
+        source_hash="655cdb49be22",
         caught_by=_STORE,
     ),
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS = [
             "            if place[0] >= self.log.durable:\n"
             "                raise self.absent(StoreStatus.NO_ENTRY)\n",
         ),
-        source_hash="05209ce5301b",
+        source_hash="ef7cfcc3e090",
         caught_by=_STORE,
     ),
     Mutant(
@@ -267,7 +267,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.write_lac",
         replacement=Edit("if lac > state.explicit_lac:", "if True:"),
-        source_hash="d3eb4a8195d8",
+        source_hash="5b489b81c742",
         caught_by=_STORE,
     ),
     Mutant(
@@ -279,7 +279,7 @@ MUTANTS = [
             "state.explicit_position = self.log.append(",
             "state.explicit_position = (lambda *_: -1)(",
         ),
-        source_hash="d3eb4a8195d8",
+        source_hash="5b489b81c742",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -288,7 +288,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
-        source_hash="cb9a9b6f7bdb",
+        source_hash="655cdb49be22",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -311,7 +311,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="2ebe7b5c08b2",
+        source_hash="b35dddd5c6fd",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -324,7 +324,7 @@ MUTANTS = [
             " state.master_key, None)\n",
             "",
         ),
-        source_hash="328971e2da94",
+        source_hash="47132c4cede0",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -342,7 +342,7 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("    if not listed:\n        return\n", ""),
-        source_hash="0dac627ca4fd",
+        source_hash="dc2eb5c0c2a9",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = [
             "for ledger_id in sorted(missing):",
             "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
         ),
-        source_hash="0dac627ca4fd",
+        source_hash="dc2eb5c0c2a9",
         caught_by=f"{_COLLECTED}::test_a_ledger_that_is_made_while_the_metadata_are_listed_stays",
         also=(
             Mutant(
@@ -374,7 +374,7 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("await self._check_cluster()", "pass"),
-        source_hash="0dac627ca4fd",
+        source_hash="dc2eb5c0c2a9",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -410,7 +410,7 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._remove",
         replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
-        source_hash="adc1a2f39cbe",
+        source_hash="5b57542b0d9d",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -419,7 +419,7 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._empty",
         replacement=Edit("return False", "break"),
-        source_hash="d7823fc0b77d",
+        source_hash="6c2f25e51ab3",
         caught_by=_RECLAIMED,
         also=(
             Mutant(
@@ -450,7 +450,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.read",
         replacement=Edit("if place == read_at:", "if True:"),
-        source_hash="05209ce5301b",
+        source_hash="ef7cfcc3e090",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -458,8 +458,8 @@ MUTANTS = [
         rule="half of the reserve is for what makes room -> recovery may fill it",
         module=_VOLUME,
         name="Volume._refusal",
-        replacement=Edit("if self.out_of_reserve:", "if False:"),
-        source_hash="cb9a9b6f7bdb",
+        replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
+        source_hash="655cdb49be22",
         caught_by=_RECLAIMED,
     ),
     Mutant(

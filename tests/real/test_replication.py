@@ -1,10 +1,12 @@
-"""Bookies that are gone for good, on real processes: all copies come back; the next one goes."""
+"""Bookies that are gone for good, and disks that rot, on real processes: all copies come back."""
 
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -52,6 +54,87 @@ def wait_said(cluster: StandaloneProcess) -> None:
             return
         assert time.monotonic() < deadline, status
         time.sleep(1)
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest) -> Iterator[StandaloneProcess]:
+    """Of as many bookies as the test says, which it may use up."""
+    with StandaloneProcess(bookies=request.param, brokers=1) as cluster:
+        yield cluster
+
+
+def part_of(cluster: StandaloneProcess, bookie: str) -> dict[str, Any]:
+    """Its process."""
+    return next(part for part in cluster.parts() if part.get("address") == bookie)
+
+
+def flip_bits(cluster: StandaloneProcess, part: str, payloads: list[bytes]) -> int:
+    """In these, wherever they are on the disk of that bookie; how many."""
+    flipped = 0
+    for path in sorted((cluster.directory / part).rglob("*.log")):
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            for each in payloads:
+                at = content.find(each)
+                if at >= 0:
+                    file.seek(at + 5)
+                    file.write(bytes([content[at + 5] ^ 0x10]))
+                    flipped += 1
+    return flipped
+
+
+@pytest.mark.parametrize("fresh", [3], indirect=True)
+def test_bits_that_flip_on_a_disk_are_copied_back(fresh: StandaloneProcess) -> None:
+    """There is no other bookie: the one with the damage gets its entries again, in place."""
+    with ledgers.blocking.connect(f"zk://{fresh.zookeeper}/ledgers") as client:
+        with client.create() as writer:
+            for entry in range(ENTRIES):
+                writer.append_soon(payload(0, entry))
+        ledger = str(writer.ledger_id)
+        wait_whole(fresh)
+        shown = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
+        bookie = shown["fragments"][0]["bookies"][1]
+        part = part_of(fresh, bookie)
+        fresh.local("stop", part["name"])  # what it reads from then on comes from its disk
+        assert flip_bits(fresh, part["name"], [payload(0, n) for n in (7, 8, 200)]) == 3
+        fresh.local("start", part["name"])
+        wait_until_away(fresh, 0)
+        request = Request(f"{part['http_url']}/api/v1/bookie/scrub", data=b"{}", method="PUT")
+        with urlopen(request, timeout=30) as answer:
+            assert answer.status == 200
+        wait_said(fresh)
+        wait_whole(fresh)
+        after = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
+        assert after["fragments"] == shown["fragments"]
+
+
+@pytest.mark.parametrize("fresh", [4], indirect=True)
+def test_a_ledger_that_nobody_can_recover_is_ended_with_loss_accepted(
+    fresh: StandaloneProcess,
+) -> None:
+    with ledgers.blocking.connect(f"zk://{fresh.zookeeper}/ledgers") as client:
+        writer = client.create()
+        for entry in range(20):
+            writer.append(payload(0, entry))
+        ledger = str(writer.ledger_id)
+        time.sleep(1)  # the third copy of the last one
+        writer.abandon()
+        shown = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
+        gone = sorted(shown["fragments"][0]["bookies"][:2])
+        for bookie in gone:
+            fresh.local("kill", part_of(fresh, bookie)["name"])
+        wait_until_away(fresh, 2)
+        refused = daybook(fresh, "ledgers", "recover", ledger)
+        assert refused.returncode == 1
+        assert "--accept-loss" in refused.stderr
+        command = ("ledgers", "recover", ledger, "--accept-loss", "--yes", "--output", "json")
+        accepted = daybook(fresh, *command)
+        assert accepted.returncode == 0, accepted.stderr
+        record = json.loads(accepted.stdout)
+        assert (record["state"], record["entries"], record["lost_from"]) == ("CLOSED", 20, 20)
+        assert record["given_up"] == ", ".join(gone)
+        reader = client.open(int(ledger), recover=False)
+        assert [bytes(e.data) for e in reader.read()] == [payload(0, n) for n in range(20)]
 
 
 def payload(ledger: int, entry: int) -> bytes:

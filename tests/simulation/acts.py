@@ -2,9 +2,8 @@
 
 Off, and why:
 
-    rot, lost sectors, wiped, swapped and stale disks   nobody repairs what they lose yet: copies
-                      are made again by re-replication, and found missing by the scrub
-    bookies that leave for ever                         re-replication, too
+    rot, lost sectors, swapped and stale disks          nobody tells what they lose from what was
+                      never there, unless a scrub has come by: its own tests break disks so
     kept without a sync, and what it loses              bookies that work without a journal fence
                       and doubt what they had; there is no such mode yet
     an index rebuilt while it is written                there is no such tool
@@ -72,6 +71,30 @@ class Join:
     """A bookie that was not there in the beginning."""
 
     host: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoseDisk:
+    """A bookie is gone for ever, with what it had; after a while a new one is added.
+
+    Only where the other copies suffice, so that nothing that was acknowledged is lost.  `again`: it
+    is started on an empty disk first, and must not serve.
+    """
+
+    host: str
+    added_after_s: float
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decommission:
+    """A bookie is asked to leave, and stopped when nothing names it any more.
+
+    Who asks may be `interrupted_s` after they began, and begins once more.
+    """
+
+    host: str
+    interrupted_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +273,8 @@ Act: TypeAlias = (
     | KillAll
     | CrashLoop
     | Join
+    | LoseDisk
+    | Decommission
     | Stutter
     | Restart
     | Freeze

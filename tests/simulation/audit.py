@@ -11,7 +11,8 @@ from managed_ledger.records import parse
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from tests.history.events import Copy, LedgerGone, LedgerVersion, ListGone, ListVersion, Trimmed
 from tests.history.recorder import Recorder
-from tests.simulation.cluster import BOOKIE_PORT, Cluster
+from tests.simulation.cluster import Cluster
+from tests.simulation.settings import BOOKIE_PORT
 from wire.digest import Digester
 from wire.entry import decode_entry
 from wire.errors import WireError

@@ -16,66 +16,23 @@ from typing import TypeVar, cast
 
 import trio
 
-from bookie.server.config import BookieConfig
-from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
-from bookie.storage.log import LogLimits
-from bookie.storage.store import StoreLimits
-from broker.config import BrokerConfig, QuorumsConfig
-from broker.server import RunningBroker, run_broker
+from bookie.server.host import START_ERRORS, RunningBookie
+from broker.server import RunningBroker
+from tests.simulation.clock import VirtualClock
 from tests.simulation.disk import HostCrashedError, Platter
 from tests.simulation.host_log import HostLogs
+from tests.simulation.hosts import Seams, serve_bookie, serve_broker
 from tests.simulation.metadata import Odds, SimulatedMetadata
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
+from tests.simulation.settings import BROKER_PORT, Settings
 from wire.metadata.store import MetadataError
 
-BOOKIE_PORT = 3181
-BROKER_PORT = 6650
-EPOCH_MS = 1_700_000_000_000
 _START_AGAIN_S = 1.0
 _EXPECTED = (*START_ERRORS, MetadataError)  # what an operator may see
 
 T = TypeVar("T")
 Main = Callable[["Life", trio.TaskStatus[object]], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the hosts of a cluster are told."""
-
-    quorums: tuple[int, int, int] | None = None  # None: by the number of bookies
-    roll_entries: int = 50_000
-    roll_age_s: float = 4 * 3600.0
-    cursor_roll_records: int = 5_000
-    trim_interval_s: float = 60.0
-    retention: bool = True  # else what every subscription has acknowledged goes
-    checkpoint_entries: int = 200
-    segment_bytes: int = 512 << 20
-    directories: int = 1  # of a bookie
-    reclaim_interval_s: float = 5.0
-    scrub_interval_s: float = 60.0
-    session_timeout_s: float = 2.0
-    split: float = 0.0  # how often a segment of the network arrives in two parts
-
-
-class VirtualClock:
-    """The wall clock of a host: virtual time since a day in 2023, and its own error."""
-
-    def __init__(self) -> None:
-        self.offset_ms = 0
-        self._rate = 1.0  # it runs so many times as fast
-        self._since_s = 0.0
-
-    def now_ms(self) -> int:
-        now_s = trio.current_time()
-        drift_ms = round((now_s - self._since_s) * 1000 * (self._rate - 1.0))
-        return EPOCH_MS + round(now_s * 1000) + drift_ms + self.offset_ms
-
-    def run_at(self, rate: float) -> None:
-        """From now on.  What it is off by already stays."""
-        now_s = trio.current_time()
-        self.offset_ms += round((now_s - self._since_s) * 1000 * (self._rate - 1.0))
-        self._rate, self._since_s = rate, now_s
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +84,7 @@ class Cluster:
         )
         self.platters: dict[str, Platter] = {}
         self.lives: dict[str, Life] = {}
+        self.gone: dict[str, str] = {}  # hosts that never run again, and why
         self.deaths: list[str] = []
         self.disk_tap: Callable[[str, str], None] | None = None
         self._seed = seed
@@ -189,55 +147,23 @@ class Cluster:
             platter.kill()
 
     async def _bookie(self, life: Life, status: trio.TaskStatus[object]) -> None:
-        name, settings = life.host, self.settings
-        directories = tuple(f"d{index}" for index in range(settings.directories))
-        async with self.metadata.open(name) as session:
-            await run_bookie(
-                BookieConfig(
-                    directories=directories,
-                    port=BOOKIE_PORT,
-                    host=name,
-                    reclaim_interval_s=settings.reclaim_interval_s,
-                    scrub_interval_s=settings.scrub_interval_s,
-                ),
-                network=self.network.of(name),
-                metadata=session,
-                disk=self.platter(name).mount(),
-                index=self.platter(name).indexes().open,
-                clock=self.clock_of(name),
-                rng=self._rng_of(life),
-                log=self.logs.of(name).structured(),
-                store_limits=StoreLimits(
-                    log=LogLimits(segment_bytes=settings.segment_bytes),
-                    checkpoint_entries=settings.checkpoint_entries,
-                ),
-                task_status=cast("trio.TaskStatus[RunningBookie]", status),
-            )
+        ready = cast("trio.TaskStatus[RunningBookie]", status)
+        await serve_bookie(self.seams(life), self.platter(life.host), self.settings, ready)
 
     async def _broker(self, life: Life, status: trio.TaskStatus[object]) -> None:
-        name, settings = life.host, self.settings
-        quorums = None if settings.quorums is None else QuorumsConfig(*settings.quorums)
-        async with self.metadata.open(name) as session:
-            await run_broker(
-                BrokerConfig(
-                    name=name,
-                    host=name,
-                    port=BROKER_PORT,
-                    quorums=quorums or "auto",
-                    roll_entries=settings.roll_entries,
-                    roll_age_s=settings.roll_age_s,
-                    cursor_roll_records=settings.cursor_roll_records,
-                    trim_interval_s=settings.trim_interval_s,
-                    default_retention_minutes=7 * 24 * 60 if settings.retention else 0,
-                    default_retention_mb=-1 if settings.retention else 0,
-                ),
-                store=session,
-                network=self.network.of(name),
-                clock=self.clock_of(name),
-                rng=self._rng_of(life),
-                log=self.logs.of(name).structured(),
-                task_status=cast("trio.TaskStatus[RunningBroker]", status),
-            )
+        ready = cast("trio.TaskStatus[RunningBroker]", status)
+        await serve_broker(self.seams(life), self.settings, ready)
+
+    def seams(self, life: Life) -> Seams:
+        """What a process is given."""
+        return Seams(
+            host=life.host,
+            seed=f"{self._seed}/{life.name}",
+            network=self.network.of(life.host),
+            metadata=self.metadata,
+            clock=self.clock_of(life.host),
+            log=self.logs.of(life.host),
+        )
 
     def platter(self, host: str) -> Platter:
         if host not in self.platters:
@@ -254,9 +180,6 @@ class Cluster:
 
     def clock_of(self, host: str) -> VirtualClock:
         return self._clocks.setdefault(host, VirtualClock())
-
-    def _rng_of(self, life: Life) -> random.Random:
-        return random.Random(f"{self._seed}/{life.name}")
 
     def broker(self, name: str) -> RunningBroker | None:
         life = self.lives.get(name)
@@ -321,11 +244,11 @@ class Cluster:
         life.ended.set()
 
     async def revive(self, name: str) -> None:
-        """Start the host again, as often as it takes."""
+        """Start the host again, as often as it takes; one that is gone stays down."""
         self.network.appear(name)
-        while name not in self.lives:
+        while name not in self.lives and name not in self.gone:
             await self.start(name)
-            if name not in self.lives:
+            if name not in self.lives and name not in self.gone:
                 await self.run.sleep(_START_AGAIN_S)
 
     async def stop(self, name: str) -> None:

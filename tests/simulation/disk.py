@@ -156,7 +156,8 @@ class Platter:
 
     def stick(self) -> trio.Event:
         """Operations wait until the event is set: a disk that has stopped answering."""
-        self._stuck = trio.Event()
+        if self._stuck is None:  # who waits already waits for this one
+            self._stuck = trio.Event()
         return self._stuck
 
     def corrupt(self, path: str, offset: int, data: bytes) -> None:

@@ -10,13 +10,15 @@ from random import Random
 from tests.simulation import acts
 from tests.simulation.acts import PEER, SUBJECT, Act, At, On
 from tests.simulation.plan import Mishap, Shape
-from tests.simulation.steps import BOOKIE, BROKER, STEPS, Moment, Step
+from tests.simulation.steps import BOOKIE, BROKER, COPIES, STEPS, Moment, Step
 
 _UNTIL_HEALED_S = 1000.0
 _TRIGGERED = 0.75  # of all faults; the others strike at any time
 _CAUSED = 0.8  # of those that wait for what only comes of another fault
 _PAIRED = 0.25  # have another one at the same moment
-_STEPS = (*STEPS, *(step for step in STEPS if step.cause))  # the rare ones twice
+_COPIES_LOST = 0.6  # of the runs that make copies again
+_STALL_S = 14.0  # longer than a broker tries to close its topics in good order
+_STALLED = 0.3  # of the runs that are long enough
 
 
 def draw_faults(rng: Random, shape: Shape, storm_s: float) -> tuple[Mishap, ...]:
@@ -33,6 +35,8 @@ class _Draw:
         self._shape = shape
         self._storm_s = storm_s
         self._drawn: list[tuple[At | On, Act]] = []
+        there = [s for s in STEPS if s.cause != COPIES or shape.settings.recovery is not None]
+        self._steps = [*there, *(step for step in there if step.cause)]  # the rare ones twice
 
     def draw(self) -> list[Mishap]:
         rng = self._rng
@@ -59,6 +63,8 @@ class _Draw:
             self._jump_clock,
         ]
         kinds += [self._crash_loop, self._stutter, self._lose_index, self._drift_clock]
+        if self._shape.settings.recovery is not None:
+            kinds += [self._lose_disk, self._lose_disk, self._decommission]
         on = [kind for kind in kinds if self._chance(rng.choice([0.1, 0.3]))]
         for _ in range(rng.choice([0, 1, 2, 3, 5, 8]) if on else 0):
             self._draw_fault(on)
@@ -66,6 +72,11 @@ class _Draw:
         if spare and self._chance(0.3):
             join = acts.Join(self._shape.bookie_names()[-1])
             self._drawn.append((self._when()[0], join))
+        if self._shape.settings.recovery is not None and self._chance(_COPIES_LOST):
+            act = rng.choice([self._lose_disk, self._lose_disk, self._decommission])(())
+            self._drawn.append((self._any_time(0.4), act))
+        if self._storm_s > _STALL_S and self._chance(_STALLED):
+            self._draw_stall()
         return [Mishap(f"f{index + 1}", *each) for index, each in enumerate(self._drawn)]
 
     def _draw_fault(self, on: Sequence[Callable[[Roles], Act]]) -> None:
@@ -75,10 +86,18 @@ class _Draw:
         if self._chance(_PAIRED):
             self._drawn.append((when, self._rng.choice(on)(roles)))
 
+    def _draw_stall(self) -> None:
+        """No bookie answers for so long that a broker that is to stop gives up on them."""
+        rng, shape = self._rng, self._shape
+        at = At(rng.uniform(0.0, self._storm_s - _STALL_S))
+        self._drawn += [(at, acts.StuckDisk(name, _STALL_S)) for name in shape.bookie_names()]
+        soon = At(at.seconds + rng.uniform(0.1, 1.0))
+        self._drawn.append((soon, acts.Restart(rng.choice(shape.broker_names()), _STALL_S)))
+
     def _when(self) -> tuple[At | On, Roles]:
         if not self._chance(_TRIGGERED):
             return self._any_time(0.9), ()
-        step = self._rng.choice(_STEPS)
+        step = self._rng.choice(self._steps)
         moment = self._rng.choice(step.moments)
         if step.cause and self._chance(_CAUSED):
             at = self._any_time(0.6)
@@ -107,9 +126,11 @@ class _Draw:
                 (acts.LoseContact(name, 5.0),),
                 (late, acts.LoseContact(name, 5.0)),
             ]
-        else:
+        elif step.cause == BOOKIE:
             name = rng.choice(shape.bookie_names())
             causes = [(acts.Kill(name, 6.0),), (acts.StuckDisk(name, 8.0),)]
+        else:
+            causes = [(self._lose_disk(()),), (self._lose_disk(()),), (self._decommission(()),)]
         return rng.choice(causes)
 
     def _chance(self, odds: float) -> bool:
@@ -158,6 +179,14 @@ class _Draw:
             rng.choice([0.01, 0.5]),
             power=self._chance(0.5),
         )
+
+    def _lose_disk(self, roles: Roles) -> Act:
+        host = self._host(roles, "bookie")
+        return acts.LoseDisk(host, self._rng.choice([0.1, 1.0, 4.0]), again=self._chance(0.3))
+
+    def _decommission(self, roles: Roles) -> Act:
+        interrupted_s = self._rng.choice([None, None, 0.05, 1.0])
+        return acts.Decommission(self._host(roles, "bookie"), interrupted_s)
 
     def _stutter(self, roles: Roles) -> Act:
         host, rng = self._host(roles, "broker", "bookie", "client"), self._rng

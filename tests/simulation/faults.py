@@ -17,6 +17,7 @@ from tests.simulation import acts
 from tests.simulation.acts import PEER, SUBJECT, Act, At, On
 from tests.simulation.cluster import Cluster, Life
 from tests.simulation.link_faults import LinkFaults, Undo, nothing
+from tests.simulation.members import Members
 from tests.simulation.metadata import Odds
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Mishap, Plan, describe_part
@@ -33,6 +34,7 @@ class Nemesis:
         plan: Plan,
         cluster: Cluster,
         moments: Moments,
+        members: Members,
         recorder: Recorder,
         nursery: trio.Nursery,
     ) -> None:
@@ -40,6 +42,7 @@ class Nemesis:
         self._plan = plan
         self._cluster = cluster
         self._moments = moments
+        self._members = members
         self._recorder = recorder
         self._nursery = nursery
         self._healed = False
@@ -115,6 +118,10 @@ class Nemesis:
             case acts.Join(name):
                 self._revive([name])
                 return 0.0, nothing
+            case acts.LoseDisk(name, added_after_s, again):
+                return self._lose(host(name), added_after_s, again=again)
+            case acts.Decommission(name, interrupted_s):
+                return self._take_out(host(name), interrupted_s)
             case acts.Stutter(name, for_s, frozen_s, running_s):
                 return self._stutter(host(name), for_s, frozen_s, running_s)
             case acts.Restart(name, down_s):
@@ -164,6 +171,19 @@ class Nemesis:
         for name in names:
             if not name.startswith("client") and name not in self._cluster.lives:
                 self._nursery.start_soon(self._cluster.revive, name)
+
+    def _lose(self, name: str, added_after_s: float, *, again: bool) -> Undo | None:
+        if not self._members.can_lose(name):
+            return None
+        self._frozen.pop(name, None)
+        self._members.lose(name, again=again)
+        return added_after_s, self._members.add
+
+    def _take_out(self, name: str, interrupted_s: float | None) -> Undo | None:
+        if not self._members.can_leave(name):
+            return None
+        self._members.leave(name, interrupted_s)
+        return 0.0, nothing
 
     def _restart(self, name: str, down_s: float) -> Undo | None:
         life = self._cluster.lives.get(name)
@@ -347,7 +367,8 @@ class Nemesis:
             cluster.metadata.release_notices(name)
             cluster.clock_of(name).run_at(1.0)
         self._silent.clear()
-        for name in self._plan.shape.bookie_names():
+        self._members.add()
+        for name in self._members.names():
             platter = cluster.platter(name)
             platter.full, platter.free_bytes = False, 1 << 40
             self._start_over(name)

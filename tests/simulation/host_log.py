@@ -1,11 +1,21 @@
-"""What hosts log in a simulated run: kept to be shown; an error is a bug of the host."""
+"""What hosts log in a simulated run: kept to be shown; an error is a bug of the host.
 
-from collections.abc import Callable
+Unless it is an alarm: of a ledger whose copies cannot be made again for now.  Some parts of the
+product log through Python's own `logging`; `listening` has that, too, for the length of a run.
+"""
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict
 from structlog.typing import FilteringBoundLogger as Log
+
+from tests.simulation.scheduler import HOST
+
+_ALARMS = "bookie.replication.mender"  # logs those, as errors
 
 
 class HostLogs:
@@ -35,19 +45,46 @@ class HostLog:
         return log
 
     def warning(self, event: str, **facts: object) -> None:
-        self._put("warning", event, facts)
+        self.put("warning", event, facts)
 
     def _take(self, _logger: object, level: str, event: EventDict) -> NoReturn:
         facts: dict[str, Any] = dict(event)
-        self._put(level, str(facts.pop("event")), facts)
+        self.put(level, str(facts.pop("event")), facts)
         raise structlog.DropEvent
 
-    def _put(self, level: str, event: str, facts: dict[str, Any]) -> None:
+    def put(self, level: str, event: str, facts: dict[str, Any]) -> None:
         logs = self._logs
         logs.lines[event] = logs.lines.get(event, 0) + 1
         if level == "error":
-            why = facts.get("exc_info") or facts.get("why")
+            why = facts.get("exc_info") or facts.get("why") or facts.get("said")
             logs.errors.append(f"{self._host}: {event}: {why!r}")
         if logs.say is not None:
             rest = ", ".join(f"{key} {value}" for key, value in facts.items())
             logs.say(self._host, f"{event}: {rest}" if rest else event)
+
+
+class _Handler(logging.Handler):
+    def __init__(self, logs: HostLogs) -> None:
+        super().__init__(logging.WARNING)
+        self._logs = logs
+
+    def emit(self, record: logging.LogRecord) -> None:
+        host = HOST.get().partition("#")[0]
+        if not host:
+            return  # of nobody in the cluster
+        bug = record.levelno >= logging.ERROR and record.name != _ALARMS
+        facts: dict[str, Any] = {"said": record.getMessage()}
+        if record.exc_info is not None:
+            facts["exc_info"] = record.exc_info[1]
+        self._logs.of(host).put("error" if bug else "warning", str(record.msg), facts)
+
+
+@contextmanager
+def listening(logs: HostLogs) -> Generator[None]:
+    """Have the records of `logging` in the logs of the hosts that make them."""
+    handler, root = _Handler(logs), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)

@@ -10,6 +10,7 @@ from tests.history.events import (
     Attached,
     Deleted,
     Deliver,
+    Error,
     LedgerVersion,
     ListVersion,
     Nack,
@@ -55,11 +56,19 @@ SOMETIMES = (
     "read only",
     "io error",
     "ledger deleted",
+    "ledger marked",
+    "copy",
+    "copies moved",
+    "mark cleared",
+    "a copy was moved while its ledger was open",
+    "a message was too large",
     "cursor created",
     "cursor ledger created",
     "cursor deleted",
     "segment",
+    "segment removed",
     "checkpoint",
+    "log dropped ledgers that were deleted",
     "log a topic is dropped",
     "log not closed in good order",
     *_FAULTS,
@@ -88,6 +97,8 @@ def marks_of(events: Iterable[Stamped]) -> Counter[str]:
                 marks["a list was trimmed"] += 1
             case Unknown():
                 marks["a send had an unknown outcome"] += 1
+            case Error(_, _, reason):
+                marks["a message was too large"] += reason == "MessageTooLargeError"
             case Deliver(consumer, _, _, value):
                 key = (consumer.split(".")[0], value)
                 marks["a message was delivered twice"] += key in delivered
@@ -127,7 +138,12 @@ def _changes(before: LedgerVersion, after: LedgerVersion) -> list[str]:
     if after.state == "IN_RECOVERY":
         found.append("a ledger was recovered")
     if before.state == after.state == "OPEN" and after.fragments != before.fragments:
-        found.append("a ledger got a new fragment")
+        earlier = before.fragments[:-1]
+        moved = after.fragments[: len(earlier)] != earlier
+        name = (
+            "a copy was moved while its ledger was open" if moved else "a ledger got a new fragment"
+        )
+        found.append(name)
     if before.state == "IN_RECOVERY" and after.state == "CLOSED":
         if after.fragments != before.fragments:
             found.append("recovery closed with a new fragment")

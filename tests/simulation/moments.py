@@ -6,15 +6,19 @@ the product is touched; the seams are looked at.
 
     wire, from the sender's point of view (subject: sender, peer: receiver)
         fence, fence answered, recovery read, recovery add, add, add answered, read
+        copy: a recovery add of one bookie to another, which makes copies again
         recovery joined: a fence by another host than the one that has marked the ledger
         and what bookies answer: fenced, no entry, no ledger, unknown, io error, read only
     metadata, when it is written and the answer is under way (subject: who wrote it)
         ledger created, ledger in recovery, ledger closed, ledger fragments, ledger deleted
+        copies moved: entries that nobody writes any more have another bookie
+        ledger marked, mark cleared: it lacks copies; it has them
         cursor ledger created, and then as the others
         list created, list changed, list deleted, cursor created, cursor changed, cursor deleted
         owner taken, owner gone, broker joined, broker gone, bookie joined, bookie gone
     disk (subject: the bookie)
         write, sync, segment, checkpoint
+        segment removed: what it had was dropped, or written again
 """
 
 from collections import Counter
@@ -25,7 +29,7 @@ from typing import TypeAlias
 from bookie.errors import MalformedMetadataError
 from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
 from managed_ledger.records import owner_of
-from tests.simulation.cluster import BOOKIE_PORT
+from tests.simulation.settings import BOOKIE_PORT
 from tests.simulation.stream import SimulatedStream
 from wire.messages.bookie import Flag, Operation, Status
 from wire.metadata.store import Record
@@ -47,7 +51,13 @@ _ANSWERS = {
     Status.IO_ERROR: "io error",
     Status.READ_ONLY: "read only",
 }
-_DISK = {"write": "write", "sync": "sync", "create": "segment", "index_write": "checkpoint"}
+_DISK = {
+    "write": "write",
+    "sync": "sync",
+    "create": "segment",
+    "remove": "segment removed",
+    "index_write": "checkpoint",
+}
 
 
 class Moments:
@@ -112,7 +122,9 @@ class Moments:
         operation, flags = packet >> 16 & 0xFF, packet & 0xFFFF
         if operation == Operation.ADD and len(head) >= _HEAD_BYTES:
             _, _, ledger_id, entry_id = _ADD.unpack_from(head, 4)
-            moment = "recovery add" if flags & Flag.RECOVERY_ADD else "add"
+            moment = "add"
+            if flags & Flag.RECOVERY_ADD:
+                moment = "copy" if stream.host.startswith("bookie") else "recovery add"
         elif operation == Operation.READ:
             _, ledger_id, entry_id = _READ.unpack_from(head, 4)
             moment = "read"
@@ -157,6 +169,9 @@ class Moments:
         match parts:
             case ["", "ledgers", "available", name] if name != "readonly":
                 self.happened("bookie joined" if record is not None else "bookie gone", host)
+            case ["", "ledgers", "underreplication", *rest]:
+                if rest[:1] == ["ledgers"] and parts[-1].startswith("urL"):
+                    self.happened("mark cleared" if record is None else "ledger marked", host)
             case ["", "ledgers", _, _, *_] if parts[-1].startswith("L") and parts[2] != "available":
                 self._ledger(host, path, record)
             case ["", "managed-ledgers", _, _, "persistent", _]:
@@ -196,6 +211,8 @@ class Moments:
         elif after.state is LedgerState.IN_RECOVERY:
             self._recoverers[int("".join(path.split("/")[2:]).replace("L", ""))] = host
             self.happened("ledger in recovery", host)
+        elif before.closed or after.fragments[:-1] != before.fragments[: len(after.fragments) - 1]:
+            self.happened("copies moved", host)
         else:
             self.happened("ledger fragments", host)
 

@@ -7,7 +7,6 @@ comes back: what is drawn is survivable, and nothing may be lost.
 
 from random import Random
 
-from tests.simulation.cluster import Settings
 from tests.simulation.draw_faults import draw_faults
 from tests.simulation.plan import (
     Administer,
@@ -19,6 +18,7 @@ from tests.simulation.plan import (
     Topic,
     Work,
 )
+from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.workloads.administer import ACTS
 
 _QUORUMS = {
@@ -28,7 +28,9 @@ _QUORUMS = {
     4: [(3, 3, 2), (4, 3, 2), (4, 2, 2), (2, 2, 2)],
     5: [(3, 3, 2), (5, 3, 2), (4, 3, 2)],
 }
-_SMALL, _LARGE = 0.85, 0.97  # shares: up to here small, then medium; the rest is large
+# Shares: up to here tiny, small, medium; the rest is large.
+_TINY, _SMALL, _LARGE = 0.75, 0.94, 0.985
+_MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
 
 
 def draw_plan(seed: int) -> Plan:
@@ -40,7 +42,8 @@ class _Draw:
         self._seed = seed
         self._rng = Random(f"plan {seed}")
         self._size = self._rng.random()
-        self._storm_s = self._rng.choice([8.0, 12.0, 20.0])
+        self._tiny = self._size < _TINY
+        self._storm_s = self._rng.choice([3.0, 5.0, 8.0] if self._tiny else [8.0, 12.0, 20.0])
         self._shape = self._draw_shape()
         self._topics = self._draw_topics()
 
@@ -75,7 +78,7 @@ class _Draw:
         rng = self._rng
         return Settings(
             quorums=None if self._chance(0.4) else rng.choice(_QUORUMS[bookies]),
-            roll_entries=rng.choice([3, 10, 30, 50_000]),
+            roll_entries=rng.choice([1, 3, 10, 30, 50_000] if self._tiny else [3, 10, 30, 50_000]),
             roll_age_s=rng.choice([2.0, 4 * 3600.0]),
             cursor_roll_records=rng.choice([2, 5, 20, 5_000]),
             trim_interval_s=rng.choice([1.0, 3.0, 60.0]),
@@ -83,12 +86,29 @@ class _Draw:
             checkpoint_entries=rng.choice([5, 50, 200]),
             segment_bytes=rng.choice([2_000, 20_000, 512 << 20]),
             directories=rng.choice([1, 1, 2, 3]),
+            reclaim_interval_s=rng.choice([1.0, 3.0, 10.0]),
+            scrub_interval_s=rng.choice([4.0, 60.0, 60.0]),
+            session_timeout_s=rng.choice([1.0, 2.0, 2.0]),
+            message_bytes_max=rng.choice([1 << 20, 1 << 20, 1 << 20, _MESSAGE_BYTES_MAX]),
             split=rng.choice([0.0, 0.0, 0.1, 0.5]),
+            recovery=self._draw_recovery() if bookies > 1 and self._chance(0.5) else None,
+        )
+
+    def _draw_recovery(self) -> AutoRecovery:
+        rng = self._rng
+        return AutoRecovery(
+            lost_delay_s=rng.choice([0.5, 1.0, 5.0]),
+            check_interval_s=rng.choice([2.0, 10.0, 3600.0]),
+            bytes_per_s=rng.choice([50e6, 50e6, 50_000.0]),
+            thorough=self._chance(0.3),
+            fence_open_after_s=rng.choice([None, None, 0.5, 2.0]),
         )
 
     def _draw_topics(self) -> tuple[Topic, ...]:
         rng = self._rng
-        count = 1 if self._size < 0.5 else 2 if self._size < _LARGE else rng.randint(3, 6)
+        count = (
+            1 if self._tiny else rng.choice([1, 2]) if self._size < _LARGE else rng.randint(3, 6)
+        )
         return tuple(
             Topic(
                 f"persistent://public/default/t{index + 1}",
@@ -117,17 +137,19 @@ class _Draw:
 
     def _producers(self, topic: Topic) -> list[Work]:
         rng = self._rng
-        count = rng.choice([1, 1, 2]) if self._size < _LARGE else rng.randint(1, 4)
+        count = rng.choice([1, 1, 2])
+        if self._chance(0.04):
+            return [self._flood(topic)]
         return [
             Produce(
                 f"p{index + 1}-{topic.name[-2:]}",
                 self._client(),
                 topic.name,
-                messages=rng.choice([20, 50, 100]),
+                messages=rng.choice([5, 10, 20] if self._tiny else [20, 50, 100]),
                 pace_s=rng.choice([0.02, 0.1, 0.3]),
                 burst=rng.choice([1, 5, 20]),
                 batching=self._chance(0.6),
-                payload_bytes=rng.choice([0, 20, 20, 20, 500, 500, 60_000]),
+                payload_bytes=self._payload_bytes(),
                 compression=rng.choice(["none", "none", "none", "lz4", "zlib", "zstd", "snappy"]),
                 send_timeout_s=rng.choice([None, None, 30.0, 2.0]),
                 reopen=rng.choice([0.0, 0.0, 0.1]),
@@ -136,15 +158,39 @@ class _Draw:
             for index in range(count)
         ]
 
+    def _payload_bytes(self) -> int:
+        """Some runs have messages that are just not, or just, too large."""
+        rng, most = self._rng, self._shape.settings.message_bytes_max
+        if most == _MESSAGE_BYTES_MAX:
+            return rng.choice([20, 500, most // 3, most - 100, most, most + 1])
+        return rng.choice([0, 20, 20, 20, 500, 500, 60_000])
+
+    def _flood(self, topic: Topic) -> Work:
+        """Small messages, faster than they are stored."""
+        rng = self._rng
+        return Produce(
+            f"p1-{topic.name[-2:]}",
+            self._client(),
+            topic.name,
+            messages=rng.choice([200, 400]),
+            pace_s=0.001,
+            burst=rng.choice([50, 200]),
+            batching=self._chance(0.6),
+            payload_bytes=rng.choice([0, 20]),
+            send_timeout_s=rng.choice([None, 2.0]),
+        )
+
     def _consumers(self, topic: Topic) -> list[Work]:
         rng = self._rng
         work: list[Work] = []
-        for index in range(rng.choice([0, 1, 1, 1, 1, 2, 2, 3])):
+        counts = [0, 1, 1, 1, 2] if self._tiny else [0, 1, 1, 1, 1, 2, 2, 3]
+        for index in range(rng.choice(counts)):
             kind = rng.choice(["exclusive", "failover", "shared"])
             shaky = self._chance(0.4)
             subscription = f"s{index + 1}"
             start = rng.choice(["earliest", "earliest", "latest"])
-            for number in range(1 if kind == "exclusive" else rng.choice([1, 2, 3])):
+            most = 1 if kind == "exclusive" else 2 if self._tiny else 3
+            for number in range(rng.randint(1, most)):
                 work.append(
                     Consume(
                         f"c{index + 1}{'abc'[number]}-{topic.name[-2:]}",
@@ -170,7 +216,7 @@ class _Draw:
     def _administration(self) -> list[Work]:
         rng = self._rng
         work: list[Work] = []
-        for index in range(rng.choice([0, 0, 1, 2, 4])):
+        for index in range(rng.choice([0, 0, 1, 2] if self._tiny else [0, 0, 1, 2, 4])):
             topic = rng.choice(self._topics)
             act = rng.choice([name for name, needs in ACTS if needs.suits(topic)])
             subscription = rng.choice(["s1", "s2", "extra"])

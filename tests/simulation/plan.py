@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from tests.simulation.acts import Act, At, On
-from tests.simulation.cluster import Settings
+from tests.simulation.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

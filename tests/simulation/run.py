@@ -4,6 +4,8 @@ storm      the work goes on while faults strike
 calm       everything is healed; clients come to their end
 drain      topics take messages again, are read, and subscriptions are emptied: liveness
 stop       brokers stop in order, and nothing of them is left
+mend       what was left open is closed, who was to leave has left, all copies are there again,
+           what was deleted takes no room
 audit      bookies lose their power, start again, and show every copy that they owe
 check      the history (`tests.history`), and what hosts have logged as errors
 """
@@ -20,8 +22,11 @@ from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Run, 
 from tests.simulation import scheduler
 from tests.simulation.acts import Join
 from tests.simulation.audit import MetadataAudit, audit_copies
+from tests.simulation.caretaker import close_all, reclaim, replicate
 from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
+from tests.simulation.host_log import listening
+from tests.simulation.members import Members
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Administer, Consume, Follow, Plan, Produce, Work
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
@@ -112,6 +117,7 @@ class _Simulation:
         self._cluster: Cluster
         self._scene: Scene
         self._audit: MetadataAudit
+        self._members: Members
         self._nemesis: Nemesis
 
     def _say(self, host: str, text: str) -> None:
@@ -126,7 +132,8 @@ class _Simulation:
         async with trio.open_nursery() as nursery:
             self._set_up(nursery)
             try:
-                await self._play()
+                with listening(self._cluster.logs):
+                    await self._play()
             except (LivenessError, BaseExceptionGroup) as error:
                 found, rest = _split(error)
                 self._outcome.violations += [f"liveness: {each}" for each in found]
@@ -153,6 +160,7 @@ class _Simulation:
                 in_flight_s=_IN_FLIGHT_S,
                 ack_loss_s=_ACK_LOSS_S,
                 settle_s=_SETTLE_S,
+                auto_recovery=plan.shape.settings.recovery is not None,
             )
         )
         for topic in plan.topics:
@@ -170,7 +178,8 @@ class _Simulation:
             moments.say = self._say
         if watching.entry is not None:
             moments.entries = self._entry
-        self._nemesis = Nemesis(plan, cluster, moments, scene.recorder("nemesis"), nursery)
+        members = self._members = Members(cluster, plan.shape, audit.ledgers, nursery)
+        self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
 
     async def _play(self) -> None:
         cluster, scene, shape = self._cluster, self._scene, self._plan.shape
@@ -197,12 +206,24 @@ class _Simulation:
         await self._clients_gone()
         await self._drain()
         await self._stop_brokers()
+        await self._mend()
         if self._plan.power_cycle:
-            for name in shape.bookie_names():
+            for name in self._members.names():
                 cluster.kill(name, power=True)
-            for name in shape.bookie_names():
+            for name in self._members.names():
                 await within(LIVENESS_S, f"starting {name}", partial(cluster.revive, name))
         await audit_copies(cluster, self._audit, scene.recorder("auditor"))
+
+    async def _mend(self) -> None:
+        """Nobody uses the ledgers any more; whoever looks after them comes to an end."""
+        cluster, members = self._cluster, self._members
+        await within(LIVENESS_S, "closing ledgers", partial(close_all, cluster, self._audit))
+        await within(LIVENESS_S, "leaving", members.wait_left)
+        if self._plan.shape.settings.recovery is not None:
+            recorder = self._scene.recorder("caretaker")
+            await within(LIVENESS_S, "making copies", partial(replicate, cluster, recorder))
+        for kept in await reclaim(cluster, members.names(), self._audit):
+            self._leak(kept)
 
     async def _create_topics(self) -> None:
         """Those with partitions; the others come by themselves."""
@@ -217,8 +238,8 @@ class _Simulation:
                 )
 
     async def _all_up(self) -> None:
-        shape = self._plan.shape
-        while not all(map(self._is_up, (*shape.bookie_names(), *shape.broker_names()))):
+        brokers = self._plan.shape.broker_names()
+        while not all(map(self._is_up, (*self._members.names(), *brokers))):
             await self._handle.sleep(0.1)
 
     def _is_up(self, name: str) -> bool:
@@ -252,7 +273,7 @@ class _Simulation:
             await within(LIVENESS_S, f"stopping {name}", partial(cluster.stop, name))
         await trio.sleep(1.0)
         for stream in cluster.network.open_streams:
-            if stream.port == 0:
+            if stream.port == 0 and not stream.host.startswith(("bookie", "caretaker")):
                 self._leak(f"a connection from {stream.host} to {stream.peer}")
 
     async def _clients_gone(self) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
-from tests.simulation.cluster import Settings
 from tests.simulation.plan import Plan, Produce, Shape
 from tests.simulation.run import Outcome, simulate
+from tests.simulation.settings import Settings
 
 RUNS_MAX = 150
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from typing import get_args
 
 from tests.simulation.acts import Act
 
-BOOKIE, BROKER = "bookie", "broker"
+BOOKIE, BROKER, COPIES = "bookie", "broker", "copies"
 _ASK, _ANSWER, _WRITE, _DISK = (BROKER, BOOKIE), (BOOKIE, BROKER), (BROKER,), (BOOKIE,)
 
 
@@ -26,7 +26,7 @@ class Moment:
 class Step:
     name: str
     moments: tuple[Moment, ...]
-    cause: str = ""  # what has to fail first: a broker, a bookie
+    cause: str = ""  # what has to fail first: a broker, a bookie; or COPIES: some must be lost
 
 
 _OFTEN = (1, 3, 10, 20, 40, 60)
@@ -81,6 +81,17 @@ STEPS = (
             Moment("segment", _DISK),
             Moment("checkpoint", _DISK, (1, 2, 3, 5, 20)),
         ),
+    ),
+    Step("space", (Moment("segment removed", _DISK, (1, 1, 2, 5)),)),
+    Step(
+        "copies",
+        (
+            Moment("ledger marked", _DISK, (1, 1, 2)),
+            Moment("copy", (BOOKIE, BOOKIE), (1, 1, 2, 5, 20)),
+            Moment("copies moved", _DISK, (1, 1, 2, 3)),
+            Moment("mark cleared", _DISK, (1, 2)),
+        ),
+        COPIES,
     ),
 )
 STEP_OF = {moment.name: step.name for step in STEPS for moment in step.moments}

@@ -1,9 +1,12 @@
 """Hosts of the simulated cluster: whose work is whose."""
 
+from random import Random
+
 import trio
 
 from tests.simulation import scheduler
 from tests.simulation.cluster import Cluster, Life
+from tests.simulation.disk import Platter
 from tests.simulation.scheduler import Scheduler
 
 
@@ -42,3 +45,26 @@ def test_what_a_host_is_asked_to_do_is_its_own_whoever_asks() -> None:
 
     scheduler.run(main, seed=1)
     assert ticks == [1.0, 2.0, 3.0]
+
+
+def test_a_disk_that_is_stuck_twice_goes_on_when_it_is_repaired() -> None:
+    """Seed 9, once: who had waited since the first time waited for ever."""
+    done: list[str] = []
+
+    async def main(handle: Scheduler) -> None:
+        platter = Platter(Random(1), sleep=handle.sleep)
+
+        async def operate(name: str) -> None:
+            await platter.operate(name, platter.generation)
+            done.append(name)
+
+        async with trio.open_nursery() as nursery:
+            for name in ("first", "second"):
+                platter.stick()
+                nursery.start_soon(operate, name)
+                await trio.sleep(1.0)
+            assert done == []
+            platter.repair()
+
+    scheduler.run(main, seed=1)
+    assert sorted(done) == ["first", "second"]

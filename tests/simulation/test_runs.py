@@ -11,9 +11,8 @@ import pytest
 
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
-from tests.simulation import acts, plan
+from tests.simulation import acts, plan, settings
 from tests.simulation.acts import At, Freeze, Kill, On
-from tests.simulation.cluster import Settings
 from tests.simulation.draw_faults import draw_faults
 from tests.simulation.marks import SOMETIMES, marks_of, table
 from tests.simulation.nemesis import draw_plan
@@ -28,6 +27,7 @@ from tests.simulation.plan import (
 )
 from tests.simulation.report import explain, trace
 from tests.simulation.run import Outcome, simulate
+from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.shrink import as_python, rule_of, shrink
 from tests.simulation.steps import KINDS, STEP_OF, STEPS, mark_of
 
@@ -53,7 +53,8 @@ def test_plans_are_survivable_data() -> None:
 
 
 def test_every_fault_may_strike_at_every_step_of_the_protocol() -> None:
-    shape, drawn = Shape(bookies=4, settings=Settings(quorums=(3, 3, 2))), dict[str, None]()
+    copying = Settings(quorums=(3, 3, 2), recovery=AutoRecovery())
+    shape, drawn = Shape(bookies=4, settings=copying), dict[str, None]()
     pairs = len(KINDS) * len(STEPS)
     for seed in range(20_000):
         for mishap in draw_faults(Random(seed), shape, 8.0):
@@ -200,7 +201,7 @@ def test_a_failing_plan_is_made_small() -> None:
 
 
 def test_a_plan_is_printed_as_python_that_makes_it_again() -> None:
-    names = {**vars(acts), **vars(plan)}
+    names = {**vars(acts), **vars(plan), **vars(settings)}
     for drawn in (SMALL, *map(draw_plan, range(20))):
         assert eval(as_python(drawn), names) == drawn
 

@@ -6,9 +6,9 @@ Each has a test of its own in the layer that was to blame, too.
 import pytest
 
 from tests.simulation.acts import On, Swizzle
-from tests.simulation.cluster import Settings
 from tests.simulation.plan import Administer, Consume, Mishap, Plan, Produce, Shape, Topic
 from tests.simulation.run import simulate
+from tests.simulation.settings import Settings
 
 T = "persistent://public/default/t1"
 

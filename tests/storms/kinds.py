@@ -4,6 +4,7 @@ from tests.storms.chain import ChainStorm
 from tests.storms.cursor import CursorStorm
 from tests.storms.dispatch import DispatchStorm
 from tests.storms.ledger import LedgerStorm
+from tests.storms.ledger_deferred import DeferredStorm
 from tests.storms.ownership import OwnershipStorm
 from tests.storms.producer import ProducerStorm
 from tests.storms.storm import Storm
@@ -12,6 +13,7 @@ KINDS: dict[str, type[Storm]] = {
     storm.kind: storm
     for storm in (
         LedgerStorm,
+        DeferredStorm,
         ChainStorm,
         CursorStorm,
         DispatchStorm,
@@ -20,7 +22,8 @@ KINDS: dict[str, type[Storm]] = {
     )
 }
 SHARES = {
-    "ledger": 350,
+    "ledger": 300,
+    "deferred": 50,
     "chain": 150,
     "cursor": 150,
     "dispatch": 150,

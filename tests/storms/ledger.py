@@ -36,6 +36,7 @@ DELIVERIES_AT_END = 5000
 
 class LedgerStorm(LedgerWorld):
     kind = "ledger"
+    writer_class: ClassVar[type[Writer]] = Writer
     wanted: ClassVar[dict[str, float]] = {
         "recovered": 0.7,
         "several recoveries": 0.1,
@@ -63,7 +64,7 @@ class LedgerStorm(LedgerWorld):
         self._recoverers_max = chance.one_of((1, 1, 1, 2, 2, 3))
         self._entries_max = chance.one_of((1, 1, 1, 2, 2, 3, 6))
         ensemble = self.ensemble
-        self.writer = Writer(self, count + 1, ensemble, self._away(ensemble))
+        self.writer = self.writer_class(self, count + 1, ensemble, self._away(ensemble))
         self.recoverers: list[Recoverer] = []
         self.reader: Reader | None = None
         self.say(f"{count} bookies, {quorums}, the ensemble is {' '.join(ensemble)}")

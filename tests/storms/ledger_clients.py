@@ -35,11 +35,12 @@ class Request:
 
     client: "Client"
     bookie: BookieId
-    kind: str  # add, last (which may fence), read
+    kind: str  # add, last (which may fence), read, force
     entry_id: int
     stored: Stored | None = None
     recovery: bool = False
     fence: bool = False
+    connection: int = 0  # on which it was sent, where that matters
     done: bool = False
 
     def __str__(self) -> str:

@@ -241,12 +241,15 @@ class LedgerWorld(Storm):
         right = after.length == exact or (guessed and after.length < exact)
         self.rule("length", right, f"{after.length} bytes, not {exact}")
 
+    def _holds(self, bookie: Bookie, entry_id: int) -> bool:
+        return entry_id in bookie.entries
+
     def _check_copies(self, entry_id: int) -> None:
         """S3, S4, S11: where the metadata send for an entry, an ack quorum has it."""
         ensemble = self.metadata.ensemble_at(entry_id)
         copies = 0
         for position in self.quorums.write_set(entry_id):
-            copies += entry_id in self.bookies[ensemble[position]].entries
+            copies += self._holds(self.bookies[ensemble[position]], entry_id)
         if copies < self.quorums.ack:
             rule = "S4" if entry_id <= self.acked else "S11"
             self.rule(rule, False, f"{copies} of {' '.join(ensemble)} hold entry {entry_id}")

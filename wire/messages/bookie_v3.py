@@ -10,13 +10,18 @@ Answers repeat version, operation and txnId of the request.  Every encoder retur
 from google.protobuf.message import DecodeError, Message
 
 from wire.errors import MalformedError
-from wire.fields import U32
+from wire.fields import U32, encode_tag, encode_varint
 from wire.messages.bookie import Status
 from wire.proto import bookkeeper_pb2 as pb
 from wire.transport import Buffer
 
 _FIRST_BYTE = 0x0A  # field 1, with a length: the header; no v2 packet begins with it
 HIGH_PRIORITY = 100
+DEFERRED_SYNC = 1  # of the flags of an add: it may be answered before it is on disk
+
+_LENGTH_DELIMITED = 2
+_ADD_TAG = encode_tag(pb.Request.ADDREQUEST_FIELD_NUMBER, _LENGTH_DELIMITED)
+_BODY_TAG = encode_tag(pb.AddRequest.BODY_FIELD_NUMBER, _LENGTH_DELIMITED)
 
 _V3_CODES = {
     Status.OK: pb.EOK,
@@ -101,6 +106,29 @@ def encode_add(
         add.flag = pb.AddRequest.RECOVERY_ADD
     header = _header(pb.ADD_ENTRY, txn_id, HIGH_PRIORITY if recovery else 0)
     return encode(pb.Request(header=header, addRequest=add))
+
+
+def encode_add_header(
+    txn_id: int,
+    ledger_id: int,
+    entry_id: int,
+    master_key: bytes,
+    entry_bytes: int,
+    *,
+    recovery: bool = False,
+    deferred_sync: bool = False,
+) -> bytes:
+    """What goes in front of an entry of `entry_bytes`, so that nobody has to copy it."""
+    add = pb.AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=master_key)
+    if recovery:
+        add.flag = pb.AddRequest.RECOVERY_ADD
+    if deferred_sync:
+        add.writeFlags = DEFERRED_SYNC
+    fields = add.SerializePartialToString() + _BODY_TAG + encode_varint(entry_bytes)
+    header = _header(pb.ADD_ENTRY, txn_id, HIGH_PRIORITY if recovery else 0)
+    front = pb.Request(header=header).SerializeToString() + _ADD_TAG
+    front += encode_varint(len(fields) + entry_bytes) + fields
+    return U32.pack(len(front) + entry_bytes) + front
 
 
 def encode_read(

@@ -24,6 +24,10 @@ Rules that look odd, and are not to be improved upon (`safety` W1 to W6):
 - Silence, errors and overload are no negative answers.
 
 Bookies that have answered the fencing request are asked first: a dead one delays nothing.
+
+How many entries are under way at once grows with what was recovered: most ledgers end where their
+LAC is, or a few entries behind it, and reads behind the end cost each bookie a request.  A long
+tail soon has `reads_max` under way, or as many of its entries as 16 MB hold.
 """
 
 from collections.abc import Collection, Sequence
@@ -54,7 +58,9 @@ from bookie.ledger.protocol.write import (
     WriteProtocol,
 )
 
-READS_MAX = 16
+READS_MAX = 256  # under way at once
+_READS_FIRST = 16
+_READ_BYTES_MAX = 16 << 20
 
 # -- Events
 
@@ -258,10 +264,20 @@ class RecoverProtocol:
 
     def _read_on(self) -> None:
         """Keep a window of entries under way, up to the end as far as it is known."""
-        window = self._writing.lac + self._reads_max
-        while self._end is None and self._next_read <= window:
+        last = self._writing.lac + self._window
+        while self._end is None and self._next_read <= last:
             self._inquire(self._next_read)
             self._next_read += 1
+
+    @property
+    def _window(self) -> int:
+        """So many entries are read and not yet written back, at most."""
+        recovered = self._writing.lac - self._base
+        if recovered < 2:
+            return min(_READS_FIRST, self._reads_max)
+        up_to, behind = (self._lengths.get(e, 0) for e in (self._writing.lac, self._base + 1))
+        fit = _READ_BYTES_MAX * (recovered - 1) // max(1, up_to - behind)
+        return min(_READS_FIRST + min(recovered, max(0, fit - _READS_FIRST)), self._reads_max)
 
     def _inquire(self, entry_id: int) -> None:
         order = asking_order(self.quorums, self._fragments, entry_id, prefer=self._fenced)

@@ -27,6 +27,7 @@ class AcceptLoss(RecoverProtocol):
     ) -> None:
         super().__init__(quorums, fragments, reads_max=reads_max)
         self.lost_from: int | None = None  # this entry may have been confirmed, and all behind it
+        self.stuck: int | None = None  # of this one somebody who was not given up cannot say
         self._given_up = frozenset(given_up)
 
     def _fence_answered(self, bookie: BookieId, fenced: bool, last: LastEntry | None) -> None:
@@ -43,4 +44,6 @@ class AcceptLoss(RecoverProtocol):
                 self.lost_from = entry_id
                 self._ends_before(entry_id)
                 return
+            if doubtful and inquiry.exhausted:
+                self.stuck = entry_id
         super()._read_answered(bookie, entry_id, verdict, length)

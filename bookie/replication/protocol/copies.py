@@ -6,17 +6,19 @@ A fragment is a run of entries and an ensemble.  For each position there is a by
     PRESENT    the bookie has it (in a thorough check: gave it, and its digest matches)
     MISSING    the bookie said that it does not have it
     DOUBTFUL   the bookie answered, and cannot say whether it had it
-    DAMAGED    the bookie has it, and cannot give it: its digest does not match, or it is unreadable
+    DAMAGED    the bookie gave other bytes: their digest does not match
+    UNREADABLE the bookie has it, and its disk does not give it
     UNHEARD    no answer
     LOST       the bookie is gone
 
 **Unknown is neither missing nor present.**  UNHEARD is left alone and looked at again later; it
 counts neither as a copy nor as the loss of one.  A DOUBTFUL copy is written again in place: that is
-harmless if it was there, and settles the doubt.
+harmless if it was there, and settles the doubt.  So is an UNREADABLE one: a bookie that knows of
+its damage takes the entry again.
 
     fill    the bookie stays, and gets what it lacks
-    move    another bookie takes the place: of one that is lost or leaves, and of one with damage,
-            for a bookie keeps the first bytes that it was given of an entry
+    move    another bookie takes the place: of one that is lost or leaves, of one that was filled
+            without success, and of one that gives other bytes, for it keeps the first ones
 
 Where no copy is left nothing is done at all: the ensemble as it is names those who may come back.
 """
@@ -39,6 +41,10 @@ class Copy(IntEnum):
     DAMAGED = 4
     UNHEARD = 5
     LOST = 6
+    UNREADABLE = 7
+
+
+_LACKED = (Copy.MISSING, Copy.DOUBTFUL, Copy.UNREADABLE)  # what is written in place
 
 
 class Presence(Enum):
@@ -49,6 +55,7 @@ class Presence(Enum):
     LOST = auto()
 
 
+_USUAL_ENTRY_BYTES = 1024  # while none is known
 GONE = (Presence.LOST, Presence.LEAVING)  # whose copies have to be somewhere else
 
 
@@ -179,10 +186,12 @@ def judge(
     presence: Mapping[BookieId, Presence],
     *,
     unfillable: Collection[BookieId] = (),
+    spare: bool = True,
 ) -> Report:
     """What to do about a stretch; `copies` are those of each position.
 
-    A bookie that is `unfillable` was given its entries again, and that did not help.
+    A bookie that is `unfillable` was given its entries again, and that did not help.  Without a
+    `spare` a read-only one is filled, too: it may have room for that.
     """
     fills: list[Fill] = []
     moves: list[Move] = []
@@ -190,10 +199,11 @@ def judge(
     for position, bookie in enumerate(stretch.ensemble):
         codes = copies[position]
         here = presence.get(bookie, Presence.LOST)
-        lacks = runs(codes, (Copy.MISSING, Copy.DOUBTFUL), stretch.first)
+        lacks = runs(codes, _LACKED, stretch.first)
         if Copy.UNHEARD in codes or here is Presence.AWAY:
             unheard.append(bookie)
-        if why := _why_moved(here, codes, bool(lacks), bookie in unfillable):
+        fillable = bookie not in unfillable and (here is not Presence.READONLY or not spare)
+        if why := _why_moved(here, codes, lacks=bool(lacks), fillable=fillable):
             held = runs(codes, [copy for copy in Copy if copy is not Copy.NONE], stretch.first)
             moves.append(Move(position, bookie, tuple(held), why))
         elif lacks:
@@ -218,17 +228,15 @@ def judge(
     )
 
 
-def _why_moved(here: Presence, codes: bytes | bytearray, lacks: bool, unfillable: bool) -> str:
+def _why_moved(here: Presence, codes: bytes | bytearray, *, lacks: bool, fillable: bool) -> str:
     if here is Presence.LOST:
         return "it is gone"
     if here is Presence.LEAVING:
         return "it leaves the cluster"
     if Copy.DAMAGED in codes:
         return "it has damaged copies"
-    if lacks and here is Presence.READONLY:
-        return "it lacks entries and takes none"
-    if lacks and unfillable:
-        return "it lacks entries and did not take them"
+    if lacks and not fillable:
+        return "it lacks entries and does not take them"
     return ""
 
 
@@ -271,13 +279,20 @@ def bytes_to_copy(metadata: LedgerMetadata, gone: Collection[BookieId]) -> int:
     """About how many bytes of payload have to be copied if these bookies are gone."""
     if not metadata.closed or metadata.last_entry_id < 0:
         return 0
-    entry_bytes = metadata.length / (metadata.last_entry_id + 1)
+    size = metadata.length / (metadata.last_entry_id + 1)
     quorums = metadata.quorums
     return round(
         sum(
-            entry_bytes * max(0, stretch.count) * quorums.write / quorums.ensemble
+            size * max(0, stretch.count) * quorums.write / quorums.ensemble
             for stretch in settled_stretches(metadata)
             for bookie in stretch.ensemble
             if bookie in gone
         )
     )
+
+
+def entry_bytes(metadata: LedgerMetadata) -> int:
+    """About how many bytes of payload an entry has; at least one."""
+    if metadata.closed and metadata.last_entry_id >= 0:
+        return max(1, metadata.length // (metadata.last_entry_id + 1))
+    return _USUAL_ENTRY_BYTES

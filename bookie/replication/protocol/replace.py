@@ -5,6 +5,7 @@ what was copied is what the place still has to hold: the ledger may have been cl
 recovered, or mended by somebody else meanwhile.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bookie.ledger.metadata import LedgerMetadata
@@ -46,6 +47,6 @@ def replace_bookie(replacement: Replacement) -> Decide:
     return decide
 
 
-def newcomers(stretch: Stretch, candidates: list[BookieId]) -> list[BookieId]:
+def newcomers(stretch: Stretch, candidates: Sequence[BookieId]) -> list[BookieId]:
     """Who could take a place: none who is in the ensemble, so that a bookie counts once."""
     return [bookie for bookie in candidates if bookie not in stretch.ensemble]

@@ -23,11 +23,13 @@ from bookie.registry import (
     ensure_layout,
     register_bookie,
 )
+from tests.bookie.ledger.fake_v3 import handle_v3
 from tests.simulation.network import SimulatedNetwork
 from wire.arena import ArenaPool
 from wire.clock import SystemClock
 from wire.connection import FrameConnection
 from wire.entry import peek_ids
+from wire.messages import bookie_v3
 from wire.messages.bookie import (
     FRAME_BYTES_MAX,
     LAST_ENTRY,
@@ -41,6 +43,7 @@ from wire.messages.bookie import (
     encode_batch_answer_header,
     encode_read_answer,
 )
+from wire.messages.bookie_v3 import is_v3
 from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
 from wire.outbox import Flusher
 from wire.transport import Stream
@@ -67,6 +70,10 @@ class FakeBookie:
     knows_batches: bool = True  # else it closes the connection, as old ones do
     batch_surplus: int = 0  # so many entries more than were asked for
     batch_entries_max: int = 1000
+    speaks: tuple[str, ...] = ("v2", "v3")  # else it closes the connection
+    unsynced: set[tuple[int, int]] = field(default_factory=set)  # gone when it dies
+    force_status: Status | None = None
+    forces: int = 0
     session: MemorySession | None = None
     scope: trio.CancelScope | None = None
 
@@ -90,6 +97,9 @@ class FakeBookie:
         self.cluster.network.crash(self.host)
         self.scope.cancel()
         self.session.crash()
+        for key in self.unsynced:
+            del self.entries[key]
+        self.unsynced.clear()
         if forget:
             self.cluster.store.expire(self.session.session_id)
 
@@ -115,19 +125,29 @@ class FakeBookie:
             flusher=self.cluster.flusher,
             frame_bytes_max=FRAME_BYTES_MAX,
         )
+        version = ""
         while frames := await connection.receive():
             for frame in frames:
+                version = version or ("v3" if is_v3(frame) else "v2")
+                if version not in self.speaks:
+                    connection.close("a protocol that it does not speak")
+                    return
+                if version == "v3":
+                    self._answer(connection, handle_v3(self, bookie_v3.decode_request(frame)))
+                    continue
                 request = decode_request(frame)
                 assert isinstance(request, Add | Read | BatchRead)
                 if isinstance(request, BatchRead) and not self.knows_batches:
                     self.requests.append(request)
                     connection.close("an opcode that it does not know")
                     return
-                answer = self._handle(request)
-                if answer is not None and self.delay_s:
-                    self.cluster.nursery.start_soon(self._send_later, connection, answer)
-                elif answer is not None:
-                    connection.send([answer])
+                self._answer(connection, self._handle(request))
+
+    def _answer(self, connection: FrameConnection, answer: bytes | None) -> None:
+        if answer is not None and self.delay_s:
+            self.cluster.nursery.start_soon(self._send_later, connection, answer)
+        elif answer is not None:
+            connection.send([answer])
 
     async def _send_later(self, connection: FrameConnection, answer: bytes) -> None:
         await trio.sleep(self.delay_s)
@@ -138,19 +158,19 @@ class FakeBookie:
         if self.deaf:
             return None
         if isinstance(request, Add):
-            status = self._add(request)
+            status = self.add(request)
             answer = encode_add_answer(request.header, status, request.ledger_id, request.entry_id)
         elif isinstance(request, BatchRead):
             answer = self._batch(request)
         else:
-            status, entry = self._read(request)
+            status, entry = self.read(request)
             answer = encode_read_answer(
                 request.header, status, request.ledger_id, request.entry_id, len(entry)
             )
             answer += entry
         return None if self.silent else answer
 
-    def _add(self, add: Add) -> Status:
+    def add(self, add: Add) -> Status:
         if self.add_status is not None:
             return self.add_status
         if add.ledger_id in self.fenced and not add.flags & Flag.RECOVERY_ADD:
@@ -160,7 +180,7 @@ class FakeBookie:
         self.entries[key] = bytes(add.entry)
         return Status.OK
 
-    def _read(self, read: Read) -> tuple[Status, bytes]:
+    def read(self, read: Read) -> tuple[Status, bytes]:
         if read.flags & Flag.DO_FENCING:
             self.fenced.add(read.ledger_id)
         if self.read_status is not None:
@@ -179,7 +199,7 @@ class FakeBookie:
         entries: list[bytes] = []
         status = Status.OK
         for entry_id in range(request.first_entry_id, request.first_entry_id + count):
-            status, entry = self._read(Read(0, 0, request.ledger_id, entry_id, None))
+            status, entry = self.read(Read(0, 0, request.ledger_id, entry_id, None))
             if status is not Status.OK:
                 break
             entries.append(len(entry).to_bytes(4, "big") + entry)

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.bookies import BookieLimits, Bookies, Lane, Purpose
+from bookie.ledger.bookies import BookieLimits, Bookies, Channel, Purpose
+from bookie.ledger.lanes import Lane
 from bookie.ledger.protocol.placement import BookieId
 from tests.bookie.ledger.cluster import PORT, Cluster, FakeBookie, open_cluster
 from wire.digest import Digester, master_key
@@ -230,6 +231,7 @@ async def test_a_closed_lane_is_told_nothing(setup: Setup, autojump_clock: Clock
     lane.close()
     await trio.sleep(1)
     assert heard.lines == []
+    assert isinstance(lane._channel, Channel)
     assert 5 not in lane._channel.lanes
 
 
@@ -302,5 +304,55 @@ async def test_answers_about_strangers_and_strange_codes_do_no_harm(
     lane, heard = setup.lane()
     lane.add(0, frame(0))
     lane.add(1, frame(1))
+    await trio.sleep(1)
+    assert heard.lines == ["added 0+1", "failed"]
+
+
+# -- adds whose sync may wait
+
+
+async def test_a_deferred_lane_hears_of_a_connection_that_ends_while_nothing_is_under_way(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    plain, heard = setup.lane()
+    deferred, heard_of_deferred = setup.lane(purpose=Purpose.ADD_DEFERRED)
+    for lane in (plain, deferred):
+        lane.add(0, frame(0))
+    await trio.sleep(1)
+    setup.cluster.network.cut("b1")
+    await trio.sleep(1)
+    assert heard.lines == ["added 0+1"]
+    assert heard_of_deferred.lines == ["added 0+1", "failed"]
+
+
+async def test_an_answer_to_a_force_that_was_given_up_answers_no_later_one(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    lane, heard = setup.lane(purpose=Purpose.ADD_DEFERRED)
+    lane.add(0, frame(0))
+    await trio.sleep(0.1)
+    setup.bookie.delay_s = 8
+    forced: list[str] = []
+    lane.force(lambda: forced.append("first"))
+    await trio.sleep(6)
+    assert heard.lines == ["added 0+1", "failed"]
+    lane.force(lambda: forced.append("second"))
+    await trio.sleep(4)
+    assert forced == [], "the answer that came was to the first one"
+    await trio.sleep(5)
+    assert heard.lines == ["added 0+1", "failed", "failed"], "too late again"
+    assert forced == []
+    setup.bookie.delay_s = 0
+    lane.force(lambda: forced.append("third"))
+    await trio.sleep(10)
+    assert forced == ["third"]
+    assert lane.idle
+
+
+async def test_a_force_that_is_refused_is_a_failure(setup: Setup, autojump_clock: Clock) -> None:
+    lane, heard = setup.lane(purpose=Purpose.ADD_DEFERRED)
+    lane.add(0, frame(0))
+    setup.bookie.force_status = Status.IO_ERROR
+    lane.force(lambda: heard.lines.append("forced"))
     await trio.sleep(1)
     assert heard.lines == ["added 0+1", "failed"]

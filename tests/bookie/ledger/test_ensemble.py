@@ -192,10 +192,10 @@ async def test_replacing_takes_spares_as_far_as_there_are(
 ) -> None:
     await world.add(1, 2, 3, 4)
     ensemble = (bookie(1), bookie(2), bookie(3))
-    replaced = world.directory.replace(ensemble, [bookie(1), bookie(2)])
+    replaced = world.directory.replace(ensemble, [bookie(1), bookie(2)], QUORUMS)
     assert replaced == (bookie(4), bookie(2), bookie(3))
     world.directory.bookie_failed(bookie(4), "reset")
-    assert world.directory.replace(ensemble, [bookie(1)]) is None
+    assert world.directory.replace(ensemble, [bookie(1)], QUORUMS) is None
 
 
 async def test_without_the_metadata_store_there_is_an_answer_in_time(
@@ -248,8 +248,8 @@ async def test_marks_are_added_to() -> None:
     await mark_under_replicated(store, PATHS, 12345, [bookie(2)], 9)
     record = await store.get(path)
     assert record is not None
-    assert record.value == b'replica: "b1:3181"\nreplica: "b2:3181"\nctime: 7\n'
-    assert record.stat.version == 1
+    assert record.value == b'replica: "b1:3181"\nreplica: "b2:3181"\nctime: 9\n'
+    assert record.stat.version == 3, "what is found again is written, and so is what may be lost"
     layout = await store.get("/ledgers/underreplication/LAYOUT")
     assert layout is not None
     assert layout.value == b'type: "BASIC"\nversion: 1\n'

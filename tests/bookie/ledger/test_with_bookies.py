@@ -9,7 +9,15 @@ import pytest
 import trio
 
 from bookie.errors import InDoubtError, LedgerFencedError
-from bookie.ledger.client import LedgerClient, LedgerReader, Quorums, open_ledger_client
+from bookie.ledger.bookies import BookieLimits
+from bookie.ledger.client import (
+    LedgerClient,
+    LedgerLimits,
+    LedgerReader,
+    Quorums,
+    open_ledger_client,
+)
+from bookie.ledger.dialects import WireChoice
 from bookie.ledger.writer import LedgerWriter
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
@@ -65,12 +73,14 @@ class Cluster:
         session.close()
         self.ended[name].set()
 
-    async def client(self) -> LedgerClient:
-        client: LedgerClient = await self.nursery.start(self._run_client)
+    async def client(self, protocol: WireChoice = "auto") -> LedgerClient:
+        client: LedgerClient = await self.nursery.start(self._run_client, protocol)
         return client
 
     async def _run_client(
-        self, task_status: trio.TaskStatus[LedgerClient] = trio.TASK_STATUS_IGNORED
+        self,
+        protocol: WireChoice,
+        task_status: trio.TaskStatus[LedgerClient] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         async with open_ledger_client(
             store=self.store.session("client"),
@@ -79,6 +89,7 @@ class Cluster:
             clock=SystemClock(),
             arenas=ArenaPool(),
             flusher=self.flusher,
+            limits=LedgerLimits(bookies=BookieLimits(protocol=protocol)),
         ) as client:
             task_status.started(client)
             await trio.sleep_forever()
@@ -121,16 +132,30 @@ async def test_write_close_and_read(cluster: Cluster, quorums: Quorums) -> None:
     await check(reader, 500)
 
 
-async def test_recovery_fences_the_writer(cluster: Cluster) -> None:
-    client = await cluster.client()
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+async def test_recovery_fences_the_writer(cluster: Cluster, protocol: WireChoice) -> None:
+    client = await cluster.client(protocol)
     writer = await client.create(QUORUMS)
     await append(writer, 100)
-    reader = await (await cluster.client()).open(writer.ledger_id, recover=True)
+    reader = await (await cluster.client(protocol)).open(writer.ledger_id, recover=True)
     assert (reader.last_add_confirmed, reader.length) == (99, writer.length)
     await check(reader, 100)
     with pytest.raises(InDoubtError):
         await writer.wait_confirmed(writer.append([b"late"]))
     assert isinstance(writer.error, LedgerFencedError)
+
+
+async def test_what_is_forced_is_there_for_readers(cluster: Cluster) -> None:
+    client = await cluster.client()
+    writer = await client.create_deferred(QUORUMS, password=b"pw", digest_type=DigestType.HMAC)
+    for number in range(200):
+        writer.append([b"entry %d" % number])
+    assert await writer.force() == 199
+    await writer.wait_acknowledged(writer.append([b"not forced"]))
+    reader = await (await cluster.client()).open(writer.ledger_id, recover=False, password=b"pw")
+    assert reader.last_add_confirmed == 199
+    await check(reader, 200)
+    await writer.close()
 
 
 async def test_a_bookie_that_restarts_has_its_entries_and_its_fences(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ import trio
 
 from bookie.ledger.client import LedgerClient, LedgerLimits, Quorums, open_ledger_client
 from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId, Fragment
 from bookie.ledger.writer import LedgerWriter
 from bookie.registry import LedgerPaths
@@ -18,7 +19,6 @@ from bookie.replication.board import Board
 from bookie.replication.host import AutoRecovery, open_autorecovery
 from bookie.replication.limits import ReplicationLimits
 from bookie.replication.marks import Marks
-from bookie.replication.orders import Orders
 from tests.clients.ledgers.world import World, open_world
 from wire.arena import ArenaPool
 from wire.clock import SystemClock
@@ -134,6 +134,16 @@ class Cluster:
             metadata = await self.metadata(ledger_id)
             for entry_id in range(len(self.written[ledger_id])):
                 if len(await self.copies(ledger_id, entry_id)) < metadata.quorums.write:
+                    return False
+        return True
+
+    async def fully_copied_but(self, *bookies: BookieId) -> bool:
+        """The same, but for copies of these bookies."""
+        for ledger_id in self.written:
+            metadata = await self.metadata(ledger_id)
+            for entry_id in range(len(self.written[ledger_id])):
+                has = {*await self.copies(ledger_id, entry_id), *bookies}
+                if not has >= set(metadata.ensemble_at(entry_id)):
                     return False
         return True
 

@@ -71,7 +71,6 @@ class MarksSuite:
     async def test_a_mark_is_added_to_and_its_version_changes(self, open_store: Open) -> None:
         marks = Marks(await open_store(), PATHS, "w")
         await marks.mark(7, [B1], 1)
-        await marks.mark(7, [B1], 2)
         first = await marks.read(7)
         await marks.mark(7, [B2, B1], 3)
         second = await marks.read(7)
@@ -79,6 +78,26 @@ class MarksSuite:
         assert second is not None
         assert (first.missing, first.since_ms, first.version) == ((B1,), 1, 0)
         assert (second.missing, second.since_ms, second.version) == ((B1, B2), 3, 1)
+
+    async def test_the_same_that_is_found_again_while_it_is_mended_stays_marked(
+        self, open_store: Open
+    ) -> None:
+        marks = Marks(await open_store(), PATHS, "w")
+        await marks.mark(7, [B1], 1)
+        before = await marks.read(7)
+        assert before is not None
+        await marks.mark(7, [B1], 2)  # by somebody who has found more damage there
+        assert not await marks.resolve(before)
+        assert await ids(marks) == [7]
+
+    async def test_what_is_at_a_wrong_place_is_no_mark(self, open_store: Open) -> None:
+        store = await open_store()
+        marks = Marks(store, PATHS, "w")
+        await marks.mark(7, [B1], 1)
+        for stray in ("urL0000000099", "urL9999999999999999999", "urL0x7", "x"):
+            path = f"{BASE}/ledgers/0000/0000/0000/0007/{stray}"
+            await store.create(path, b"", make_parents=True)
+        assert await ids(marks) == [7]
 
     async def test_a_ledger_that_is_marked_again_stays_marked(self, open_store: Open) -> None:
         marks = Marks(await open_store(), PATHS, "w")
@@ -150,6 +169,14 @@ class MarksSuite:
         await other.trigger()
         await heard.wait()
         assert await marks.delay_s() == 60
+
+    async def test_asking_for_an_audit_sets_no_delay(self, open_store: Open) -> None:
+        marks, other = await two(open_store)
+        heard = trio.Event()
+        assert await marks.delay_s(heard.set) is None
+        await other.trigger()
+        await heard.wait()
+        assert await marks.delay_s() is None
 
     async def test_records_of_another_kind_are_refused(self, open_store: Open) -> None:
         store = await open_store()

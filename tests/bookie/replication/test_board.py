@@ -1,15 +1,17 @@
 """Records for people, what is mended next, and the settings: each as it is written down."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bookie.errors import MalformedRecordError
+from bookie.ledger.orders import Kind, Order, Orders
 from bookie.registry import LedgerPaths
 from bookie.replication.board import Alarm, Board, Status, Trouble
 from bookie.replication.config import load
-from bookie.replication.orders import Kind, Order, Orders
 from bookie.replication.protocol.backlog import Backlog, Candidate
 from wire.clock import SystemClock
 from wire.metadata.memory import MemoryStore
@@ -38,6 +40,28 @@ def test_records_of_another_kind_are_said(value: bytes) -> None:
         Status.decode(value)
     with pytest.raises(MalformedRecordError):
         Order.decode(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("order", b'{"version": 1, "order": "leave", "since_ms": Infinity}'),
+        ("order", b'{"version": 1, "order": ["leave"], "since_ms": 1}'),
+        ("alarm", b'{"version": 1, "trouble": "no copy", "why": 1, "since_ms": 1e999,'
+         b' "entries": []}'),
+        ("alarm", b'{"version": 1, "trouble": "no copy", "why": "", "since_ms": 1,'
+         b' "entries": [[1, Infinity]]}'),
+        ("status", STATUS.encode().replace(b"2500", b'"many"')),
+    ],
+)  # fmt: skip
+def test_records_with_nonsense_in_them_are_said(kind: str, value: bytes) -> None:
+    decode: dict[str, Callable[[bytes], object]] = {
+        "order": Order.decode,
+        "alarm": partial(Alarm.decode, 1),
+        "status": Status.decode,
+    }
+    with pytest.raises(MalformedRecordError):
+        decode[kind](value)
 
 
 async def test_an_alarm_that_says_the_same_keeps_its_time() -> None:

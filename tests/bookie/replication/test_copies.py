@@ -29,13 +29,14 @@ from wire.messages.entry_list import group_entries
 A, B, C, D, X = (BookieId(name) for name in "abcdx")
 ALL = dict.fromkeys((A, B, C, D, X), Presence.WRITABLE)
 THREE = Stretch(10, 12, (A, B, C))
-P, M, Q, G, U, L = (
+P, M, Q, G, U, L, N = (
     Copy.PRESENT,
     Copy.MISSING,
     Copy.DOUBTFUL,
     Copy.DAMAGED,
     Copy.UNHEARD,
     Copy.LOST,
+    Copy.UNREADABLE,
 )
 
 
@@ -99,10 +100,14 @@ def test_runs_are_ranges_of_entries() -> None:
 
 
 def judged(
-    *copies: list[Copy], unfillable: tuple[BookieId, ...] = (), **presence: Presence
+    *copies: list[Copy],
+    unfillable: tuple[BookieId, ...] = (),
+    spare: bool = True,
+    **presence: Presence,
 ) -> Report:
     here = {**ALL, **{BookieId(name): state for name, state in presence.items()}}
-    return judge(THREE, [bytes(codes) for codes in copies], here, unfillable=unfillable)
+    codes = [bytes(each) for each in copies]
+    return judge(THREE, codes, here, unfillable=unfillable, spare=spare)
 
 
 def test_whole_is_whole() -> None:
@@ -172,6 +177,25 @@ def test_a_bookie_that_takes_no_entries_is_not_filled() -> None:
     ):
         assert [move.bookie for move in report.moves] == [B]
         assert not report.fills
+
+
+def test_a_read_only_bookie_is_filled_where_nobody_else_is() -> None:
+    lacking = ([P] * 3, [M] * 3, [P] * 3)
+    report = judged(*lacking, spare=False, b=Presence.READONLY)
+    assert [fill.bookie for fill in report.fills] == [B]
+    assert not report.moves
+    report = judged(*lacking, spare=False, unfillable=(B,), b=Presence.READONLY)
+    assert [move.bookie for move in report.moves] == [B]
+
+
+def test_what_a_disk_does_not_give_is_written_in_place_first() -> None:
+    lacking = ([P] * 3, [P, N, P], [P] * 3)
+    report = judged(*lacking)
+    assert report.fills == (Fill(1, B, (range(11, 12),)),)
+    assert not report.moves
+    report = judged(*lacking, unfillable=(B,))
+    assert [(move.bookie, move.entries) for move in report.moves] == [(B, (range(10, 13),))]
+    assert judged([L] * 3, [P, N, P], [L] * 3).no_copy == (range(11, 12),)
 
 
 def test_of_an_empty_stretch_only_the_names_matter() -> None:

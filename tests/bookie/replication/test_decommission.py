@@ -1,11 +1,14 @@
 """A bookie leaves, and no entry has fewer copies meanwhile."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 import pytest
 import trio
 from trio.abc import Clock
 
+from bookie.errors import NotEnoughBookiesError
+from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import Quorums
 from bookie.registry import known_bookies, readonly_bookies, writable_bookies
 from bookie.replication.decommission import (
@@ -14,8 +17,11 @@ from bookie.replication.decommission import (
     DecommissionLimits,
     Kept,
 )
-from bookie.replication.orders import Kind, Order, Orders
+from bookie.replication.marks import Marks
+from tests.bookie.replication.cluster import LIMITS as RECOVERING
 from tests.bookie.replication.cluster import PATHS, Cluster, bookie_id, open_cluster, until
+from wire.metadata.memory import DirectLink, Request
+from wire.metadata.store import ANY
 
 B1 = bookie_id("b1")
 LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
@@ -137,6 +143,129 @@ async def test_without_others_to_take_the_place_nothing_begins(
     with pytest.raises(DecommissionError, match="nobody could take the place"):
         await leaving(cluster).run()
     assert await cluster.orders.read(B1) is None
+
+
+async def test_whoever_leaves_is_not_named_by_new_ledgers(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    """Not even as one that is away, in the place of a third one."""
+    await leaving(cluster).order(wait_retention=False)
+    cluster.lose("b2")
+    await trio.sleep(1)
+    for _ in range(20):
+        await cluster.write(1)
+    assert not await named(cluster)
+    await cluster.orders.give(bookie_id("b2"), Order(Kind.RETIRE, 0))
+    with pytest.raises(NotEnoughBookiesError, match="leaving, and not counted: b1"):
+        await cluster.write(1)
+    # One that only takes no entries for a while is named: it is meant to come back.
+    await cluster.orders.give(bookie_id("b2"), Order(Kind.READ_ONLY, 0))
+    await cluster.write(1)
+
+
+async def test_with_nobody_left_to_take_the_place_it_says_so(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    for _ in range(5):
+        await cluster.write(5)
+    async with cluster.recovering(), trio.open_nursery() as nursery:
+        await leaving(cluster).order(wait_retention=False)
+
+        async def leave_too() -> None:
+            await trio.sleep(0.1)
+            for name in ("b2", "b3"):
+                await cluster.orders.give(bookie_id(name), Order(Kind.LEAVE, 0))
+
+        nursery.start_soon(leave_too)
+        with pytest.raises(DecommissionError, match="start another one") as raised:
+            await leaving(cluster)._empty(wait_retention=False, told=lambda kept: None)
+        assert "recommission" in str(raised.value)
+        # With another one it ends where it stopped.
+        await cluster.orders.withdraw(bookie_id("b2"))
+        await cluster.orders.withdraw(bookie_id("b3"))
+        await until(lambda: writable(cluster, 3))
+        await leaving(cluster).run()
+    assert await cluster.fully_copied()
+
+
+async def writable(cluster: Cluster, count: int) -> bool:
+    return len(await writable_bookies(cluster.store, PATHS)) == count
+
+
+async def test_while_nobody_copies_it_says_so(cluster: Cluster, autojump_clock: Clock) -> None:
+    for _ in range(4):
+        await cluster.write(5)
+    with pytest.raises(DecommissionError, match="nobody copies"):
+        await leaving(cluster).run()
+    await cluster.marks.pause()
+    async with cluster.recovering():
+        with pytest.raises(DecommissionError, match="autorecovery resume"):
+            await leaving(cluster).run()
+        await cluster.marks.resume()
+        await leaving(cluster).run()
+
+
+async def test_metadata_that_nobody_can_read_keep_it_and_that_is_said(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    ledger_id = (await cluster.write(1)).ledger_id
+    await cluster.store.set(PATHS.ledger(ledger_id), b"?", ANY)
+    for wait_retention in (False, True):
+        with pytest.raises(DecommissionError, match=f"ledgers {ledger_id} do not parse"):
+            await leaving(cluster).run(wait_retention=wait_retention)
+    assert B1 in await known_bookies(cluster.store, PATHS)
+
+
+async def test_it_is_begun_again_wherever_it_was_killed(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    """At each request to the metadata store; whatever was done until then stays done."""
+    for _ in range(4):
+        await cluster.write(3)
+    kills = 0
+    async with cluster.recovering():
+        while True:
+            session = cluster.world.metadata.session(f"cli{kills}")
+            orders, marks = Orders(session, PATHS), Marks(session, PATHS, "cli")
+            with trio.CancelScope() as scope:
+                session.link = _Killing(scope, after=kills)
+                await Decommission(cluster.client.context, marks, orders, B1, LIMITS).run()
+            if not scope.cancelled_caught:
+                break
+            kills += 1
+    assert kills > 10
+    order = await cluster.orders.read(B1)
+    assert order is not None
+    assert order.kind is Kind.LEFT
+    assert B1 not in await known_bookies(cluster.store, PATHS)
+    assert await cluster.fully_copied()
+
+
+class _Killing(DirectLink):
+    """Kills whoever asks, after so many requests."""
+
+    def __init__(self, scope: trio.CancelScope, *, after: int) -> None:
+        super().__init__()
+        self._scope = scope
+        self._left = after
+
+    async def request(self, request: Request, execute: Callable[[], None]) -> None:
+        if not self._left:
+            self._scope.cancel()
+            await trio.lowlevel.checkpoint()
+        self._left -= 1
+        await super().request(request, execute)
+
+
+async def test_one_that_is_not_here_is_not_waited_for_when_it_leaves(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    for _ in range(4):
+        await cluster.write(5)
+    cluster.lose("b1")
+    async with cluster.recovering(limits=replace(RECOVERING, lost_delay_s=1e6)):
+        await leaving(cluster).run()
+    assert await cluster.fully_copied()
 
 
 async def test_one_that_does_not_obey_is_not_waited_for(

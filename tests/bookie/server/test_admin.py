@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from starlette.requests import Request
 
 from bookie.registry import readonly_bookies, writable_bookies
-from bookie.server.admin import admin_routes
+from bookie.server.admin import _body, admin_routes
 from bookie.server.host import RunningBookie
 from bookie.server.http import create_app, serve_http
 from bookie.server.metrics import registry_of
@@ -102,6 +104,37 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     async with cluster.run(cluster.config()) as running, administered(running) as admin:
         assert await admin.ask("state/readonly", "PUT", body) == 400
         assert running.store.writable
+
+
+NESTED = b'{"readOnly": ' + b"[" * 3000 + b"]" * 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"), [(NESTED, 400), (b" " * 5000 + b'{"readOnly": true}', 413)]
+)
+async def test_a_body_that_is_hostile_is_refused(
+    cluster: Cluster, body: bytes, answer: int
+) -> None:
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        assert await admin.ask("state/readonly", "PUT", body) == answer
+        assert running.store.writable
+        assert await admin.ask("state/readonly") == {"readOnly": False}
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    sent = 0
+
+    async def receive() -> Any:
+        nonlocal sent
+        sent += 1
+        await trio.sleep(1)
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    with trio.fail_after(60):
+        assert await _body(Request({"type": "http", "method": "PUT"}, receive)) is None
+    assert sent <= 11
 
 
 async def test_room_is_made_when_asked_for(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ import errno
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import pytest
@@ -18,8 +19,7 @@ from bookie.registry import (
     ensure_layout,
     prune_parents,
 )
-from bookie.server.collector import Collector
-from bookie.server.command import ReadOnlyCommand
+from bookie.server.collector import Collector, lives
 from bookie.server.housekeeping import Housekeeping
 from bookie.server.logs import silent_log
 from bookie.storage.log import LogLimits
@@ -109,6 +109,7 @@ async def open_world(platter: Platter, *directories: str) -> AsyncGenerator[Worl
         index=platter.indexes().open,
         clock=FixedClock(),
         limits=StoreLimits(log=LogLimits(segment_bytes=2000), reclaim=EAGER, space_check_s=1),
+        lives=partial(lives, session, PATHS),
     ) as store:
         world = World(store, session, cookie)
         for ledger_id in LEDGERS:
@@ -213,6 +214,24 @@ async def test_metadata_of_another_cluster_say_nothing_of_our_ledgers(world: Wor
     assert 2 not in world.store.ledgers()
 
 
+@pytest.mark.parametrize("garbage", [b"\xff\xfe", b""])
+async def test_garbage_in_the_metadata_drops_nothing_and_harms_nobody(
+    world: World, garbage: bytes
+) -> None:
+    await world.delete(2)
+    for path in (PATHS.instance_id, PATHS.cookie("b1")):
+        before = await world.session.get(path)
+        assert before is not None
+        await world.session.set(path, garbage, ANY)
+        await world.collector.collect()
+        assert world.store.ledgers() == LEDGERS
+        await world.session.set(path, before.value, ANY)
+    assert world.collector.collections_failed == 2
+    await world.session.create(f"{PATHS.root}/00/xyz/L1", b"", make_parents=True)
+    await world.collector.collect()
+    assert 2 not in world.store.ledgers()
+
+
 async def test_a_ledger_that_is_made_while_the_metadata_are_listed_stays(world: World) -> None:
     """It is in no list that began before; so ours is written down before that."""
     lists = 0
@@ -254,6 +273,31 @@ async def test_a_directory_that_has_failed_does_not_keep_others_from_theirs(
         platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
         await world.collector.collect()
         assert world.collector.drops_failed == world.collector.ledgers_dropped == 1
+
+
+async def test_tombstones_end_when_the_metadata_say_once_more_that_they_are_gone(
+    world: World,
+) -> None:
+    await world.make(5000)
+    for ledger_id in (2, 3, 1 << 40):
+        await world.delete(ledger_id)
+    await world.collector.collect()
+    await world.session.create(PATHS.ledger(3), b"of somebody else", make_parents=True)
+    answers = Answers(world.store)
+    for number in range(400):
+        answers.add(5000, 1 + number)
+        await answers.all()
+        if number % 40 == 39:
+            await world.collector.collect()
+            await world.store.reclaim()
+    assert world.collector.tombstones_ended == 1
+    assert world.store.statistics().tombstones == 2  # 3, and the highest one
+    for ledger_id in (2, 3, 1 << 40):
+        answers.add(ledger_id, 1)
+    assert await answers.all() == [FENCED] * 3
+    await world.session.create(PATHS.ledger(2), b"used again", make_parents=True)
+    answers.add(2, 1)
+    assert await answers.all() == [OK]
 
 
 # ---- by itself
@@ -317,39 +361,3 @@ async def test_without_an_interval_it_happens_when_asked_for(
         await trio.sleep(1)
         assert 2 not in world.store.ledgers()
         nursery.cancel_scope.cancel()
-
-
-# ---- read-only by command
-
-
-async def test_read_only_by_command_is_kept_and_taken_back(platter: Platter) -> None:
-    async with open_world(platter) as world:
-        command = ReadOnlyCommand(platter.mount(), "d0", world.store)
-        await command.load()
-        assert world.store.writable
-        told: list[bool] = []
-        world.store.add_writable_listener(lambda: told.append(world.store.writable))
-        await command.give(True)
-        answers = Answers(world.store)
-        answers.add(1, 1)
-        answers.add(1, 2, recovery=True)
-        assert await answers.all() == [StoreStatus.READ_ONLY, OK]
-        assert told == [False]
-    async with open_store(
-        disk=platter.mount(),
-        directories=["d0"],
-        index=platter.indexes().open,
-        clock=FixedClock(),
-    ) as store:
-        command = ReadOnlyCommand(platter.mount(), "d0", store)
-        await command.load()
-        assert not store.writable
-        store.set_read_only(True)  # somebody else's order
-        await command.give(False)
-        assert not store.writable
-        store.set_read_only(False)
-        assert store.writable
-        await command.give(False)  # once more
-        again = ReadOnlyCommand(platter.mount(), "d0", store)
-        await again.load()
-        assert store.writable

@@ -114,7 +114,7 @@ def test_a_row_survives_its_encoding(state: LedgerState) -> None:
         assert getattr(again, name) == getattr(state, name)
     assert again.lac == max(state.lac, state.explicit_lac)
     with pytest.raises(UnsupportedVersionError):
-        decode_row(5, b"\x02" + row[1:])
+        decode_row(5, b"\x03" + row[1:])
 
 
 ids = st.integers(0, 3 * BLOCK_ENTRIES)

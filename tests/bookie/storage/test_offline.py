@@ -157,3 +157,58 @@ async def test_what_is_no_directory_of_a_bookie_is_said(tmp_path: Path) -> None:
         with pytest.raises(OfflineError, match="not a directory of a bookie"):
             await work(tmp_path, lambda _: None)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("which", [0, 1, -2])
+async def test_a_segment_that_is_gone_is_a_problem_whichever_it_is(
+    directory: Path, which: int
+) -> None:
+    """Also the first one of a log, and one behind a gap: no other one ends too early then."""
+    paths = sorted((directory / "log").glob("*.log"))
+    paths[which].unlink()
+    report = await check_directory(directory, lambda _: None)
+    assert report.problems != []
+    assert report.entries < 2 * ENTRIES
+
+
+def everything(directory: Path) -> dict[str, bytes]:
+    names = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in names}
+
+
+async def test_checking_and_exporting_change_nothing_at_all(directory: Path) -> None:
+    """Not the index either: it may be the last one that knows what is gone from the log."""
+    damage(directory)
+    before = everything(directory)
+    await check_directory(directory, lambda _: None)
+    await exported(directory)
+    assert everything(directory) == before
+
+
+async def test_an_index_that_is_empty_is_not_made_by_checking(directory: Path) -> None:
+    shutil.rmtree(directory / "index")
+    (directory / "index").mkdir()
+    with pytest.raises(OfflineError, match="rebuild-index"):
+        await check_directory(directory, lambda _: None)
+    assert os.listdir(directory / "index") == []
+
+
+async def test_a_torn_tail_is_no_problem_and_what_is_in_doubt_is_exported(tmp_path: Path) -> None:
+    directory = tmp_path / "d0"
+    async with opened(directory) as store:
+        answers = Answers(store)
+        for entry_id in range(20):
+            answers.add(1, entry_id)
+            await answers.all()
+        copy = tmp_path / "killed"
+        shutil.copytree(directory, copy)
+    (segment,) = (copy / "log").glob("*.log")
+    whole = segment.read_bytes().rstrip(b"\0")
+    assert (await check_directory(copy, lambda _: None)).problems == []
+    assert not (await check_directory(copy, lambda _: None)).clean_stop
+    assert [each.entry_id for each in await exported(copy)] == list(range(20))
+    segment.write_bytes(whole[:-30])
+    assert (await check_directory(copy, lambda _: None)).problems == []
+    assert [each.entry_id for each in await exported(copy)] == list(range(19))
+    segment.write_bytes(whole[:400] + bytes([whole[400] ^ 1]) + whole[401:])
+    assert (await check_directory(copy, lambda _: None)).problems != []

@@ -25,6 +25,7 @@ from tests.bookie.storage.oracle import entry, key
 from tests.simulation.disk import Platter
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_storage_v1"
+GOLDEN_INDEX = GOLDEN.with_name("bookie_storage_v2")  # rows that say where records may be
 SEED = record_seed(77)
 
 
@@ -107,11 +108,12 @@ async def test_the_format_is_the_released_one(host: Host) -> None:
     rows = await host.platter.index("d0/index").scan(b"", b"\xff", 100)
     lines = [f"{row_key.hex()} {value.hex()}\n" for row_key, value in rows]
     # The shares came later: an index without them is of the same version, and is read.
-    released = [(GOLDEN / name).read_text() for name in ("index.txt", "shares.txt")]
+    released = [(GOLDEN_INDEX / "index.txt").read_text(), (GOLDEN / "shares.txt").read_text()]
     assert "".join(lines) == "".join(released)
 
 
-async def test_what_was_released_can_still_be_read() -> None:
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_INDEX])
+async def test_what_was_released_can_still_be_read(golden: Path) -> None:
     platter = Platter(random.Random(1))
     platter.make_directory("d0/log")
     for path in sorted(GOLDEN.glob("*.log")):
@@ -119,7 +121,7 @@ async def test_what_was_released_can_still_be_read() -> None:
         file.cache += path.read_bytes()
         platter.sync_file(file)
     platter.sync_names()
-    rows = [line.split(" ") for line in (GOLDEN / "index.txt").read_text().splitlines()]
+    rows = [line.split(" ") for line in (golden / "index.txt").read_text().splitlines()]
     index = {bytes.fromhex(row_key): bytes.fromhex(value) for row_key, value in rows}
     for with_index in (False, True):
         if with_index:

@@ -166,3 +166,80 @@ async def test_an_index_that_fails_meanwhile_is_counted_and_harms_nobody(host: H
         assert store.statistics().scrub_failures == 1
         await store.scrub()
         assert len(store.findings()) == 1
+
+
+async def test_a_segment_that_is_gone_is_found_though_none_is_in_front_of_it(host: Host) -> None:
+    """Nobody's end is missing then: neither at the front of the log nor behind a gap."""
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        first = host.logs()[0]
+        host.platter.forget(first)
+        await store.scrub()
+    async with host.store(**SMALL) as store:
+        await store.scrub()
+        named = {each for finding in store.findings() for each in finding.entries}
+        assert named == set(await unreadable(store)) != set()
+        assert store.statistics().damaged_ranges == 1
+        await store.scrub()
+        assert store.statistics().damaged_ranges == 1
+
+
+async def test_a_segment_that_is_gone_behind_removed_ones_is_found(host: Host) -> None:
+    for life in range(3):
+        async with host.store(**SMALL) as store:
+            answers = Answers(store)
+            for entry_id in range(40):
+                answers.add(1 + min(life, 1), 40 * life + entry_id)
+                await answers.all()
+    async with host.store(**SMALL) as store:
+        await store.delete(1)
+        await store.reclaim()
+        removed = store.statistics().segments_removed
+        assert removed
+    lost = next(path for path in host.logs() if path.endswith(".log"))
+    host.platter.forget(lost)
+    async with host.store(**SMALL) as store:
+        await store.scrub()
+        named = {each for finding in store.findings() for each in finding.entries}
+        missing = [e for e in range(40, 120) if await status_of(store.read(2, e)) is IO_ERROR]
+        assert named == {(2, entry_id) for entry_id in missing} != set()
+
+
+async def test_what_is_looked_at_entry_by_entry_keeps_to_the_rate_as_well(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    await fill(host)
+    path = host.logs()[1]
+    host.platter.spoil(path, 0)  # then each entry of it is tried
+    async with host.store(**{**SMALL, "scrub_bytes_per_s": 1000}) as store:
+        started = trio.current_time()
+        await store.scrub()
+        looked_at = store.statistics().bytes_scrubbed + 3000
+        assert store.statistics().damaged_entries > 20
+        assert trio.current_time() - started >= looked_at / 1000
+
+
+@pytest.mark.parametrize("at", range(3, 12))
+async def test_a_segment_that_is_removed_while_the_scrub_reads_in_it_harms_nobody(
+    host: Host, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A sector could not be read for a moment, so its entries are tried one by one."""
+    await fill(host)
+    async with host.store(**SMALL) as store:
+        log = store._volumes[0].log
+        segment = log.segments[0]
+        host.platter.fail_next("read", OSError(errno.EIO, "not now"), after=2)
+        operate = host.platter.operate
+        reads = 0
+
+        async def remove_meanwhile(name: str, generation: int) -> None:
+            nonlocal reads
+            await operate(name, generation)
+            reads += name == "read"
+            if reads == at and segment in log.segments:
+                log.forget(segment)
+
+        monkeypatch.setattr(host.platter, "operate", remove_meanwhile)
+        await store.scrub()
+        assert segment not in log.segments
+        assert all(finding.path != segment.path for finding in store.findings())

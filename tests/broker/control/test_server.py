@@ -23,8 +23,9 @@ from broker.records import TenantInfo
 from broker.server import RunningBroker, run_broker
 from clients.python.client import Client, connect
 from clients.python.errors import BrokerError as ClientError
-from tests.simulation.cluster import BROKER_PORT, Cluster
+from tests.simulation.cluster import Cluster
 from tests.simulation.scheduler import HOST, Scheduler, run
+from tests.simulation.settings import BROKER_PORT
 from wire.topics import TopicName
 
 ORDERS = TopicName.parse("orders")

@@ -10,17 +10,18 @@ import trio
 
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from bookie.registry import BookieInfo, Cookie, LedgerPaths, create_cookie, ensure_layout
 from bookie.registry import register_bookie as register
 from bookie.replication.board import Alarm, Board, Status, Trouble
 from bookie.replication.marks import Marks
-from bookie.replication.orders import Kind, Order, Orders
 from managed_ledger.records import custom_metadata, log_path
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from tests.clients.cli.conftest import Daybook
 from wire.clock import SystemClock
 from wire.metadata.memory import MemorySession, MemoryStore
+from wire.metadata.store import ANY
 
 PATHS = LedgerPaths()
 B1 = BookieId("b1")
@@ -40,6 +41,10 @@ class Stored:
         await ensure_layout(store, PATHS, Random(1))
         await create_cookie(store, PATHS, Cookie("b1", ["/j"], ["/l"], "i"))
         await register(store, PATHS, BookieInfo("b1", "127.0.0.1", 1), read_only=True)
+
+    async def come_back(self) -> None:
+        """b1, with empty directories."""
+        await create_cookie(self.session, PATHS, Cookie("b1", ["/j"], ["/l"], "i"))
 
     async def ledger(self, metadata: LedgerMetadata) -> int:
         async with trio.open_nursery() as nursery:
@@ -90,9 +95,51 @@ def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> Non
         return -1 if record is None else record.stat.version
 
     assert daybook("autorecovery", "trigger")[0] == 0
+    assert trio.run(version) == -1  # nobody has said how long to wait, and this does not either
+    trio.run(Marks(stored.session, PATHS, "").set_delay_s, 90)
     first = trio.run(version)
     assert daybook("autorecovery", "trigger")[0] == 0
     assert trio.run(version) == first + 1
+
+
+@pytest.mark.parametrize("command", ["status", "pause", "resume", "trigger"])
+def test_where_there_are_no_ledgers_that_is_said(
+    daybook: Daybook, stored: Stored, command: str
+) -> None:
+    code, out, err = daybook("autorecovery", command, "--root", "/elsewhere")
+    assert (code, out) == (1, "")
+    assert "--ledgers-root" in err
+    assert trio.run(stored.session.get, "/elsewhere/underreplication") is None
+
+
+def test_status_when_nobody_works(daybook: Daybook, stored: Stored) -> None:
+    trio.run(Marks(stored.session, PATHS, "").mark, 7, [B1], 5)
+    assert daybook("autorecovery", "status")[0] == 5
+
+
+def test_status_of_records_that_make_no_sense(daybook: Daybook, stored: Stored) -> None:
+    async def fill() -> None:
+        base = PATHS.underreplication
+        for path, value in {
+            "alarms/0000000007": b'{"version": 1, "trouble": "no copy", "why": "x",'
+            b' "since_ms": Infinity, "entries": []}',
+            "alarms/nonsense": b"?",
+            "workers/w1": b'{"version": 1, "worker": "w1", "copied_bytes": "many"}',
+            "locks/nonsense": b"\xff",
+            "lostBookieRecoveryDelay": b"soon",
+            "checkallledgersctime": b"\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
+        }.items():
+            await stored.session.create(f"{base}/{path}", value, make_parents=True)
+        late = Alarm(8, Trouble.NO_SPARE, "none", 1 << 60)
+        await Board(stored.session, PATHS).raise_alarm(late)
+
+    trio.run(fill)
+    code, out, _ = daybook("autorecovery", "status")
+    assert code == 3
+    assert ["8", "no", "spare", "-", "?", "none"] in [line.split() for line in out.splitlines()]
+    status = json.loads(daybook("autorecovery", "status", "--output", "json")[1])
+    assert (status["all_checked"], status["lost_bookie_delay_s"]) == ("?", None)
+    assert (status["workers"], len(status["alarms"])) == ([], 1)
 
 
 def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> None:
@@ -135,7 +182,49 @@ def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: St
     code, out, _ = daybook("bookies", "decommission", "b1", "--output", "json")
     assert code == 0
     assert json.loads(out) == {"bookie": "b1", "state": "left", "running": True}
+    # Its process runs on; it has to come back with empty directories before it is taken back.
+    code, _, err = daybook("bookies", "recommission", "b1")
+    assert code == 1
+    assert "start it with empty directories first" in err
+    trio.run(stored.come_back)
     assert daybook("bookies", "recommission", "b1")[0] == 0
+
+
+def test_disks_are_replaced_in_two_steps(daybook: Daybook, stored: Stored) -> None:
+    code, out, _ = daybook("bookies", "replace-disk", "b1", "--no-wait", "--output", "json")
+    assert code == 0
+    assert json.loads(out) == {"bookie": "b1", "state": "empty", "fenced": None}
+    assert "empty its directories" in daybook("bookies", "replace-disk", "b1", "--no-wait")[1]
+    trio.run(stored.come_back)
+    code, out, _ = daybook("bookies", "replace-disk", "b1", "--output", "json")
+    assert json.loads(out) == {"bookie": "b1", "state": "replaced", "fenced": 0}
+
+
+def test_a_bookie_that_takes_no_fences_is_not_taken_back(daybook: Daybook, stored: Stored) -> None:
+    assert daybook("bookies", "decommission", "b1")[0] == 0
+    others = LedgerMetadata(
+        quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),)
+    ).closed_at(-1, 0)
+    ledger_id = trio.run(stored.ledger, others)
+    trio.run(stored.come_back)
+    code, _, err = daybook("bookies", "recommission", "b1")  # nobody listens there
+    assert code == 1
+    assert f"ledger {ledger_id} is not fenced there" in err
+    assert trio.run(Orders(stored.session, PATHS).read, B1) is not None
+
+
+def test_metadata_that_do_not_parse_are_shown_beside_the_others(
+    daybook: Daybook, stored: Stored
+) -> None:
+    garbled = trio.run(stored.ledger, closed())
+    trio.run(stored.ledger, closed())
+    trio.run(stored.session.set, PATHS.ledger(garbled), b"?", ANY)
+    code, out, _ = daybook("ledgers", "check", "--output", "json")
+    assert code == 4
+    assert [row["state"] for row in json.loads(out)] == ["unreadable", "whole"]
+    code, out, _ = daybook("ledgers", "list", "--output", "json")
+    assert code == 0
+    assert [row["state"] for row in json.loads(out)] == ["unreadable", "CLOSED"]
 
 
 def test_health_counts_what_depends_on_a_bookie(daybook: Daybook, stored: Stored) -> None:
@@ -174,7 +263,9 @@ def test_an_open_ledger_of_nobody_is_closed_by_recovery_with_loss(
     code, _, err = daybook("ledgers", "delete", str(ledger_id), "--yes")
     assert code == 1
     assert "is OPEN" in err
-    assert daybook("ledgers", "recover", str(ledger_id))[0] == 1
+    code, _, err = daybook("ledgers", "recover", str(ledger_id))
+    assert code == 1
+    assert "--accept-loss" in err
     code, out, _ = daybook(
         "ledgers", "recover", str(ledger_id), "--accept-loss", "--yes", "--output", "json"
     )

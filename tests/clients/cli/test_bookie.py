@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from crc32c import crc32c
 
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index
@@ -55,6 +56,21 @@ def test_check_says_what_there_is(daybook: Daybook, directory: Path) -> None:
     report = json.loads(out)
     assert (report["ledgers"], report["entries"], report["problems"]) == (1, 20, [])
     assert "ledgers" in daybook("bookie", "check", str(directory))[1]
+
+
+@pytest.mark.parametrize("command", ["check", "export", "rebuild-index"])
+def test_what_a_newer_release_wrote_is_said_in_words(
+    daybook: Daybook, directory: Path, command: str
+) -> None:
+    (path,) = (directory / "log").glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[8:12] = (2).to_bytes(4, "big")
+    data[24:28] = crc32c(bytes(data[:24])).to_bytes(4, "big")
+    path.write_bytes(data)
+    code, _, error = daybook("bookie", command, str(directory))
+    assert code == 2
+    assert "version 2" in error
+    assert "Traceback" not in error
 
 
 def test_damage_is_said_and_the_exit_code_is_1(daybook: Daybook, directory: Path) -> None:

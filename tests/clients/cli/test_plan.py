@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import click
 import msgspec
@@ -18,6 +19,7 @@ from clients.cli.broker import broker as broker_command
 from clients.cli.directory import Directory, Ports, open_directory
 from clients.cli.errors import UserError
 from clients.cli.plan import Plan, Wishes, make_plan
+from clients.cli.ports import PortChooser
 
 # An outside ZooKeeper, so that nothing here needs Java.
 EPHEMERAL = Wishes(
@@ -39,7 +41,8 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 
 def plan(wishes: Wishes, directory: Directory) -> Plan:
-    made = make_plan(wishes, directory, os.environ)
+    with PortChooser(Random()) as ports:
+        made = make_plan(wishes, directory, os.environ, ports)
     directory.save(made.saved)
     return made
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from clients.cli.errors import UserError
-from clients.cli.ports import ANY_PORT_MAX, ANY_PORT_MIN, HOST, PortChooser, held
+from clients.cli.ports import ANY_PORT_MAX, ANY_PORT_MIN, HOST, PortChooser
 
 KERNEL_PORT_MIN = 32_768  # from here on, outgoing connections take ports
 
@@ -72,20 +72,18 @@ def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for_and_else_another()
         assert ports.preferably(port) not in (0, port)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hold a port for somebody else")
-def test_a_port_that_is_held_is_nobody_elses_also_while_its_part_is_down() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names that end with a process")
+def test_a_chosen_port_is_nobody_elses_also_while_its_part_is_down() -> None:
     with PortChooser(Random()) as ports:
         port = ports.any()
-    with held([port]):
+        ports.let_go()
         for _ in range(3):  # started, and started again
             with socket.create_server((HOST, port)):
                 pass
             with PortChooser(SameAgain(port)) as others:
                 assert others.any() != port
+                assert others.preferably(port) != port
+                with pytest.raises(UserError, match=f"Port {port} for the service is taken"):
+                    others.exactly(port, "the service", "choose")
     with PortChooser(SameAgain(port)) as others:
         assert others.any() == port
-
-
-def test_a_port_that_cannot_be_held_is_the_business_of_the_part_that_wants_it() -> None:
-    with listening() as taken, held([taken.getsockname()[1]]):
-        pass

@@ -159,6 +159,33 @@ async def test_recovery_with_too_few_bookies_says_that_it_may_be_tried_again(
     assert await read_all(reader) == [b"x"]
 
 
+async def test_recovery_is_tried_again_until_enough_bookies_are_back(
+    world: World, autojump_clock: Clock
+) -> None:
+    async with world.client() as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        writer.abandon()
+        for name in ("b1", "b2"):
+            world.stop(name)
+        started = trio.current_time()
+        with pytest.raises(ledgers.RecoveryAbortedError):
+            await client.open(writer.ledger_id, recover=True, patience_s=20)
+        assert 20 <= trio.current_time() - started < 40
+        readers: list[ledgers.Reader] = []
+
+        async def recover() -> None:
+            readers.append(await client.open(writer.ledger_id, recover=True, patience_s=60))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recover)
+            await trio.sleep(10)
+            await world.start("b1")
+        assert [entry.data async for entry in readers[0].read()] == [b"0"]
+        with pytest.raises(ledgers.NoSuchLedgerError), trio.fail_after(1):
+            await client.open(99, recover=True, patience_s=60)
+
+
 async def test_without_a_metadata_store_errors_say_so(
     world: World, client: Client, autojump_clock: Clock
 ) -> None:

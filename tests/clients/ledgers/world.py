@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from bookie.ledger.racks import Placement
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
 from clients.ledgers.client import Client, open_client
@@ -37,6 +38,7 @@ class World:
     sessions: dict[str, MemorySession] = field(default_factory=dict)
     ended: dict[str, trio.Event] = field(default_factory=dict)
     running: dict[str, RunningBookie] = field(default_factory=dict)
+    racks: dict[str, str] = field(default_factory=dict)
 
     @property
     def bookies(self) -> list[str]:
@@ -54,7 +56,7 @@ class World:
         async def live(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
             with suppress(BaseExceptionGroup), scope:
                 await run_bookie(
-                    BookieConfig(directories=("d0",), host=name),
+                    BookieConfig(directories=("d0",), host=name, rack=self.racks.get(name, "")),
                     network=self.network.of(name),
                     metadata=session,
                     disk=self.platters[name].mount(),
@@ -75,7 +77,10 @@ class World:
 
     @asynccontextmanager
     async def client(
-        self, limits: Limits | None = None, name: str = "client"
+        self,
+        limits: Limits | None = None,
+        name: str = "client",
+        placement: Placement | None = None,
     ) -> AsyncGenerator[Client]:
         session = self.sessions[name] = self.metadata.session(name)
         async with open_client(
@@ -85,6 +90,7 @@ class World:
             rng=self.rng,
             clock=SystemClock(),
             limits=limits,
+            placement=placement,
         ) as client:
             yield client
 

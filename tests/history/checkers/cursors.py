@@ -29,6 +29,7 @@ from tests.history.events import (
     Sought,
     Stamped,
     Subscribe,
+    Trimmed,
     Unsubscribe,
     Unsubscribed,
 )
@@ -77,6 +78,7 @@ class _Check:
         self._answered = {e.event.seek for e in record.events if isinstance(e.event, Sought)}
         self._consumers: dict[str, _Consumer] = {}
         self._subscriptions: dict[_Key, Subscription] = {}
+        self._trimmed: dict[str, int] = {}  # by topic: the first ledger that is there
         self._seeks: dict[int, Seek] = {}
         self._unsure: dict[_Key, None] = {}  # it may be there already when it is asked for
         self._drained: dict[_Key, None] = {}
@@ -145,6 +147,10 @@ class _Check:
             case Delete(topic):
                 for key in self._of_topic(topic):
                     self._drop(key)
+            case Trimmed(topic, ledger):
+                self._trimmed[topic] = max(ledger, self._trimmed.get(topic, 0))
+                for key in self._of_topic(topic):
+                    self._subscriptions[key].trimmed(ledger)
             case Deleted(topic):
                 for key in [key for key in self._unsure if key[0] in self._topics[topic]]:
                     del self._unsure[key]
@@ -162,7 +168,8 @@ class _Check:
     def _make(self, key: _Key) -> Subscription:
         if key not in self._subscriptions:
             log = self._record.logs.get(key[0]) or Log(key[0], [])
-            self._subscriptions[key] = Subscription(log, self._began_of(log))
+            made = self._subscriptions[key] = Subscription(log, self._began_of(log))
+            made.trimmed(self._trimmed.get(key[0], 0))
         return self._subscriptions[key]
 
     def _began_of(self, log: Log) -> list[int]:

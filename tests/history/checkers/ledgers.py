@@ -1,10 +1,12 @@
 """Ledgers, as an auditor of the metadata and of the bookies' disks sees them.
 
 ledger-state      an end that changed, a state that went back, other quorums
-ledger-fragments  they begin at 0, rise, have distinct bookies, and only the last one changes
+ledger-fragments  they begin at 0, rise, have distinct bookies, and only the last one changes;
+                  with auto-recovery the others, too, one bookie at a time
 ledger-list       grows at the end, shrinks in front; only the last two may be unclosed
 unlisted          what has a receipt is not in a ledger of the list, or behind its end
-under-replicated  an entry of a closed ledger is on fewer bookies than the ack quorum
+under-replicated  an entry of a closed ledger is on fewer bookies than the ack quorum, or than the
+                  write quorum, if somebody has said that all lost copies were made again
 copies-differ     two bookies have different payloads of one entry
 length            a closed ledger's length is not the sum of its payloads
 """
@@ -13,7 +15,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.history.events import Copy, LedgerGone, LedgerVersion, ListGone, ListVersion
+from tests.history.events import (
+    Copy,
+    LedgerGone,
+    LedgerVersion,
+    ListGone,
+    ListVersion,
+    Replicated,
+    Run,
+)
 from tests.history.record import Record, Violation, show
 
 _OPEN, _RECOVERING, _CLOSED = "OPEN", "IN_RECOVERY", "CLOSED"
@@ -29,10 +39,15 @@ def check(record: Record) -> Iterator[Violation]:
     lists: dict[str, ListVersion] = {}
     copies: dict[int, list[Copy]] = defaultdict(list)
     gone: dict[int, LedgerVersion] = {}
+    auto_recovery = replicated = False
     for stamped in record.events:
         match stamped.event:
+            case Run():
+                auto_recovery = stamped.event.auto_recovery
+            case Replicated():
+                replicated = True
             case LedgerVersion(ledger):
-                yield from _version(ledgers.get(ledger), stamped.event)
+                yield from _version(ledgers.get(ledger), stamped.event, auto_recovery)
                 ledgers[ledger] = stamped.event
             case LedgerGone(ledger):
                 if ledger in ledgers:
@@ -50,13 +65,15 @@ def check(record: Record) -> Iterator[Violation]:
     yield from _unlisted(record, lists, ledgers)
     for ledger, found in copies.items():
         if ledger in ledgers and ledgers[ledger].state == _CLOSED:
-            yield from _copies(ledgers[ledger], found)
+            yield from _copies(ledgers[ledger], found, replicated)
 
 
 # -- metadata
 
 
-def _version(before: LedgerVersion | None, after: LedgerVersion) -> Iterator[Violation]:
+def _version(
+    before: LedgerVersion | None, after: LedgerVersion, auto_recovery: bool
+) -> Iterator[Violation]:
     about = f"ledger {after.ledger}"
     yield from _fragments(after, about)
     if before is None:
@@ -72,16 +89,28 @@ def _version(before: LedgerVersion | None, after: LedgerVersion) -> Iterator[Vio
             yield Violation("ledger-state", "", about, text)
         if [first for first, _ in after.fragments] != [first for first, _ in before.fragments]:
             yield Violation("ledger-fragments", "", about, f"after closing, {what}")
+        elif auto_recovery and _others(before, after) > 1:
+            yield Violation("ledger-fragments", "", about, f"several bookies at once, {what}")
         return
     kept = len(before.fragments)
     firsts = [first for first, _ in after.fragments[:kept]]
     changed = after.fragments[: kept - 1] != before.fragments[: kept - 1]
+    if changed and auto_recovery and before.state == after.state == _OPEN:
+        # In one of those that its writer has done with, a bookie may be replaced; and nothing else.
+        rest = after.fragments[kept - 1 :] == before.fragments[kept - 1 :]
+        changed = not rest or _others(before, after) > 1
     if changed or firsts != [first for first, _ in before.fragments]:
         yield Violation("ledger-fragments", "", about, f"an earlier one changed, {what}")
     if after.state == _RECOVERING and after.fragments != before.fragments:
         yield Violation("ledger-fragments", "", about, f"while it was recovered, {what}")
     if after.state == _OPEN and len(after.fragments) > len(before.fragments) + 1:
         yield Violation("ledger-fragments", "", about, f"several at a time, {what}")
+
+
+def _others(before: LedgerVersion, after: LedgerVersion) -> int:
+    """How many places of the fragments that were there have other bookies now."""
+    pairs = zip(before.fragments, after.fragments, strict=False)
+    return sum(a != b for (_, old), (_, new) in pairs for a, b in zip(old, new, strict=False))
 
 
 def _fragments(version: LedgerVersion, about: str) -> Iterator[Violation]:
@@ -149,7 +178,8 @@ def _unlisted(
 # -- copies
 
 
-def _copies(version: LedgerVersion, copies: list[Copy]) -> Iterator[Violation]:
+def _copies(version: LedgerVersion, copies: list[Copy], replicated: bool) -> Iterator[Violation]:
+    owed = version.quorums[1] if replicated else version.quorums[2]
     by_entry: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
         by_entry[copy.entry].append(copy)
@@ -158,7 +188,7 @@ def _copies(version: LedgerVersion, copies: list[Copy]) -> Iterator[Violation]:
         about = f"ledger {version.ledger} entry {entry}"
         named = _write_set(version, entry)
         found = [c for c in by_entry[entry] if c.found == "yes" and c.bookie in named]
-        if len(found) < version.quorums[2]:
+        if len(found) < owed:
             text = f"{len(found)} of {', '.join(named)} have it"
             yield Violation("under-replicated", "", about, text)
         if len({copy.digest for copy in found}) > 1:

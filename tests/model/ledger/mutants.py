@@ -27,13 +27,13 @@ M05 = Mutant(
     module=_RECOVERER,
     name="_Recovery._perform",
     replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
-    source_hash="b4bfe302502f",
+    source_hash="66f2f41505b6",
     caught_by=_MODEL,
 )
 _replace = _Run.replace
 
 
-def _replace_and_publish(self: Any, ensemble: Any, failed: Any) -> Any:
+def _replace_and_publish(self: Any, ensemble: Any, failed: Any, *_: Any) -> Any:
     changed = _replace(self, ensemble, failed)
     if changed is not None:
         marked = self._marked
@@ -51,7 +51,7 @@ M07 = Mutant(
     module="tests.model.ledger.recoverer",
     name="_Run.replace",
     replacement=_replace_and_publish,
-    source_hash="5c1acfbdd890",
+    source_hash="e117a4642a62",
     caught_by=_MODEL,
 )
 M14 = Mutant(
@@ -85,7 +85,7 @@ M22 = Mutant(
         "        self._context.nursery.start_soon(self._change_ensemble, wanted)\n"
         "        self._feed(EnsembleChanged(ensemble))",
     ),
-    source_hash="11db6e03bbef",
+    source_hash="a9a84428ae7d",
     caught_by=_MODEL,
     also=(
         Mutant(
@@ -117,7 +117,7 @@ M33 = Mutant(
     module=_VOLUME,
     name="Volume.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
-    source_hash="e5b48e1dc9d5",
+    source_hash="be5c09175983",
     caught_by=_MODEL,
 )
 M34 = Mutant(
@@ -152,10 +152,10 @@ M56 = Mutant(
     module=_VOLUME,
     name="Volume._add_again",
     replacement=Edit(
-        "        self.log.when_durable(place[0], done)\n    elif",
+        "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
         "        self._accept(state, entry_id, entry, done)\n    elif",
     ),
-    source_hash="baed311ddcbe",
+    source_hash="3361d45e002a",
     caught_by=_MODEL,
 )
 M03_M05 = replace(catalogue.M03, id="M03+M05 shell", caught_by=_MODEL, also=(M05,))

@@ -238,7 +238,9 @@ class _Run:
     def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
         return SendingLane(bookie, self._out)
 
-    def replace(self, ensemble: Ensemble, failed: Sequence[BookieId]) -> Ensemble | None:
+    def replace(
+        self, ensemble: Ensemble, failed: Sequence[BookieId], *_: object
+    ) -> Ensemble | None:
         changed = None
         if self._changes:
             changed = replaced(ensemble, tuple(failed), self._settings.bookies)

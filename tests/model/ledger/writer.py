@@ -205,7 +205,9 @@ class _Run:
     def is_usable(self, bookie: BookieId) -> bool:
         return bookie == self._returned
 
-    def replace(self, ensemble: Ensemble, failed: Sequence[BookieId]) -> Ensemble | None:
+    def replace(
+        self, ensemble: Ensemble, failed: Sequence[BookieId], *_: object
+    ) -> Ensemble | None:
         if not self._changes or not self._spares:
             return None
         return replaced(ensemble, tuple(failed), self._settings.bookies)

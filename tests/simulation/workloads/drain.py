@@ -6,7 +6,7 @@ from functools import partial
 import trio
 
 from clients.python.client import Client
-from clients.python.errors import BrokerError, BusyError, TopicTerminatedError
+from clients.python.errors import BrokerError, BusyError, NotReadyError, TopicTerminatedError
 from tests.history.events import Detach, Drained, Ok, ReadEnd, Send
 from tests.history.record import parent
 from tests.simulation.workloads.consume import Consuming, subscribe
@@ -61,11 +61,17 @@ async def drain(scene: Stage, client: Client, seconds: float) -> None:
 
 async def _prove(actor: Actor, topic: str) -> None:
     """It takes messages again, unless it was terminated."""
-    try:
-        await _send_proofs(actor, topic)
-    except TopicTerminatedError:
-        if parent(topic) not in actor.scene.terminated:
-            raise
+    while True:
+        try:
+            await _send_proofs(actor, topic)
+        except NotReadyError:  # Bookies are back, and not everybody has noticed.
+            await trio.sleep(_AGAIN_S)
+        except TopicTerminatedError:
+            if parent(topic) not in actor.scene.terminated:
+                raise
+            return
+        else:
+            return
 
 
 async def _send_proofs(actor: Actor, topic: str) -> None:
@@ -80,7 +86,17 @@ async def _send_proofs(actor: Actor, topic: str) -> None:
 
 
 async def _read(actor: Actor, topic: str) -> None:
-    """From the first message to the last."""
+    """From the first message to the last; bookies may be found to be back while it waits."""
+    while True:
+        try:
+            await _read_once(actor, topic)
+        except NotReadyError:
+            await trio.sleep(_AGAIN_S)
+        else:
+            return
+
+
+async def _read_once(actor: Actor, topic: str) -> None:
     name = f"reader.{actor.scene.number('reader')}"
     async with await actor.client.create_reader(topic, start="earliest") as reader:
         while await reader.has_message_available():

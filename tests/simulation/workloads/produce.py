@@ -7,7 +7,7 @@ from random import Random
 import trio
 
 from clients.python.client import Client
-from clients.python.errors import BrokerError, Outcome
+from clients.python.errors import BrokerError, MessageTooLargeError, Outcome
 from clients.python.messages import MessageId
 from clients.python.producer import Producer
 from tests.history.events import Error, Ok, Send, Unknown
@@ -39,9 +39,12 @@ class _Sending:
         await self.producer.wait_room()
         self.actor.note(Send(self.work.topic, self.name, seq, value, digest(data, key, properties)))
         over = trio.Event()
-        self.producer.send_nowait(
-            data, key=key, properties=properties, on_result=partial(self._result, seq, over)
-        )
+        try:
+            self.producer.send_nowait(
+                data, key=key, properties=properties, on_result=partial(self._result, seq, over)
+            )
+        except MessageTooLargeError as error:
+            self._result(seq, over, None, error)
         if self.work.wait:
             await over.wait()
 

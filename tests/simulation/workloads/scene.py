@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from clients.python.client import connect
 from clients.python.limits import ClientLimits
 from tests.history.recorder import Memory
-from tests.simulation.cluster import BROKER_PORT, Cluster, Life
+from tests.simulation.cluster import Cluster, Life
+from tests.simulation.settings import BROKER_PORT
 from tests.simulation.workloads.stage import Stage
 
 _LIMITS = ClientLimits(partitions_refresh_s=3.0)

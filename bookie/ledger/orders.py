@@ -3,6 +3,7 @@
     <root>/underreplication/orders/<bookie id>    {"version": 1, "order": "leave", "since_ms": 17}
 
     read-only   it serves what it has, and takes no new entries
+    retire      the same, and no new ledger names it: it waits until all that it has is deleted
     leave       the same, and its copies are moved to others
     left        nothing names it any more, and its cookie is gone; should it start again, it takes
                 nothing until it is taken back
@@ -38,8 +39,14 @@ _RETRY_S = 1.0
 
 class Kind(Enum):
     READ_ONLY = "read-only"
+    RETIRE = "retire"
     LEAVE = "leave"
     LEFT = "left"
+
+    @property
+    def goes(self) -> bool:
+        """The bookie is not meant to come back by itself: nothing new is to name it."""
+        return self is not Kind.READ_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Order:
             if record["version"] != _VERSION:
                 raise MalformedRecordError(f"an order of version {record['version']}")
             return cls(Kind(record["order"]), int(record["since_ms"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise MalformedRecordError(f"an order that does not parse: {value[:200]!r}") from error
 
 
@@ -73,8 +80,8 @@ class Orders:
 
     async def list(self, watch: Watch | None = None) -> dict[BookieId, Order]:
         """All orders; `watch` is told when there are others."""
-        if await self._store.get(self._root) is None:
-            await self._ensure_root()
+        if watch is not None and await self._store.get(self._root) is None:
+            await self._ensure_root()  # There has to be something to watch.
         orders: dict[BookieId, Order] = {}
         for name in await self._store.get_children(self._root, watch) or []:
             try:
@@ -84,6 +91,10 @@ class Orders:
             if order is not None:
                 orders[BookieId(name)] = order
         return orders
+
+    async def going(self) -> set[BookieId]:
+        """Those that no new ledger is to name."""
+        return {bookie for bookie, order in (await self.list()).items() if order.kind.goes}
 
     async def give(self, bookie: BookieId, order: Order) -> None:
         """In place of the one that it has."""

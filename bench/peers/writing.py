@@ -1,0 +1,163 @@
+"""Appending: as fast as it goes, at a fixed rate, and to many ledgers."""
+
+from dataclasses import dataclass
+
+from bench import limit
+from bench.peers.rows import Demand, Row, Sizes, times_java
+from bench.peers.sides import BOOKIES, JAVA, OURS, Bench, Load, Pair
+from bench.peers.watch import Cores, cores, memory_mb, settle
+
+RATE = 1000  # entries a second
+WINDOW = 5000  # entries under way, if they are small
+WINDOW_64KB = 100
+_SMALL_BYTES = 16 << 10
+_CHUNK_BYTES = 128 << 10  # in which the relay takes small entries
+
+
+def append_1kb(bench: Bench, sizes: Sizes) -> list[Row]:
+    found, note = _append_all(bench, sizes, 1024, WINDOW)
+    return [_with_limit("append 1 KB, plain v2", sizes, found, 2.0, 1024, None, note)]
+
+
+def append_64kb(bench: Bench, sizes: Sizes) -> list[Row]:
+    found, note = _append_all(bench, sizes, 64 << 10, WINDOW_64KB)
+    return [_with_limit("append 64 KB", sizes, found, 5.0, 64 << 10, 0.6, note)]
+
+
+def append_100b(bench: Bench, sizes: Sizes) -> list[Row]:
+    found, note = _append_all(bench, sizes, 100, WINDOW)
+    return [Row.of("append 100 B, plain v2", "entries/s", found, times_java(found, 1.0), note=note)]
+
+
+def _append_all(
+    bench: Bench, sizes: Sizes, size: int, window: int
+) -> tuple[dict[Pair, float], str]:
+    """Entries a second of each pair; what the Java pair and ours used."""
+    found: dict[Pair, float] = {}
+    notes: list[str] = []
+    for pair in sizes.pairs:
+        load = bench.load(pair)
+        settle(*bench.clusters)
+        appended = append(load, sizes, size, window)
+        found[pair] = appended.per_s
+        if pair in (JAVA, OURS):
+            notes.append(f"{'ours' if pair == OURS else 'Java'}: {appended}")
+    return found, "; ".join(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    per_s: float
+    total: int
+    busy: Cores
+
+    def us(self, kind: str) -> float:
+        """Processor time of an entry."""
+        return self.busy.us_of_each(kind, self.total)
+
+    def __str__(self) -> str:
+        each = f"client {self.us('client'):.1f} us, bookies {self.us('bookies'):.1f} us an entry"
+        return f"{each}; {self.busy}"
+
+
+def append(
+    load: Load, sizes: Sizes, size: int, window: int, *, copies: int = BOOKIES, ledgers: int = 1
+) -> Appended:
+    with cores(load) as busy:
+        answer = load.do(
+            "append",
+            copies=copies,
+            size=size,
+            ledgers=ledgers,
+            window=window,
+            warm_s=sizes.warm_s,
+            seconds=sizes.measure_s,
+        )
+    rate = int(answer["entries"]) / float(answer["seconds"])
+    return Appended(rate, int(answer["total"]), busy)
+
+
+def _with_limit(
+    name: str,
+    sizes: Sizes,
+    found: dict[Pair, float],
+    wanted: float,
+    size: int,
+    share: float | None,
+    note: str,
+) -> Row:
+    """In MB/s, beside the relay that writes three files."""
+    chunk_bytes = size if size > _SMALL_BYTES else _CHUNK_BYTES
+    most = limit.writing_mb_s(chunk_bytes, sizes.relayed_bytes)
+    speed = {pair: rate * size / 1e6 for pair, rate in found.items()}
+    demands = times_java(found, wanted)
+    demands.append(Demand("ours / limit", speed[OURS] / most, at_least=share))
+    rates = ", ".join(f"{found[pair]:,.0f}" for pair in (JAVA, OURS))
+    return Row.of(name, "MB/s", speed, demands, limit=most, note=f"entries/s: {rates}; {note}")
+
+
+def latency(bench: Bench, sizes: Sizes) -> list[Row]:
+    """1 KB entries at a fixed rate, each timed from when it was due."""
+    halves: dict[Pair, float] = {}
+    tails: dict[Pair, float] = {}
+    for pair in sizes.pairs:
+        load = bench.load(pair)
+        settle(*bench.clusters)
+        halves[pair], tails[pair] = paced(load, sizes)
+    sync = limit.sync_ms()
+    return [
+        _latency_row("p50", halves, 1.0, f"one sync of 4 KB: {sync:.2f} ms"),
+        _latency_row("p99", tails, 4.0, ""),
+    ]
+
+
+def paced(load: Load, sizes: Sizes) -> tuple[float, float]:
+    """The median and the 99th of a hundred, in milliseconds."""
+    answer = load.do(
+        "paced",
+        copies=BOOKIES,
+        size=1024,
+        ledgers=1,
+        rate=RATE,
+        warm_s=sizes.warm_s,
+        seconds=sizes.measure_s,
+    )
+    return float(answer["p50_ms"]), float(answer["p99_ms"])
+
+
+def _latency_row(which: str, found: dict[Pair, float], most_ms: float, note: str) -> Row:
+    demands = [
+        Demand("ours", found[OURS], at_most=most_ms),
+        Demand("ours / Java", found[OURS] / found[JAVA], at_most=1.0),
+    ]
+    return Row.of(f"{RATE:,} appends/s of 1 KB: {which}", "ms", found, demands, note=note)
+
+
+def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
+    """One bookie, plain v2: to one ledger, then to many in turn; readers are told of no LAC."""
+    single: dict[Pair, float] = {}
+    many: dict[Pair, float] = {}
+    memory: dict[Pair, float] = {}
+    share: dict[Pair, float] = {}  # of the bookie's processor time
+    notes: list[str] = []
+    for pair in (JAVA, OURS):
+        with bench.one_bookie(pair.bookies) as cluster:
+            load = bench.load(pair, cluster, explicit_lac_s=0)
+            one = append(load, sizes, 1024, WINDOW, copies=1)
+            settle(cluster)
+            several = append(load, sizes, 1024, WINDOW, copies=1, ledgers=sizes.ledgers)
+            memory[pair] = memory_mb(cluster)
+        single[pair], many[pair] = one.per_s, several.per_s
+        share[pair] = several.us("bookies") / one.us("bookies")
+        notes.append(f"{'ours' if pair == OURS else 'Java'}: {one}")
+    name = f"{sizes.ledgers:,} open ledgers on one bookie"
+    demands = [
+        Demand("ours / one ledger", many[OURS] / single[OURS], at_least=0.7),
+        Demand("Java / one ledger", many[JAVA] / single[JAVA]),
+        Demand("our bookie's time for an entry / one ledger", share[OURS]),
+    ]
+    return [
+        Row.of("one ledger on one bookie, 1 KB", "entries/s", single, note="; ".join(notes)),
+        Row.of(f"{name}, in turn", "entries/s", many, demands),
+        Row.of(f"{name}: its memory", "MB", memory),
+    ]

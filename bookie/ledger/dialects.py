@@ -1,0 +1,213 @@
+"""How requests to a bookie are framed, and its answers understood: in protocol v2, or in v3.
+
+All bookies that we know speak both on one port, and a connection speaks what its first frame was
+written in.  They say the same of adds and reads.  v2 costs less (struct instead of protobuf) and is
+tried first; v3 has what v2 cannot say: that the sync of an add may wait (`DEFERRED_SYNC`), and
+`force`.
+
+    v2    the ids tell what an answer answers
+    v3    a transaction id does, and nothing else is believed
+
+`Spoken` remembers who does not speak v2: a bookie that answers "bad version", or that cuts two
+connections in a row on which it has not answered anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, Protocol, TypeAlias
+
+from bookie.ledger.protocol.placement import BookieId
+from wire.digest import MASTER_KEY_BYTES
+from wire.fields import U32
+from wire.messages import bookie, bookie_v3
+from wire.messages.bookie import (
+    ADD_REQUEST_HEADER_BYTES,
+    AddRun,
+    Flag,
+    ReadAnswer,
+    Status,
+    decode_add_answers,
+    decode_answer,
+)
+from wire.messages.bookie_v3 import from_v3
+from wire.proto import bookkeeper_pb2 as pb
+from wire.transport import Buffer
+
+_CUTS_MAX = 2
+_ASKED_MAX = 1 << 20  # requests of one connection that may still be answered
+
+
+class Wire(Enum):
+    V2 = "v2"
+    V3 = "v3"
+
+
+WireChoice: TypeAlias = Literal["auto", "v2", "v3"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForceAnswer:
+    status: int
+    ledger_id: int
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    adds: Sequence[AddRun] = ()
+    reads: Sequence[ReadAnswer] = ()
+    forces: Sequence[ForceAnswer] = ()
+
+
+class Dialect(Protocol):
+    """One connection speaks one of them from its first frame to its last."""
+
+    wire: Wire
+
+    def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
+        """`frame`: the add as v2 has it, in parts."""
+        ...
+
+    def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]: ...
+
+    def decode(self, frames: Sequence[memoryview]) -> Answers:
+        """Raises WireError for what is no answer."""
+        ...
+
+
+class V2:
+    wire = Wire.V2
+
+    def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
+        return frame
+
+    def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]:
+        return [bookie.encode_read(ledger_id, entry_id, fence_key=fence_key)]
+
+    def decode(self, frames: Sequence[memoryview]) -> Answers:
+        adds, others = decode_add_answers(frames)
+        if not others:
+            return Answers(adds)
+        answers = [decode_answer(frame) for frame in others]
+        return Answers(adds, [answer for answer in answers if isinstance(answer, ReadAnswer)])
+
+
+class V3:
+    """`deferred`: its adds may be answered before they are on disk."""
+
+    wire = Wire.V3
+
+    def __init__(self, *, deferred: bool = False) -> None:
+        self._deferred = deferred
+        self._txn_id = 0
+        self._asked: dict[int, tuple[int, int]] = {}  # ledger and entry, by transaction
+
+    def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
+        """The same entry behind another header; nothing of it is copied but its own header."""
+        head, *payload = frame
+        packet = bytes(head[: ADD_REQUEST_HEADER_BYTES + 4])
+        entry_header = head[len(packet) :]
+        v3_header = bookie_v3.encode_add_header(
+            self._next(ledger_id, entry_id),
+            ledger_id,
+            entry_id,
+            packet[-MASTER_KEY_BYTES:],
+            len(entry_header) + sum(map(len, payload)),
+            recovery=bool(U32.unpack_from(packet, 4)[0] & Flag.RECOVERY_ADD),
+            deferred_sync=self._deferred,
+        )
+        return [v3_header + entry_header, *payload]
+
+    def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]:
+        txn_id = self._next(ledger_id, entry_id)
+        return [bookie_v3.encode_read(txn_id, ledger_id, entry_id, fence_key=fence_key)]
+
+    def force(self, ledger_id: int) -> tuple[int, Sequence[Buffer]]:
+        """The id by which its answer is known, and the request."""
+        txn_id = self._next(ledger_id, 0)
+        return txn_id, [bookie_v3.encode_force(txn_id, ledger_id)]
+
+    def _next(self, ledger_id: int, entry_id: int) -> int:
+        self._txn_id += 1
+        self._asked[self._txn_id] = ledger_id, entry_id
+        if len(self._asked) > _ASKED_MAX:
+            del self._asked[next(iter(self._asked))]  # It was given up long ago.
+        return self._txn_id
+
+    def decode(self, frames: Sequence[memoryview]) -> Answers:
+        adds: list[AddRun] = []
+        reads: list[ReadAnswer] = []
+        forces: list[ForceAnswer] = []
+        for frame in frames:
+            response = bookie_v3.decode_response(frame)
+            txn_id = response.header.txnId
+            asked = self._asked.pop(txn_id, None)
+            if asked is None:
+                continue
+            ledger_id, entry_id = asked
+            match response.header.operation:
+                case pb.ADD_ENTRY:
+                    status = _status(response, "addResponse")
+                    _add_to_runs(adds, status, ledger_id, entry_id)
+                case pb.READ_ENTRY:
+                    status = _status(response, "readResponse")
+                    body = memoryview(response.readResponse.body)
+                    reads.append(ReadAnswer(status, ledger_id, entry_id, body))
+                case pb.FORCE_LEDGER:
+                    status = _status(response, "forceLedgerResponse")
+                    forces.append(ForceAnswer(status, ledger_id, txn_id))
+                case _:
+                    continue  # Nobody here asks for anything else.
+        return Answers(adds, reads, forces)
+
+
+def _status(response: pb.Response, part: str) -> Status:
+    """It is done only if the part of the answer that is about the operation says so, too."""
+    if response.status != pb.EOK:
+        return from_v3(response.status)
+    return from_v3(getattr(response, part).status) if response.HasField(part) else Status.IO_ERROR
+
+
+def _add_to_runs(runs: list[AddRun], status: Status, ledger_id: int, entry_id: int) -> None:
+    if runs:
+        last = runs[-1]
+        if (last.status, last.ledger_id, last.last) == (status, ledger_id, entry_id - 1):
+            runs[-1] = AddRun(status, ledger_id, last.first, entry_id)
+            return
+    runs.append(AddRun(status, ledger_id, entry_id, entry_id))
+
+
+class Spoken:
+    """Which protocol to begin a connection with.  `choice` other than "auto" leaves no choice.
+
+    A bookie that seems to know v3 only is spoken to in v3 for `retry_s`; then v2 is tried again.
+    """
+
+    def __init__(self, choice: WireChoice, retry_s: float) -> None:
+        self._choice: WireChoice = choice
+        self._retry_s = retry_s
+        self._cuts: dict[BookieId, int] = {}
+        self._v3_until: dict[BookieId, float] = {}
+
+    def with_whom(self, bookie: BookieId, now: float) -> Wire:
+        if self._choice != "auto":
+            return Wire(self._choice)
+        return Wire.V3 if now < self._v3_until.get(bookie, now) else Wire.V2
+
+    def answered(self, bookie: BookieId) -> None:
+        self._cuts.pop(bookie, None)
+
+    def cut(self, bookie: BookieId, wire: Wire, now: float) -> None:
+        """It closed a connection without having answered anything."""
+        cuts = self._cuts[bookie] = self._cuts.get(bookie, 0) + 1
+        if cuts >= _CUTS_MAX:
+            self.refused(bookie, wire, now)
+
+    def refused(self, bookie: BookieId, wire: Wire, now: float) -> None:
+        """It does not speak that."""
+        self._cuts.pop(bookie, None)
+        if wire is Wire.V2:
+            self._v3_until[bookie] = now + self._retry_s
+        else:
+            self._v3_until.pop(bookie, None)

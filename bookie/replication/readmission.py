@@ -1,0 +1,159 @@
+"""A bookie that comes back with empty directories: its disks were replaced, or it has left before.
+
+It has lost its fences.  A writer that was frozen while others recovered its ledger may still name
+it, and two such bookies would confirm what nobody will ever read.  So it is admitted like this:
+
+    empty       nothing names it: all that it had was copied to others first (`decommission`)
+    come back   it starts without any data and with a new cookie; under its order it takes no
+                entries of writers
+    fence       every ledger that is not open is fenced there, durably
+    admit       the order is withdrawn
+
+A writer of a ledger that is open has been told, by the metadata that it changed itself, to leave
+this bookie alone.  May be interrupted at any time and begun again.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.orders import Kind, Orders
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry import known_bookies, readonly_bookies, writable_bookies
+from bookie.replication.decommission import Decommission, DecommissionError, Kept
+from bookie.replication.marks import Marks
+from wire.digest import master_key
+from wire.errors import ConnectionLostError
+from wire.messages.bookie import LAST_ENTRY, Status
+from wire.messages.bookie_v3 import encode_read, from_v3
+
+_FENCES_MAX = 64  # under way at once
+_FENCED = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)  # all are said behind the fence
+_POLL_S = 2.0
+
+
+class Readmission:
+    """Of one bookie that has left."""
+
+    def __init__(
+        self, context: LedgerContext, marks: Marks, orders: Orders, bookie: BookieId
+    ) -> None:
+        self.bookie = bookie
+        self._context = context
+        self._marks = marks
+        self._orders = orders
+
+    async def wait_back(self) -> None:
+        """Return when it is there again, with a new cookie, and takes no entries."""
+        while not await self.is_back():  # noqa: ASYNC110  two records, and one may never come
+            await trio.sleep(_POLL_S)
+
+    async def is_back(self) -> bool:
+        store, paths = self._marks.store, self._marks.paths
+        return self.bookie in await known_bookies(
+            store, paths
+        ) and self.bookie in await readonly_bookies(store, paths)
+
+    async def admit(self, fenced: Callable[[int], None] = lambda count: None) -> int:
+        """Fence, then take it back; return how many ledgers were fenced.
+
+        DecommissionError if something names it, or it does not take the fences.
+        """
+        store, paths = self._marks.store, self._marks.paths
+        if self.bookie in await writable_bookies(store, paths):
+            raise DecommissionError(
+                f"{self.bookie} takes new entries already: whoever it is, it does not follow orders"
+            )
+        if not await self.is_back():
+            raise DecommissionError(
+                f"{self.bookie} has left: start it with empty directories first; it takes no new"
+                " entries until it is taken back"
+            )
+        await store.sync(paths.root)
+        count = 0
+        fence = _Fencing(self._context, self.bookie)
+        async with trio.open_nursery() as nursery:
+            async for ledger_id in self._context.catalog.list():
+                try:
+                    metadata = (await self._context.catalog.read(ledger_id)).metadata
+                except NoSuchLedgerError:
+                    continue
+                except MalformedMetadataError as error:
+                    fence.failure = f"{error}: nobody can fence that ledger"
+                    break
+                if metadata.state is LedgerState.OPEN:
+                    continue
+                await fence.begin(nursery, ledger_id, metadata)
+                if fence.failure:
+                    break
+                count += 1
+                fenced(count)
+        if fence.failure:
+            raise DecommissionError(fence.failure)
+        await self._orders.withdraw(self.bookie)
+        return count
+
+
+class _Fencing:
+    """Many fences under way; `failure` says what became of one that failed."""
+
+    def __init__(self, context: LedgerContext, bookie: BookieId) -> None:
+        self._context = context
+        self._bookie = bookie
+        self._room = trio.CapacityLimiter(_FENCES_MAX)
+        self.failure = ""
+
+    async def begin(self, nursery: trio.Nursery, ledger_id: int, metadata: LedgerMetadata) -> None:
+        token = object()
+        await self._room.acquire_on_behalf_of(token)
+        nursery.start_soon(self._fence, token, ledger_id, metadata)
+
+    async def _fence(self, token: object, ledger_id: int, metadata: LedgerMetadata) -> None:
+        encode = partial(
+            encode_read,
+            ledger_id=ledger_id,
+            entry_id=LAST_ENTRY,
+            fence_key=master_key(metadata.password or b""),
+        )
+        timeout_s = self._context.limits.bookies.read_timeout_s
+        try:
+            answer = await self._context.exchange.ask(self._bookie, encode, timeout_s)
+        except ConnectionLostError as error:
+            self.failure = f"ledger {ledger_id} is not fenced there: {error}"
+        else:
+            status = from_v3(answer.status)
+            if status not in _FENCED:
+                self.failure = f"ledger {ledger_id} is not fenced there: it said {status.name}"
+        finally:
+            self._room.release_on_behalf_of(token)
+
+
+class DiskReplacement:
+    """Empties a bookie onto others, waits until it is back with empty directories, admits it."""
+
+    def __init__(
+        self, decommission: Decommission, readmission: Readmission, orders: Orders
+    ) -> None:
+        self._decommission = decommission
+        self._readmission = readmission
+        self._orders = orders
+
+    async def empty(self, told: Callable[[Kept], None] = lambda kept: None) -> None:
+        """Return when its disks may be replaced: nothing that they have is needed."""
+        order = await self._orders.read(self._decommission.bookie)
+        if order is None or order.kind is not Kind.LEFT:
+            await self._decommission.run(told=told)
+        elif not await self._readmission.is_back():
+            await self._decommission.forget()  # whoever began it was through; once more is no harm
+
+    async def is_back(self) -> bool:
+        return await self._readmission.is_back()
+
+    async def finish(self, fenced: Callable[[int], None] = lambda count: None) -> int:
+        """Wait for it, and admit it."""
+        await self._readmission.wait_back()
+        return await self._readmission.admit(fenced)

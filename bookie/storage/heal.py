@@ -1,0 +1,100 @@
+"""Damaged entries are written again, when somebody brings their bytes.
+
+A bookie keeps the first bytes that it was given of an entry, so an add of an id that is here
+changes nothing.  The exception is an entry whose record the disk does not give any more.  A read
+that meets such damage notes it (`Volume.damaged`); a recovery add of a noted entry is appended to
+the log, and the index moves there with a checkpoint, as when segments are emptied (`reclaim`).
+Only then, and when the entry has been read from its new place, the add is answered with OK.
+
+A stop in between leaves the entry as damaged as it was.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from bookie.storage.ledgers import LedgerState
+from bookie.storage.log import Done
+from bookie.storage.places import Moves, Place
+from bookie.storage.recent import BLOCK_ENTRIES
+from bookie.storage.records import Kind
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class _Wound:
+    state: LedgerState
+    entry_id: int
+    place: Place
+    entry: bytes
+    done: Done
+
+
+class Healer:
+    """Of one directory: what comes while it works is healed by the next checkpoint together."""
+
+    def __init__(
+        self,
+        volume: Volume,
+        checkpoint: Callable[[Moves | None], Awaitable[None]],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._volume = volume
+        self._checkpoint = checkpoint
+        self._nursery = nursery
+        self._wounds: list[_Wound] = []
+        self._busy = False
+
+    def heal(
+        self, state: LedgerState, entry_id: int, place: Place, entry: memoryview, done: Done
+    ) -> None:
+        """`done` is called once: with OK when the entry can be read again."""
+        if len(entry) != place[1]:
+            done(StoreStatus.IO_ERROR)  # Whatever this is, it is not what was here.
+            return
+        self._wounds.append(_Wound(state, entry_id, place, bytes(entry), done))
+        if not self._busy:
+            self._busy = True
+            self._nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        wounds: list[_Wound] = []
+        try:
+            while self._wounds:
+                wounds, self._wounds = self._wounds, []
+                with suppress(StoreError, OSError):  # reading them tells
+                    await self._write(wounds)
+                while wounds:
+                    status = await self._status(wounds[0])
+                    wounds.pop(0).done(status)
+        finally:
+            self._busy = False
+            for wound in [*wounds, *self._wounds]:
+                wound.done(StoreStatus.READ_ONLY)  # the store is closing
+            self._wounds = []
+
+    async def _write(self, wounds: list[_Wound]) -> None:
+        await self._checkpoint(None)  # Only what the index has can be moved.
+        log, moves = self._volume.log, dict[tuple[int, int], dict[int, tuple[int, int]]]()
+        for wound in wounds:
+            if self._volume.closing or wound.state.deleted:
+                continue
+            ledger_id = wound.state.ledger_id
+            position = log.append(Kind.ENTRY, ledger_id, wound.entry_id, wound.entry, None)
+            number, low = divmod(wound.entry_id, BLOCK_ENTRIES)
+            moves.setdefault((ledger_id, number), {})[low] = (wound.place[0], position)
+        if moves:
+            await self._checkpoint(moves)
+
+    async def _status(self, wound: _Wound) -> StoreStatus:
+        try:
+            await self._volume.read(wound.state.ledger_id, wound.entry_id)
+        except StoreError as error:
+            # Deleted meanwhile, it is as if it had been fenced: nobody adds to it.
+            gone = error.status is StoreStatus.NO_LEDGER
+            return StoreStatus.FENCED if gone else StoreStatus.IO_ERROR
+        self._volume.damaged.pop((wound.state.ledger_id, wound.entry_id), None)
+        return StoreStatus.OK

@@ -1,0 +1,77 @@
+"""What the storage of a bookie says of itself, summed over its directories."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bookie.storage.upkeep import Upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    ledgers: int
+    entries_added: int  # since the start
+    bytes_added: int
+    commits: int
+    checkpoints: int
+    recent_entries: int  # in memory, behind the last checkpoint
+    bytes_in_flight: int
+    log_bytes: int
+    replayed_bytes: int  # at the start
+    writable: bool
+    read_only: bool  # because somebody wants it so
+    limbo: bool
+    tombstones: int  # ledgers that were deleted
+    segments: int
+    live_bytes: int  # of the log, as of the last checkpoint
+    segments_removed: int
+    bytes_removed: int
+    bytes_rewritten: int
+    segments_kept_damaged: int
+    reclaim_failures: int
+    scrubs: int
+    scrub_failures: int
+    bytes_scrubbed: int
+    damaged_ranges: int
+    damaged_entries: int
+    losses: Sequence[str]  # what the logs were found to have lost, at this start
+    failure: str  # of a log or an index; empty if there was none
+
+
+def gather(
+    upkeeps: Sequence[Upkeep], *, ledgers: int, bytes_in_flight: int, read_only: bool
+) -> StoreStatistics:
+    """As it is now."""
+    volumes = [upkeep.volume for upkeep in upkeeps]
+    replayed = [upkeep.replayed for upkeep in upkeeps]
+    reclaimed = [upkeep.reclaimer.statistics for upkeep in upkeeps]
+    scrubbed = [upkeep.scrubber.statistics for upkeep in upkeeps]
+    failures = [volume.log.failure or volume.places.failure for volume in volumes]
+    return StoreStatistics(
+        ledgers=ledgers,
+        entries_added=sum(volume.entries_added for volume in volumes),
+        bytes_added=sum(volume.bytes_added for volume in volumes),
+        commits=sum(volume.log.syncs for volume in volumes),
+        checkpoints=sum(volume.places.checkpoints for volume in volumes),
+        recent_entries=sum(volume.places.recent_entries for volume in volumes),
+        bytes_in_flight=bytes_in_flight,
+        log_bytes=sum(upkeep.log_bytes for upkeep in upkeeps),
+        replayed_bytes=sum(each.bytes_read for each in replayed),
+        writable=any(volume.writable for volume in volumes),
+        read_only=read_only,
+        limbo=any(volume.limbo for volume in volumes),
+        tombstones=sum(volume.tombstones for volume in volumes),
+        segments=sum(len(volume.log.segments) for volume in volumes),
+        live_bytes=sum(volume.places.shares.total for volume in volumes),
+        segments_removed=sum(each.segments_removed for each in reclaimed),
+        bytes_removed=sum(each.bytes_removed for each in reclaimed),
+        bytes_rewritten=sum(each.bytes_rewritten for each in reclaimed),
+        segments_kept_damaged=sum(each.segments_kept_damaged for each in reclaimed),
+        reclaim_failures=sum(each.reclaim_failures for each in reclaimed),
+        scrubs=min(each.scrubs for each in scrubbed),
+        scrub_failures=sum(each.scrub_failures for each in scrubbed),
+        bytes_scrubbed=sum(each.bytes_scrubbed for each in scrubbed),
+        damaged_ranges=sum(each.damaged_ranges for each in scrubbed),
+        damaged_entries=sum(each.damaged_entries for each in scrubbed),
+        losses=[loss for each in replayed for loss in each.losses],
+        failure="; ".join(str(failure) for failure in failures if failure),
+    )

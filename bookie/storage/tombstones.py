@@ -1,0 +1,201 @@
+"""The end of tombstones: a ledger that was deleted is forgotten when nothing can bring it back.
+
+A tombstone answers a writer that comes too late.  It goes when all of this is true:
+
+1. **No segment holds a record of the ledger.**  It is known between which positions they are
+   (`LedgerState`), and no segment that is there reaches into that.  So no index that is made again
+   from the log can have it.
+2. **It is gone from the metadata still**: the caller has asked, when 1. was true already.
+3. It is not the highest one of its directory.  That one stays, and speaks for those that went:
+   whoever brings an unknown ledger with a lower id is let in only if the metadata have the ledger
+   (`FirstContacts`).
+
+The record of a tombstone is in a segment, too, and is written again when that is removed.  Not if
+nothing else of the ledger is anywhere, and the metadata have said once that it is gone: then the
+segment takes it along, and the row in the index is what is left (`Reclaimer`).  At last the row
+goes with a checkpoint, and then, not before, the ledger is unknown here.  A crash in between leaves
+the tombstone, or nothing at all.
+
+While records are known to be lost nothing ends: what is lost may be of any ledger.
+"""
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from math import inf
+from typing import TypeAlias
+
+import trio
+
+from bookie.storage.batches import begins
+from bookie.storage.boot import Contents
+from bookie.storage.ledgers import LedgerState
+from bookie.storage.log import Done
+from bookie.storage.segments import Segment
+from bookie.storage.status import StoreStatus
+from bookie.storage.volume import Volume
+
+# Whether the metadata have the ledger, by their newest state; None if they cannot be asked.
+Lives: TypeAlias = Callable[[int], Awaitable[bool | None]]
+
+_LEDGERS_A_TURN = 2000
+
+
+class Tombstones:
+    """Those of one directory."""
+
+    def __init__(
+        self, volume: Volume, contents: Contents, checkpoint: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._volume = volume
+        self._contents = contents
+        self._checkpoint = checkpoint
+        self._middles: list[tuple[Segment, LedgerState, int]] = []  # as they were
+        self._confirmed: set[int] = set()  # the metadata have said once more that they are gone
+
+    async def to_ask(self, count: int) -> list[int]:
+        """Up to so many of which the metadata have to say whether they are gone still."""
+        found: list[int] = []
+        spread = self._spread()
+        for number, state in enumerate(list(self._volume.ledgers.values())):
+            if number % _LEDGERS_A_TURN == _LEDGERS_A_TURN - 1:
+                await trio.lowlevel.checkpoint()
+            if self._may_end(state):
+                segments = spread(state)
+                asked = segments == 1 and state.ledger_id in self._confirmed
+                if segments <= 1 and not asked:
+                    found.append(state.ledger_id)
+            if len(found) == count:
+                break
+        return found
+
+    async def end(self, gone: list[int]) -> int:
+        """The metadata say that these are gone still; returns how many are forgotten now."""
+        self._confirmed.update(gone)
+        spread = self._spread()
+        ending: list[LedgerState] = []
+        for ledger_id in gone:
+            state = self._volume.ledgers.get(ledger_id)
+            if state is not None and self._may_end(state) and spread(state) == 0:
+                ending.append(state)
+        if not ending:
+            return 0
+        for state in ending:
+            state.ending = True
+            self._volume.places.touch(state)
+        await self._checkpoint()
+        if self._volume.log.failure or self._volume.places.failure:
+            return 0
+        for state in ending:
+            self._volume.forget(state)
+            self._confirmed.discard(state.ledger_id)
+        return len(ending)
+
+    def staying(self, segment: Segment) -> Callable[[LedgerState], bool]:
+        """Which tombstones need not be written again before this segment goes."""
+        self._middles.clear()
+        spread, end = self._spread(), self._end_of(segment)
+
+        def stays(state: LedgerState) -> bool:
+            if state.last >= self._volume.log.durable or not spread.holds(state.last):
+                return False  # for all that is known
+            if not segment.first <= state.last < end:
+                return True  # its record is in another one
+            confirmed = state.ledger_id in self._confirmed
+            return confirmed and self._may_end(state) and spread(state) == 1
+
+        return stays
+
+    def restated(self, state: LedgerState, segment: Segment, stated: int, last: int) -> None:
+        """Its tombstone was written again, because this segment is to go."""
+        end = self._end_of(segment)
+        if segment.first <= state.stated <= state.last < end:
+            self._middles.append((segment, state, state.middle))
+        state.middle = max(state.middle, state.last)  # until the segment is gone
+        state.stated, state.last = stated, last
+        self._volume.places.touch(state)
+
+    def removed(self, segment: Segment) -> None:
+        """It is noted as removed: what was written again is no more where it was."""
+        for written_for, state, middle in self._middles:
+            if written_for == segment:
+                state.middle = middle
+                self._volume.places.touch(state)
+        self._middles.clear()
+
+    def _may_end(self, state: LedgerState) -> bool:
+        volume = self._volume
+        highest = state.ledger_id == volume.highest_tombstone
+        return state.deleted and not (highest or volume.doubt or state.recent or state.frozen)
+
+    def _ends(self) -> list[float]:
+        """Where the segments end, in their order."""
+        firsts = begins(self._volume.log.segments, self._contents.gaps)
+        following = dict(pairwise([*firsts, inf]))
+        return [following[segment.first] for segment in self._volume.log.segments]
+
+    def _end_of(self, segment: Segment) -> float:
+        return self._ends()[self._volume.log.segments.index(segment)]
+
+    def _spread(self) -> "_Spread":
+        return _Spread([each.first for each in self._volume.log.segments], self._ends())
+
+
+class _Spread:
+    """How many segments may hold records of a ledger."""
+
+    def __init__(self, firsts: list[int], ends: list[float]) -> None:
+        self._firsts = firsts
+        self._ends = ends
+
+    def __call__(self, state: LedgerState) -> int:
+        some, others = self._of(state.first, state.middle), self._of(state.stated, state.last)
+        both = range(max(some.start, others.start), min(some.stop, others.stop))
+        return len(some) + len(others) - len(both)
+
+    def _of(self, first: int, last: int) -> range:
+        return range(bisect_right(self._ends, first), bisect_right(self._firsts, last))
+
+    def holds(self, position: int) -> bool:
+        return len(self._of(position, position)) > 0
+
+
+class FirstContacts:
+    """Adds of ledgers that are unknown here, and may have been forgotten."""
+
+    def __init__(self, lives: Lives, *, bytes_max: int) -> None:
+        self.bytes_waiting = 0
+        self._lives = lives
+        self._bytes_max = bytes_max
+        self._waiting: dict[int, list[tuple[int, Done]]] = {}
+
+    def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: Done) -> None:
+        """`answer` is told OK if the ledger may be taken in; in order, and once."""
+        if self.bytes_waiting >= self._bytes_max:
+            answer(StoreStatus.TOO_MANY)
+            return
+        self.bytes_waiting += size
+        if ledger_id in self._waiting:
+            self._waiting[ledger_id].append((size, answer))
+        else:
+            self._waiting[ledger_id] = [(size, answer)]
+            nursery.start_soon(self._ask, ledger_id)
+
+    async def _ask(self, ledger_id: int) -> None:
+        status = StoreStatus.READ_ONLY
+        try:
+            status = await self.status_of(ledger_id)
+        finally:
+            for size, answer in self._waiting.pop(ledger_id):
+                self.bytes_waiting -= size
+                answer(status)
+
+    async def status_of(self, ledger_id: int) -> StoreStatus:
+        """OK, or why nothing of it may be taken."""
+        match await self._lives(ledger_id):
+            case True:
+                return StoreStatus.OK
+            case False:
+                return StoreStatus.FENCED  # for ever
+            case None:
+                return StoreStatus.READ_ONLY  # somebody else may take it

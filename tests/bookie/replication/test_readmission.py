@@ -1,0 +1,140 @@
+"""A bookie that lost its disks comes back empty, and breaks nothing that they had promised."""
+
+from collections.abc import AsyncGenerator
+from functools import partial
+
+import pytest
+import trio
+from trio.abc import Clock
+
+from bookie.ledger.orders import Kind
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry import readonly_bookies, writable_bookies
+from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
+from bookie.replication.readmission import DiskReplacement, Readmission
+from tests.bookie.replication.cluster import (
+    PATHS,
+    Cluster,
+    entry_bytes,
+    open_cluster,
+    until,
+)
+from wire.digest import master_key
+from wire.messages.bookie import Status
+from wire.messages.bookie_v3 import encode_add, from_v3
+
+LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[Cluster]:
+    async with open_cluster(4) as cluster:
+        yield cluster
+
+
+def replacement(cluster: Cluster, bookie: BookieId) -> DiskReplacement:
+    context, marks, orders = cluster.client.context, cluster.marks, cluster.orders
+    return DiskReplacement(
+        Decommission(context, marks, orders, bookie, LIMITS),
+        Readmission(context, marks, orders, bookie),
+        orders,
+    )
+
+
+async def with_new_disks(cluster: Cluster, name: str) -> None:
+    cluster.lose(name)
+    await cluster.world.ended[name].wait()
+    del cluster.world.platters[name]
+    await cluster.world.start(name)
+
+
+async def add(cluster: Cluster, bookie: BookieId, ledger_id: int, entry_id: int) -> Status:
+    """As a writer does who has heard of nothing."""
+    frame = partial(
+        encode_add,
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+        master_key=master_key(b""),
+        entry=entry_bytes(ledger_id, entry_id, "good"),
+        recovery=False,
+    )
+    return from_v3((await cluster.client.context.exchange.ask(bookie, frame, 10)).status)
+
+
+async def recovered_ledger(cluster: Cluster) -> tuple[int, BookieId]:
+    """One whose writer is frozen, and does not know; and a bookie that it names."""
+    writer = await cluster.write(5, close=False)
+    writer.abandon()
+    bookie = (await cluster.metadata(writer.ledger_id)).fragments[0].ensemble[0]
+    await cluster.client.open(writer.ledger_id, recover=True)
+    return writer.ledger_id, bookie
+
+
+async def test_fences_of_the_old_disks_are_there_again(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    ledger_id, bookie = await recovered_ledger(cluster)
+    assert await add(cluster, bookie, ledger_id, 99) is Status.FENCED
+    async with cluster.recovering():
+        await replacement(cluster, bookie).empty()
+        assert await cluster.fully_copied()
+        await with_new_disks(cluster, bookie.partition(":")[0])
+        assert bookie in await readonly_bookies(cluster.store, PATHS)
+        assert await add(cluster, bookie, ledger_id, 99) is not Status.OK
+        assert await replacement(cluster, bookie).finish() == 1
+        await until(lambda: writable(cluster, bookie))
+        assert await add(cluster, bookie, ledger_id, 99) is Status.FENCED
+        assert await cluster.orders.read(bookie) is None
+    await cluster.write(3)
+    assert await cluster.fully_copied()
+
+
+async def writable(cluster: Cluster, bookie: BookieId) -> bool:
+    return bookie in await writable_bookies(cluster.store, PATHS)
+
+
+async def test_one_whose_disks_are_gone_already_is_replaced_from_its_peers(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    for _ in range(4):
+        await cluster.write(10)
+    ledger_id, bookie = await recovered_ledger(cluster)
+    cluster.lose(bookie.partition(":")[0])
+    async with cluster.recovering():
+        await replacement(cluster, bookie).empty()
+        assert await cluster.fully_copied()
+        await with_new_disks(cluster, bookie.partition(":")[0])
+        # Whoever was killed while it waited begins again.
+        await replacement(cluster, bookie).empty()
+        assert await replacement(cluster, bookie).finish() == 5
+    assert await add(cluster, bookie, ledger_id, 99) is Status.FENCED
+
+
+async def test_it_is_not_admitted_before_it_is_back(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    _, bookie = await recovered_ledger(cluster)
+    readmission = Readmission(cluster.client.context, cluster.marks, cluster.orders, bookie)
+    async with cluster.recovering():
+        await replacement(cluster, bookie).empty()
+        with pytest.raises(DecommissionError, match="start it with empty directories"):
+            await readmission.admit()  # its old process runs still
+        order = await cluster.orders.read(bookie)
+        assert order is not None
+        assert order.kind is Kind.LEFT
+
+
+async def test_without_its_fences_it_is_not_admitted(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    _, bookie = await recovered_ledger(cluster)
+    name = bookie.partition(":")[0]
+    async with cluster.recovering():
+        await replacement(cluster, bookie).empty()
+        await with_new_disks(cluster, name)
+        cluster.world.network.crash(name)  # registered, and it does not answer
+        with pytest.raises(DecommissionError, match="is not fenced there"):
+            await replacement(cluster, bookie).finish()
+        assert await cluster.orders.read(bookie) is not None
+        await trio.sleep(5)
+        assert not await writable(cluster, bookie)

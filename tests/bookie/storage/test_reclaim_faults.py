@@ -1,0 +1,105 @@
+"""What goes wrong around one segment keeps no other from being given back, and is not for ever."""
+
+from typing import Any
+
+import pytest
+
+from bookie.storage.index import Checkpoint, checkpoint_key
+from bookie.storage.reclaim import Reclaimer
+from bookie.storage.removed import decode_gaps
+from bookie.storage.store import StoreStatus
+from tests.bookie.storage.conftest import Host, has, status_of
+from tests.bookie.storage.test_reclaim import SMALL, check, fill
+from tests.simulation.disk import HostCrashedError
+
+NO_LEDGER = StoreStatus.NO_LEDGER
+
+
+def segments(host: Host) -> list[str]:
+    return [path for path in host.logs() if path.endswith(".log")]
+
+
+async def test_one_segment_whose_front_is_unreadable_keeps_no_other_from_being_removed(
+    host: Host,
+) -> None:
+    async with host.store(**SMALL) as store:
+        await fill(store, 1)
+        await fill(store, 2)
+        await store.delete(1)
+        spoilt = segments(host)[1]
+        host.platter.spoil(spoilt, 0)
+        before = len(segments(host))
+        await store.reclaim()
+        await store.reclaim()
+        assert spoilt in host.logs()
+        assert store.statistics().segments_removed > 1
+        assert len(segments(host)) < before
+        await check(store, 2)
+
+
+async def test_a_ledger_that_is_deleted_while_its_segment_is_emptied_is_no_damage(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with host.store(**SMALL) as store:
+        await fill(store, 1, 2)
+        await store.delete(1)
+        move = Reclaimer._move
+
+        async def delete_first(self: Reclaimer, portion: Any) -> None:
+            if 2 in store.ledgers():
+                await store.delete(2)
+            await move(self, portion)
+
+        monkeypatch.setattr(Reclaimer, "_move", delete_first)
+        await store.reclaim()
+        assert store.statistics().segments_kept_damaged == 0
+        await store.reclaim()
+        assert store.statistics().segments == 1
+        assert await status_of(store.read(2, 0)) is NO_LEDGER
+
+
+async def kill_behind_one_batch(host: Host) -> None:
+    """The log goes on behind a gap whose end is a torn tail; one batch is all there is of it."""
+    async with host.doomed_store(**SMALL) as store:
+        await fill(store, 1)
+        host.platter.kill()
+    last = segments(host)[-1]
+    size = len(host.platter.content(last))
+    host.platter.truncate(last, size - 30)
+    async with host.doomed_store(**SMALL) as store:
+        await store.delete(1)
+        await store.checkpoint()
+        reclaimer: Reclaimer = store._upkeeps[0].reclaimer
+        # Of the last one nothing but entries is left, so nothing has to be written again.
+        await reclaimer._reclaim(store._volumes[0].log.segments[-2])
+        assert store.statistics().segments_removed == 1
+        host.platter.kill()
+
+
+async def test_an_index_that_ends_inside_a_gap_is_no_loss(host: Host) -> None:
+    """As one has that is made again from such a log, and not to its end."""
+    await kill_behind_one_batch(host)
+    (gap,) = decode_gaps(host.platter.content("d0/log/REMOVED"))
+    inside = 0
+    for crash_at in range(110, 170):
+        host.platter.lose_indexes()
+        await die_while_starting(host, crash_at)
+        stored = await host.platter.index("d0/index").get(checkpoint_key())
+        inside += stored is not None and gap.first < Checkpoint.decode(stored).position < gap.end
+        await die_while_starting(host, 1000)
+    assert inside
+
+
+async def die_while_starting(host: Host, operations: int) -> None:
+    """Or right behind the start; whatever has been read until then, nothing was lost."""
+    host.platter.crash_before(operations)
+
+    async def live() -> None:
+        async with host.store(**{**SMALL, "checkpoint_entries": 0}) as store:
+            assert not store.limbo, store.statistics().losses
+            host.platter.kill()
+
+    with pytest.raises((HostCrashedError, BaseExceptionGroup)) as caught:
+        await live()
+    assert has(caught.value, HostCrashedError)
+    assert not has(caught.value, AssertionError)

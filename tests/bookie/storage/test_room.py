@@ -1,0 +1,79 @@
+"""The reserve of a disk is there when it is needed: for deletions, and for making room."""
+
+import errno
+
+import pytest
+import trio.testing
+
+from bookie.storage.store import StoreStatus
+from tests.bookie.storage.conftest import Answers, Host
+from tests.bookie.storage.oracle import entry
+from tests.bookie.storage.test_reclaim import SMALL
+from tests.simulation.disk import Platter, SimulatedDisk, SimulatedFile
+
+OK, READ_ONLY = StoreStatus.OK, StoreStatus.READ_ONLY
+RESERVE_BYTES = 100_000
+OVERHEAD_BYTES = 5_000  # an entry that was begun, headers
+
+
+class SmallDisk(SimulatedDisk):
+    """What is written is not free any more, and what is removed is."""
+
+    async def write(self, file: SimulatedFile, offset: int, data: bytes) -> None:
+        if len(data) > self.platter.free_bytes:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        self.platter.free_bytes -= len(data)
+        await super().write(file, offset, data)
+
+    async def remove(self, path: str) -> None:
+        size = await self.size(path)
+        await super().remove(path)
+        self.platter.free_bytes += size
+
+
+@pytest.fixture
+def small_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
+    platter: Platter = host.platter
+    monkeypatch.setattr(platter, "mount", lambda: SmallDisk(platter, platter.generation))
+    return host
+
+
+async def test_a_flood_of_adds_leaves_the_reserve_alone(
+    small_host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What was accepted before anybody looked, and is not written yet, takes its room as well."""
+    platter = small_host.platter
+    platter.free_bytes = RESERVE_BYTES + 50_000
+    limits = {**SMALL, "free_bytes_min": RESERVE_BYTES, "in_flight_bytes_max": 1 << 20}
+    limits["space_check_s"] = 10
+    async with small_host.store(**limits) as store:
+        answers = Answers(store)
+        for entry_id in range(400):
+            answers.add(1, entry_id, size=1000)
+        assert set(await answers.all()) == {OK, READ_ONLY}
+        assert platter.free_bytes > RESERVE_BYTES - OVERHEAD_BYTES
+        assert not store.writable
+        for entry_id in range(400):
+            answers.add(2, entry_id, size=1000, recovery=True)
+        assert set(await answers.all()) == {OK, READ_ONLY}
+        assert platter.free_bytes > RESERVE_BYTES // 2 - OVERHEAD_BYTES
+        assert not store.takes_recovery
+        kept = await store.entry_ids(2)
+        assert kept == list(range(len(kept)))  # those for which there was room
+        await store.delete(1)
+        await store.reclaim()
+        await trio.sleep(20)
+        assert store.statistics().failure == ""
+        assert store.takes_recovery
+        for entry_id in kept:
+            assert await store.read(2, entry_id) == entry(2, entry_id, size=1000)
+
+
+async def test_what_is_in_flight_is_bounded_still(host: Host) -> None:
+    async with host.store(**SMALL, in_flight_bytes_max=20_000) as store:
+        answers = Answers(store)
+        for entry_id in range(100):
+            answers.add(1, entry_id, size=1000)
+        assert set(await answers.all()) == {OK, StoreStatus.TOO_MANY}
+        answers.add(1, 500, size=1000)
+        assert await answers.all() == [OK]

@@ -1,0 +1,124 @@
+"""Rules of writes whose sync may wait, of the two protocols, and of racks, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_PROTOCOL = "bookie.ledger.protocol.deferred"
+_LANES = "bookie.ledger.lanes"
+_DIALECTS = "bookie.ledger.dialects"
+_RACKS = "bookie.ledger.protocol.racks"
+_DEFERRED = "tests:tests/bookie/ledger/test_deferred.py tests/bookie/ledger/test_bookies.py"
+_STORMS = "storms:deferred"
+_IN_V3 = "tests:tests/bookie/ledger/test_dialects.py"
+_IN_RACKS = "tests:tests/bookie/ledger/test_racks.py tests/bookie/ledger/test_rack_sources.py"
+
+MUTANTS = [
+    Mutant(
+        id="D01",
+        rule="what was taken on a connection that ended is forgotten -> the next force counts it",
+        module=_PROTOCOL,
+        name="DeferredProtocol._lost",
+        replacement=Edit(
+            "    self._unforced.pop(bookie, None)\n    self._least.pop(bookie, None)\n", ""
+        ),
+        source_hash="38643647b9ae",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="D02",
+        rule="a force counts for what was taken when it was asked for -> when it is answered",
+        module=_PROTOCOL,
+        name="DeferredProtocol.step",
+        replacement=Edit(
+            "self._forcing.pop(bookie, set())",
+            "(self._least.pop(bookie, None), self._forcing.pop(bookie, set()))[1]"
+            " | self._unforced.pop(bookie, set())",
+        ),
+        source_hash="56c431559802",
+        caught_by=_STORMS,
+    ),
+    Mutant(
+        id="D03",
+        rule="an entry is confirmed when it was forced -> when it was taken",
+        module="bookie.ledger.deferred",
+        name="DeferredLedgerWriter.added",
+        replacement=Edit(
+            "self._step(Acknowledged(bookie, first, count))",
+            "self._step(Acknowledged(bookie, first, count))\n"
+            "        LedgerWriter.added(self, bookie, first, count)",
+        ),
+        source_hash="b9a5f41720f2",
+        caught_by=_DEFERRED,
+    ),
+    Mutant(
+        id="D04",
+        rule="a deferred writer hears of each connection that ends -> if something is under way",
+        module=_LANES,
+        name="Lane._fail_adds",
+        replacement=Edit("(ended and self._deferred)", "False"),
+        source_hash="e1e48aa380ea",
+        caught_by=_DEFERRED,
+    ),
+    Mutant(
+        id="D05",
+        rule="a force is answered by an answer to itself -> to one that was given up before",
+        module=_LANES,
+        name="Lane.force_answered",
+        replacement=Edit("forced is None or answer.request_id != self._force", "forced is None"),
+        source_hash="1306272d7a28",
+        caught_by=_DEFERRED,
+    ),
+    Mutant(
+        id="D06",
+        rule="a v3 answer says of the operation that it is done -> of the request is enough",
+        module=_DIALECTS,
+        name="_status",
+        replacement=Edit("Status.IO_ERROR", "Status.OK"),
+        source_hash="857027963638",
+        caught_by=_IN_V3,
+    ),
+    Mutant(
+        id="M14 v3",
+        rule="recovery adds carry the recovery flag -> in v3 they are plain adds",
+        module=_DIALECTS,
+        name="V3.add",
+        replacement=Edit("bool(U32.unpack_from(packet, 4)[0] & Flag.RECOVERY_ADD)", "False"),
+        source_hash="a8d49bf5b566",
+        caught_by=_IN_V3,
+    ),
+    Mutant(
+        id="M05 v3",
+        rule="recovery reads fence -> in v3 they do not",
+        module=_DIALECTS,
+        name="V3.read",
+        replacement=Edit("fence_key=fence_key", "fence_key=None"),
+        source_hash="421a0d5d63a4",
+        caught_by=_IN_V3,
+    ),
+    Mutant(
+        id="D07",
+        rule="each write set spans racks -> the ensemble does",
+        module=_RACKS,
+        name="_Search._may_do",
+        replacement=Edit("if len(racks) + free < self._least:", "if False:"),
+        source_hash="4f6769642f26",
+        caught_by=_IN_RACKS,
+    ),
+    Mutant(
+        id="D08",
+        rule="an enforced rule postpones a change that breaks it -> takes the best spare",
+        module=_RACKS,
+        name="Racks.replacement",
+        replacement=Edit("if rule.enforced and least < wanted:", "if False:"),
+        source_hash="f9aa07318822",
+        caught_by=_IN_RACKS,
+    ),
+    Mutant(
+        id="D09",
+        rule="who fails again and again is chosen last -> as soon as it answers",
+        module="bookie.ledger.quarantine",
+        name="Quarantine.trusted",
+        replacement=Edit("and now >= self._distrusted_until.get(bookie, now)", ""),
+        source_hash="74a14255d291",
+        caught_by=_IN_RACKS,
+    ),
+]

@@ -1,0 +1,146 @@
+"""Whoever looks after the bookies: a host with a ledger client of its own.
+
+take_out    asks a bookie to leave, and waits until nothing names it (`Decommission`)
+close_all   in the end: recovers what was left open, so that every ledger has an end
+replicate   in the end: asks for an audit, and waits until nothing lacks copies
+reclaim     in the end: bookies drop what was deleted, and have nothing else
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from bookie.errors import LedgerError, RegistryError
+from bookie.ledger.client import LedgerClient, open_ledger_client
+from bookie.ledger.metadata import LedgerState
+from bookie.ledger.orders import Orders
+from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.recoverer import recover_ledger
+from bookie.registry import LedgerPaths
+from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
+from bookie.replication.marks import Check, Marks
+from tests.history.events import Replicated
+from tests.history.recorder import Recorder
+from tests.simulation.audit import MetadataAudit
+from tests.simulation.cluster import Cluster, Life
+from tests.simulation.settings import BOOKIE_PORT
+from wire.arena import ArenaPool
+from wire.metadata.store import MetadataError
+from wire.outbox import Flusher
+
+_PATHS = LedgerPaths()
+_AGAIN_S = 0.5
+_LIMITS = DecommissionLimits(poll_s=1.0)
+
+Work = Callable[[LedgerClient], Awaitable[None]]
+
+
+async def as_caretaker(cluster: Cluster, name: str, work: Work) -> None:
+    """Do it on a host of that name, which is there for this only; again if it fails."""
+    errors: list[BaseException] = []
+
+    async def main(life: Life, status: trio.TaskStatus[object]) -> None:
+        status.started(life)
+        try:
+            while not await _tried(cluster, life, work):
+                await cluster.run.sleep(_AGAIN_S)
+        except Exception as error:
+            errors.append(error)
+
+    await cluster.live(name, main)
+    if (life := cluster.lives.get(name)) is not None:
+        await life.ended.wait()
+    if errors:
+        raise errors[0]
+
+
+async def _tried(cluster: Cluster, life: Life, work: Work) -> bool:
+    """False if it could not be done now."""
+    seams, done = cluster.seams(life), False
+    try:
+        async with seams.metadata.open(life.host) as store, trio.open_nursery() as nursery:
+            flusher = Flusher()
+            nursery.start_soon(flusher.run)
+            async with open_ledger_client(
+                store=store,
+                network=seams.network,
+                rng=seams.chance(),
+                clock=seams.clock,
+                arenas=ArenaPool(),
+                flusher=flusher,
+            ) as client:
+                await work(client)
+                done = True
+            nursery.cancel_scope.cancel()
+    except* (MetadataError, RegistryError, LedgerError, DecommissionError) as errors:
+        cluster.logs.of(life.host).warning("once more", why=str(errors.exceptions[0]))
+    return done
+
+
+async def take_out(cluster: Cluster, bookie: str, interrupted_s: float | None) -> None:
+    """Return when nothing names it any more, and its cookie is gone."""
+    leaving = BookieId(f"{bookie}:{BOOKIE_PORT}")
+
+    async def work(client: LedgerClient) -> None:
+        nonlocal interrupted_s
+        patience_s, interrupted_s = interrupted_s, None
+        store = client.context.catalog.store
+        marks, orders = Marks(store, _PATHS, "decommission"), Orders(store, _PATHS)
+        decommission = Decommission(client.context, marks, orders, leaving, _LIMITS)
+        with trio.move_on_after(float("inf") if patience_s is None else patience_s) as scope:
+            await decommission.run()
+        if scope.cancelled_caught:
+            raise DecommissionError("interrupted")
+
+    await as_caretaker(cluster, f"caretaker-of-{bookie}", work)
+
+
+async def close_all(cluster: Cluster, audit: MetadataAudit) -> None:
+    """Nobody writes any more, all bookies are well: every recovery comes to its end."""
+
+    async def work(client: LedgerClient) -> None:
+        for ledger_id, metadata in list(audit.ledgers.items()):
+            if metadata.state is not LedgerState.CLOSED:
+                stored = await client.context.catalog.read(ledger_id)
+                await recover_ledger(client.context, ledger_id, stored)
+
+    await as_caretaker(cluster, "caretaker", work)
+
+
+async def replicate(cluster: Cluster, recorder: Recorder) -> None:
+    """Until auto-recovery has looked at everything, and has nothing left to do."""
+    await as_caretaker(cluster, "caretaker", partial(_replicate, cluster.run.sleep))
+    recorder.note(Replicated())
+
+
+async def _replicate(sleep: Callable[[float], Awaitable[None]], client: LedgerClient) -> None:
+    store = client.context.catalog.store
+    marks = Marks(store, _PATHS, "caretaker")
+    for _ in range(2):  # The first one may have begun before it was asked for.
+        before = await _checks(marks)
+        await marks.trigger()
+        while await _checks(marks) == before:
+            await sleep(_AGAIN_S)
+    while [ledger_id async for ledger_id in marks.list()]:
+        await sleep(_AGAIN_S)
+
+
+async def _checks(marks: Marks) -> int:
+    """Changes with each check of all ledgers that came to its end."""
+    path = f"{marks.paths.underreplication}/{Check.LEDGERS.value}"
+    record = await marks.store.get(path)
+    return -1 if record is None else record.stat.version
+
+
+async def reclaim(cluster: Cluster, bookies: list[str], audit: MetadataAudit) -> list[str]:
+    """What bookies have of ledgers that are gone, after they have looked for such."""
+    kept: list[str] = []
+    for name in bookies:
+        running = cluster.bookie(name)
+        assert running is not None
+        await cluster.call(name, partial(running.housekeeping.make_room))
+        deleted = sorted(set(running.store.ledgers()) - set(audit.ledgers))
+        if deleted:
+            kept.append(f"{name} keeps entries of deleted ledgers: {deleted}")
+    return kept

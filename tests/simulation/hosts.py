@@ -1,0 +1,93 @@
+"""What runs on a host of a simulated cluster: the product, on the seams of that host."""
+
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from bookie.replication.host import run_autorecovery
+from bookie.server.config import BookieConfig
+from bookie.server.host import RunningBookie, run_bookie
+from bookie.storage.log import LogLimits
+from bookie.storage.store import StoreLimits
+from broker.server import RunningBroker, run_broker
+from tests.simulation.clock import VirtualClock
+from tests.simulation.disk import Platter
+from tests.simulation.host_log import HostLog
+from tests.simulation.metadata import SimulatedMetadata
+from tests.simulation.network import HostNetwork
+from tests.simulation.settings import BOOKIE_PORT, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """Of one process.  `chance` makes a generator for a part of it, by its name."""
+
+    host: str
+    seed: str
+    network: HostNetwork
+    metadata: SimulatedMetadata
+    clock: VirtualClock
+    log: HostLog
+
+    def chance(self, part: str = "") -> Random:
+        return Random(f"{self.seed}/{part}" if part else self.seed)
+
+
+async def serve_bookie(
+    seams: Seams, platter: Platter, settings: Settings, status: trio.TaskStatus[RunningBookie]
+) -> None:
+    """A bookie, with auto-recovery beside it if that is on."""
+    config = BookieConfig(
+        directories=tuple(f"d{index}" for index in range(settings.directories)),
+        port=BOOKIE_PORT,
+        host=seams.host,
+        reclaim_interval_s=settings.reclaim_interval_s,
+        scrub_interval_s=settings.scrub_interval_s,
+    )
+    async with seams.metadata.open(seams.host) as session, trio.open_nursery() as nursery:
+
+        async def bookie(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
+            await run_bookie(
+                config,
+                network=seams.network,
+                metadata=session,
+                disk=platter.mount(),
+                index=platter.indexes().open,
+                clock=seams.clock,
+                rng=seams.chance(),
+                log=seams.log.structured(),
+                store_limits=StoreLimits(
+                    log=LogLimits(segment_bytes=settings.segment_bytes),
+                    checkpoint_entries=settings.checkpoint_entries,
+                ),
+                task_status=task_status,
+            )
+
+        running: RunningBookie = await nursery.start(bookie)
+        status.started(running)
+        if settings.recovery is not None:
+            await run_autorecovery(
+                store=session,
+                network=seams.network,
+                rng=seams.chance("recovery"),
+                clock=seams.clock,
+                root=config.ledgers_root,
+                name=running.bookie_id,
+                limits=settings.recovery.limits,
+            )
+
+
+async def serve_broker(
+    seams: Seams, settings: Settings, status: trio.TaskStatus[RunningBroker]
+) -> None:
+    async with seams.metadata.open(seams.host) as session:
+        await run_broker(
+            settings.broker(seams.host),
+            store=session,
+            network=seams.network,
+            clock=seams.clock,
+            rng=seams.chance(),
+            log=seams.log.structured(),
+            task_status=status,
+        )

@@ -1,0 +1,113 @@
+"""The bookies of a run: some are lost for good, some are asked to leave, some are added.
+
+A bookie is only lost where every ledger can do without it: of no fragment more bookies are gone
+than its ack quorum can spare.  Auto-recovery changes that when it has copied what was there, and
+named others in the metadata; then another one may go.
+"""
+
+from collections.abc import Mapping
+
+import trio
+
+from bookie.ledger.metadata import LedgerMetadata
+from tests.simulation.caretaker import take_out
+from tests.simulation.cluster import Cluster
+from tests.simulation.plan import Shape
+from tests.simulation.settings import BOOKIE_PORT
+
+_REFUSED_S = 60.0
+_AUTOMATIC = 3  # copies, where there are as many bookies
+
+
+class Members:
+    """`ledgers` are the metadata of all ledgers, as they are now."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        ledgers: Mapping[int, LedgerMetadata],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._cluster = cluster
+        self._shape = shape
+        self._ledgers = ledgers
+        self._nursery = nursery
+        self._added: list[str] = []
+        self._to_add = 0
+        self._leaving: dict[str, None] = {}
+        self._changed = trio.Event()
+
+    def names(self) -> list[str]:
+        """Those that are to serve."""
+        names = [*self._shape.bookie_names(), *self._added]
+        return [name for name in names if name not in self._cluster.gone]
+
+    def can_lose(self, name: str) -> bool:
+        """Is it there, and is enough left of everything that it has a part of?"""
+        settings, life = self._shape.settings, self._cluster.lives.get(name)
+        if settings.quorums is None and self._shape.bookies < _AUTOMATIC:
+            return False  # With the new one there would be more bookies that are known than well.
+        if settings.quorums is not None and settings.quorums[2] == 1:
+            return False  # The next ledger may name it, too, and then can never be recovered.
+        if name not in self.names() or life is None or life.running is None:
+            return False
+        lost = {f"{each}:{BOOKIE_PORT}" for each in (*self._lost(), name)}
+        return all(
+            len(lost.intersection(fragment.ensemble)) < metadata.quorums.ack
+            for metadata in self._ledgers.values()
+            for fragment in metadata.fragments
+        )
+
+    def _lost(self) -> list[str]:
+        return [name for name, why in self._cluster.gone.items() if why == "lost"]
+
+    def lose(self, name: str, *, again: bool) -> None:
+        """For ever.  `again`: it comes back with nothing, and must be refused."""
+        cluster = self._cluster
+        cluster.gone[name] = "lost"
+        self._leaving.pop(name, None)
+        self._to_add += 1
+        cluster.kill(name)
+        del cluster.platters[name]
+        if again:
+            self._nursery.start_soon(self._start_empty, name)
+
+    async def _start_empty(self, name: str) -> None:
+        with trio.move_on_after(_REFUSED_S):
+            await self._cluster.start(name)
+        if name in self._cluster.lives:
+            self._cluster.deaths.append(f"{name} serves, and its disk was lost")
+            self._cluster.kill(name)
+
+    def add(self) -> None:
+        """A new bookie in place of each that was lost."""
+        for _ in range(self._to_add):
+            number = self._shape.bookies + len(self._added) + 1
+            self._added.append(f"bookie-{number}")
+            self._nursery.start_soon(self._cluster.revive, self._added[-1])
+        self._to_add = 0
+
+    def can_leave(self, name: str) -> bool:
+        """Are there enough others, now and when the next ledger is made?"""
+        rest = len(self.names()) - len(self._leaving) - 1
+        ensemble = (self._shape.settings.quorums or (_AUTOMATIC,))[0]
+        return name in self.names() and name not in self._leaving and rest >= ensemble
+
+    def leave(self, name: str, interrupted_s: float | None) -> None:
+        self._leaving[name] = None
+        self._nursery.start_soon(self._leave, name, interrupted_s)
+
+    async def _leave(self, name: str, interrupted_s: float | None) -> None:
+        cluster = self._cluster
+        await take_out(cluster, name, interrupted_s)
+        if cluster.gone.setdefault(name, "left") == "left" and name in cluster.lives:
+            await cluster.stop(name)
+        self._leaving.pop(name, None)
+        self._changed.set()
+
+    async def wait_left(self) -> None:
+        """Until who was asked to leave has left."""
+        while self._leaving:
+            self._changed = trio.Event()
+            await self._changed.wait()
