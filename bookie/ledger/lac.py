@@ -10,15 +10,15 @@ confirmed stays confirmed, so any copy of one will do, and the largest is the on
 """
 
 from functools import partial
+from typing import Protocol
 
 import trio
 
-from bookie.errors import ReadUnknownError
+from bookie.errors import LedgerError, ReadUnknownError
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import NO_ENTRY, BookieId
 from bookie.ledger.reader import LastConfirmed, digester_of
-from bookie.ledger.writer import LedgerWriter
 from wire.digest import master_key
 from wire.entry import decode_entry, decode_lac, encode_lac
 from wire.errors import ConnectionLostError, WireError
@@ -139,14 +139,32 @@ async def write_lac(
             nursery.start_soon(tell, ensemble[position])
 
 
+class Announced(Protocol):
+    """What is needed of a writer."""
+
+    ledger_id: int
+
+    @property
+    def metadata(self) -> LedgerMetadata: ...
+
+    @property
+    def last_add_confirmed(self) -> int: ...
+
+    @property
+    def pending_entries(self) -> int: ...
+
+    @property
+    def error(self) -> LedgerError | None: ...
+
+
 class LacAnnouncer:
     """Tells the LAC of a writer that has become idle, so that readers see its last entry, too.
 
     A writer that goes on appending tells it with its entries; so this costs a message for each
-    pause, and nothing for a ledger to which nothing is added.
+    pause of `explicit_lac_s`, and nothing for a ledger to which nothing is added.
     """
 
-    def __init__(self, context: LedgerContext, writer: LedgerWriter) -> None:
+    def __init__(self, context: LedgerContext, writer: Announced) -> None:
         self._context = context
         self._writer = writer
         self._told = NO_ENTRY
@@ -167,10 +185,17 @@ class LacAnnouncer:
             while self._writer.error is None:
                 await self._work.wait()
                 self._work = trio.Event()
-                await trio.sleep(self._context.limits.explicit_lac_s)
-                lac = self._writer.last_add_confirmed
+                lac = await self._settled()
                 if lac > self._told and not self._writer.pending_entries:
                     self._told = lac
                     await write_lac(
                         self._context, self._writer.ledger_id, self._writer.metadata, lac
                     )
+
+    async def _settled(self) -> int:
+        """The LAC, when it has not moved for a while."""
+        lac = NO_ENTRY
+        while lac != self._writer.last_add_confirmed:
+            lac = self._writer.last_add_confirmed
+            await trio.sleep(self._context.limits.explicit_lac_s)
+        return lac

@@ -14,8 +14,7 @@ longer raises TimeoutError, and what it was about is as after a cancelled call o
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.racks import Placement
@@ -28,7 +27,7 @@ from clients.ledgers.blocking_writer import call_within
 from clients.ledgers.client import LedgerOptions
 from clients.ledgers.entries import Entry, EntryStream
 from clients.ledgers.limits import Limits
-from clients.python.portal import Block, Portal
+from clients.python.portal import Block, Closing, Portal
 
 T = TypeVar("T")
 _LISTED_MAX = 1000
@@ -76,7 +75,7 @@ def serve(
         raise
 
 
-class Client:
+class Client(Closing):
     """See `clients.ledgers.client.Client`."""
 
     def __init__(
@@ -142,17 +141,6 @@ class Client:
             self._portal.call(self._close)
         finally:
             self._portal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 async def _take(ids: AsyncIterator[int]) -> list[int]:

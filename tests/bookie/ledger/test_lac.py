@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import ReadUnknownError
+from bookie.errors import LedgerError, ReadUnknownError
 from bookie.ledger.context import LedgerContext, LedgerLimits
-from bookie.ledger.lac import lac_moved, read_lac, write_lac
+from bookie.ledger.lac import LacAnnouncer, lac_moved, read_lac, write_lac
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from tests.bookie.ledger.cluster import Cluster, open_cluster
@@ -204,6 +204,33 @@ async def test_the_lac_is_told_to_those_that_hold_the_entry(
     write = three.bookies[2].requests[0].writeLacRequest
     assert (write.ledgerId, write.lac, write.masterKey) == (LEDGER, 4, master_key(PASSWORD))
     assert decode_lac(memoryview(write.body), DIGESTER, LEDGER) == 4
+
+
+@dataclass
+class ScriptedWriter:
+    ledger_id: int = LEDGER
+    metadata: LedgerMetadata = METADATA
+    last_add_confirmed: int = -1
+    pending_entries: int = 0
+    error: LedgerError | None = None
+
+
+async def test_only_a_writer_that_pauses_tells_its_lac(three: Three, autojump_clock: Clock) -> None:
+    writer = ScriptedWriter()
+    announcer = LacAnnouncer(three.context, writer)
+    pause_s = three.context.limits.explicit_lac_s
+    for entry_id in range(50):
+        writer.last_add_confirmed = entry_id
+        announcer.confirmed()
+        await trio.sleep(pause_s / 3)
+    assert not any(bookie.requests for bookie in three.bookies)
+    await trio.sleep(3 * pause_s)
+    assert [len(bookie.requests) for bookie in three.bookies] == [1, 1, 1]
+    assert three.bookies[0].requests[0].writeLacRequest.lac == 49
+    announcer.confirmed()  # of nothing new
+    await trio.sleep(3 * pause_s)
+    assert [len(bookie.requests) for bookie in three.bookies] == [1, 1, 1]
+    announcer.stop()
 
 
 # -- requests and their answers
