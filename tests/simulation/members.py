@@ -69,7 +69,7 @@ class Members:
         self._leaving.pop(name, None)
         self._to_add += 1
         cluster.kill(name)
-        del cluster.platters[name]
+        cluster.platters.pop(name).repair()  # whoever waits for it learns that it is gone
         if again:
             self._nursery.start_soon(self._start_empty, name)
 

@@ -67,6 +67,8 @@ class JumpClock(trio.abc.Clock):
             self.idle_turns += 1
             if self.idle_turns > _IDLE_TURNS_MAX and self.on_stuck is not None:
                 self.on_stuck()
+            if self.idle_turns > 10 * _IDLE_TURNS_MAX and self.on_stuck is not None:
+                raise SimulationStuckError("deadlock: somebody waits who cannot be cancelled")
             return 0
         self.idle_turns = 0
         self.now = max(self.now, deadline)
@@ -234,5 +236,9 @@ def run(
     _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = scheduler.policy, True
     try:
         return trio.run(main, clock=clock)
+    except trio.TrioInternalError as error:
+        if isinstance(error.__cause__, SimulationStuckError):
+            raise SimulationStuckError(f"seed {seed}: {error.__cause__}") from error
+        raise
     finally:
         _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = before

@@ -108,6 +108,16 @@ def test_a_deadlock_is_reported() -> None:
         scheduler.run(main, seed=1)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what it leaves
+def test_a_deadlock_of_somebody_who_cannot_be_cancelled_is_reported_too() -> None:
+    async def main(_: Scheduler) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
+
+    with pytest.raises(SimulationStuckError, match="cannot be cancelled"):
+        scheduler.run(main, seed=1)
+
+
 def test_a_loop_that_lets_no_time_pass_is_stopped() -> None:
     async def main(_: Scheduler) -> None:
         while True:
