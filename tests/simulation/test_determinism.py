@@ -1,5 +1,6 @@
 """One seed is one run: twice in a process, in another process, with another hash seed."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -116,6 +117,7 @@ def test_a_deadlock_of_somebody_who_cannot_be_cancelled_is_reported_too() -> Non
 
     with pytest.raises(SimulationStuckError, match="cannot be cancelled"):
         scheduler.run(main, seed=1)
+    gc.collect()  # here, and in no other test
 
 
 def test_a_loop_that_lets_no_time_pass_is_stopped() -> None:
