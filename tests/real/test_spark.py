@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -45,7 +46,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     session.dataSource.register(DaybookDataSource)
     yield session
+    gateway: Any = session.sparkContext._gateway
     session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # that is how its Java process hears of the end
+    gateway.proc.wait(timeout=60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture
