@@ -199,7 +199,7 @@ class LedgerStore:
             ended += await upkeep.tombstones.end(here)
             for ledger_id in here:
                 if ledger_id not in ledgers:
-                    del self._routes[ledger_id]
+                    self._routes.pop(ledger_id, None)
         return ended
 
     def is_fenced(self, ledger_id: int) -> bool:

@@ -86,7 +86,9 @@ class Tombstones:
         await self._checkpoint()
         if self._volume.log.failure or self._volume.places.failure:
             return 0
-        for state in ending:
+        ledgers = self._volume.ledgers
+        ending = [state for state in ending if ledgers.get(state.ledger_id) is state]
+        for state in ending:  # unless somebody else has ended them meanwhile
             self._volume.forget(state)
             self._confirmed.discard(state.ledger_id)
         return len(ending)

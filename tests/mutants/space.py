@@ -40,7 +40,7 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit(" and spread(state) == 0", ""),
-        source_hash="570e7797931a",
+        source_hash="eedbe7f6d6f9",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -76,7 +76,7 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit("    await self._checkpoint()\n", ""),
-        source_hash="570e7797931a",
+        source_hash="eedbe7f6d6f9",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(

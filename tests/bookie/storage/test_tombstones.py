@@ -109,6 +109,24 @@ async def test_they_end_and_late_writers_are_refused_as_before(world: World) -> 
             assert await store.read(3, 7) == entry(3, 7)
 
 
+async def test_two_rounds_at_once_end_each_of_them_once(world: World) -> None:
+    """Seed 302537 of the simulator: the slower one found them gone, and the bookie ended."""
+    async with world.store() as store:
+        await fill_and_delete(world, store)
+        ended: list[int] = []
+
+        async def end() -> None:
+            ended.append(await world.end(store))
+
+        for round_number in range(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(end)
+                nursery.start_soon(end)
+            await roll(store, round_number)
+        assert sum(ended) == 2
+        assert store.statistics().tombstones == 1
+
+
 async def test_nothing_ends_while_a_segment_may_hold_a_record_of_it(world: World) -> None:
     """Each index that is made again from the log has the tombstone, or nothing."""
     async with world.store(**SMALL) as store:
