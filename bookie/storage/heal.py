@@ -55,6 +55,7 @@ class Healer:
         if len(entry) != place[1]:
             done(StoreStatus.IO_ERROR)  # Whatever this is, it is not what was here.
             return
+        self._volume.looked_up_bytes += len(entry)  # Until it is told, it is in flight.
         self._wounds.append(_Wound(state, entry_id, place, bytes(entry), done))
         if not self._busy:
             self._busy = True
@@ -69,12 +70,16 @@ class Healer:
                     await self._write(wounds)
                 while wounds:
                     status = await self._status(wounds[0])
-                    wounds.pop(0).done(status)
+                    self._tell(wounds.pop(0), status)
         finally:
             self._busy = False
             for wound in [*wounds, *self._wounds]:
-                wound.done(StoreStatus.READ_ONLY)  # the store is closing
+                self._tell(wound, StoreStatus.READ_ONLY)  # the store is closing
             self._wounds = []
+
+    def _tell(self, wound: _Wound, status: StoreStatus) -> None:
+        self._volume.looked_up_bytes -= len(wound.entry)
+        wound.done(status)
 
     async def _write(self, wounds: list[_Wound]) -> None:
         await self._checkpoint(None)  # Only what the index has can be moved.

@@ -10,6 +10,7 @@ A record that is not there as it was written is an IO_ERROR, never an absence.
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -131,9 +132,11 @@ class Segments:
         """Make the window that begins at `place`.  Whoever wants it is told of errors."""
         self._ahead.add(place)
         try:
-            await self._load(place, RECORD_HEADER_BYTES, durable)
-        except (OSError, StoreError):
-            self._ahead.discard(place)
+            with suppress(OSError, StoreError):
+                await self._load(place, RECORD_HEADER_BYTES, durable)
+        finally:
+            if not self._windows.size_of(place):  # Somebody else's has it, or nobody's.
+                self._ahead.discard(place)
 
     async def is_readable(self, position: int, size: int) -> bool:
         """Whether the disk itself has the record, whatever is in a window."""

@@ -60,7 +60,7 @@ class Volume:
         self.read_only = False  # because somebody wants it so
         self.closing = False
         self.writable = True  # whether plain adds are taken; `judge` decides
-        self.looked_up_bytes = 0  # in entries that wait until it is known whether they are here
+        self.looked_up_bytes = 0  # in entries that wait: are they here, can they be read again
         self.entries_added = 0
         self.bytes_added = 0
         self.tombstones = 0  # ledgers that were deleted

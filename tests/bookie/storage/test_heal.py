@@ -52,6 +52,16 @@ async def bring(store: LedgerStore, entry_ids: Sequence[int], **how: object) -> 
     return set(await answers.all())
 
 
+async def test_a_flood_of_damaged_entries_has_no_more_memory_than_any_other(host: Host) -> None:
+    await fill(host)
+    damage(host)
+    async with host.store(**SMALL, in_flight_bytes_max=1000) as store:
+        lost = await unreadable(store)
+        assert await bring(store, lost * 50) == {OK, StoreStatus.TOO_MANY}
+        assert store.bytes_in_flight == 0
+        assert await unreadable(store) == []
+
+
 async def test_damaged_entries_are_taken_again_and_stay(host: Host) -> None:
     await fill(host)
     damage(host)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 
 from bookie.storage.disk import FileDisk, Reader
 from bookie.storage.growing import Buffer
@@ -107,6 +108,24 @@ async def test_an_error_of_what_nobody_has_asked_for_is_told_to_who_asks() -> No
         await read_all(reading, range(40, 60))
     reading.file.fails = lambda offset: False
     await read_all(reading, range(40, 60))
+
+
+async def test_what_was_not_read_ahead_does_not_count_as_if_it_were() -> None:
+    """It would for ever, and after a few of these nobody would read ahead any more."""
+    reading = Reading(OneFile())
+    await read_all(reading, range(5))
+    place = reading.file.places[100]
+    async with trio.open_nursery() as nursery:  # somebody is reading that very place
+        nursery.start_soon(reading.segments.read, reading.file.places[99], PAYLOAD, 1 << 20)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(5):
+            nursery.start_soon(reading.segments.read_ahead, place, 1 << 20)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await reading.segments.read_ahead(reading.file.places[150], 1 << 20)
+    reading.waited.clear()
+    await read_all(reading, range(5, 90))
+    assert reading.waited == []
 
 
 async def test_nothing_that_is_not_durable_is_read_ahead() -> None:
