@@ -11,6 +11,7 @@ Read in this order:
     dialects, lanes, bookies       protocols v2 and v3; what is under way; connections to bookies
     exchange     single requests in protocol v3
     context      what the shells share, and their limits
+    waiters      who waits until entries are confirmed
     writer, reader, recoverer      the shells of the rules
     advanced     a writer to whom the caller gives the ids of entries
     deferred     a writer whose entries are on disk when they are forced

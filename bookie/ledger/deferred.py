@@ -31,6 +31,7 @@ from bookie.ledger.protocol.deferred import (
     Taken,
 )
 from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.waiters import EntryWaiters
 from bookie.ledger.writer import LedgerWriter
 
 
@@ -48,7 +49,7 @@ class DeferredLedgerWriter(LedgerWriter):
     ) -> None:
         super().__init__(context, ledger_id, stored, missing)
         self._deferred = DeferredProtocol(stored.metadata.quorums.ack)
-        self._takers: dict[int, list[trio.Event]] = {}
+        self._takers = EntryWaiters()
 
     @property
     def last_acknowledged(self) -> int:
@@ -61,9 +62,7 @@ class DeferredLedgerWriter(LedgerWriter):
             await trio.lowlevel.checkpoint()
             return
         if self.error is None:
-            event = trio.Event()
-            self._takers.setdefault(entry_id, []).append(event)
-            await event.wait()
+            await self._takers.wait(entry_id)
         if entry_id > self.last_acknowledged:
             raise InDoubtError(self.ledger_id, entry_id) from self.error
 
@@ -111,13 +110,8 @@ class DeferredLedgerWriter(LedgerWriter):
             lane.force(lambda: self._step(Forced(bookie)))
 
     def _taken(self, first: int, count: int) -> None:
-        for entry_id in range(first, first + count):
-            for event in self._takers.pop(entry_id, ()):
-                event.set()
+        self._takers.reached(first, first + count - 1)
 
     def _withdraw(self, reason: str) -> None:
         super()._withdraw(reason)
-        for events in self._takers.values():
-            for event in events:
-                event.set()
-        self._takers.clear()
+        self._takers.let_all_go()

@@ -61,6 +61,7 @@ from bookie.ledger.protocol.write import (
     WriteProtocol,
 )
 from bookie.ledger.reader import digester_of, read_entries
+from bookie.ledger.waiters import EntryWaiters
 from wire.digest import master_key
 from wire.entry import ENTRY_HEADER_BYTES, Entry, encode_header
 from wire.messages.bookie import Status, encode_add_header
@@ -112,7 +113,7 @@ class LedgerWriter:
         self._owner_is_done = False
         self._confirmed: Callable[[int, int], None] | None = None
         self._withdrawn: Callable[[LedgerError], None] | None = None
-        self._waiters: dict[int, list[trio.Event]] = {}
+        self._waiters = EntryWaiters()
         self._metadata_lock = trio.Lock()  # one change at a time
         self._changes: dict[trio.CancelScope, None] = {}  # under way
         self._marked: set[BookieId] = set()  # as lacking entries
@@ -210,9 +211,7 @@ class LedgerWriter:
             await trio.lowlevel.checkpoint()
             return
         if self._error is None:
-            event = trio.Event()
-            self._waiters.setdefault(entry_id, []).append(event)
-            await event.wait()
+            await self._waiters.wait(entry_id)
         if entry_id > self.last_add_confirmed:
             raise InDoubtError(self.ledger_id, entry_id) from self._error
 
@@ -349,10 +348,7 @@ class LedgerWriter:
             self.pending_bytes -= entry.size
             self.length = entry.length
         self.last_add_confirmed = last
-        if self._waiters:
-            for entry_id in range(first, last + 1):
-                for event in self._waiters.pop(entry_id, ()):
-                    event.set()
+        self._waiters.reached(first, last)
         if self._confirmed is not None:
             self._confirmed(first, last)
 
@@ -365,10 +361,7 @@ class LedgerWriter:
             lane.close()
         self._lanes.clear()
         self._context.directory.remove_listener(self._directory_changed)
-        for events in self._waiters.values():
-            for event in events:
-                event.set()
-        self._waiters.clear()
+        self._waiters.let_all_go()
         if self._withdrawn is not None and not self._owner_is_done:
             self._withdrawn(self._error)
 

@@ -29,7 +29,7 @@ from bookie.server.collector import Collector, lives
 from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig
 from bookie.server.housekeeping import Housekeeping
-from bookie.server.identity import StartError, examine
+from bookie.server.identity import Identity, StartError, examine
 from bookie.server.logs import Log, silent_log
 from bookie.server.registration import Registration, new_mark
 from bookie.server.repairs import Repairs
@@ -72,6 +72,7 @@ class RunningBookie:
     host: str
     port: int
     server: BookieServer
+    flusher: Flusher
     store: LedgerStore
     registration: Registration
     command: ReadOnlyCommand
@@ -148,67 +149,86 @@ async def run_bookie(
         ) as store:
             await _available(log, identity.stamp)
             marks = await new_mark(disk, config.directories[0], rng)
-            info = BookieInfo(
-                identity.bookie_id, config.public_host, listener.port, config.properties
-            )
-            registration = Registration(
-                metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
-            )
-            store.add_writable_listener(registration.look_again)
-            flusher = Flusher()
             command = ReadOnlyCommand(disk, config.directories, store)
             await command.load()
-            housekeeping = Housekeeping(
-                store,
-                Collector(store, metadata, paths, identity.cookie, log),
-                reclaim_interval_s=config.reclaim_interval_s,
-                scrub_interval_s=config.scrub_interval_s,
-                rng=rng,
-                log=log,
-            )
-            repairs = Repairs(
-                store,
-                metadata,
-                paths,
-                identity.bookie_id,
-                clock=clock,
-                rng=rng,
-                log=log,
-            )
-            server = BookieServer(
-                store,
-                limits=config.limits,
-                clock=clock,
-                flusher=flusher,
-                log=log,
-                disk_space=lambda: _disk_space(disk, config.directories, store),
-            )
-            running = RunningBookie(
-                bookie_id=identity.bookie_id,
-                host=config.public_host,
-                port=listener.port,
-                server=server,
-                store=store,
-                registration=registration,
-                command=command,
-                housekeeping=housekeeping,
-                repairs=repairs,
-            )
-            await _serve(running, listener, flusher, Orders(metadata, paths), task_status)
+            world = _World(metadata, paths, disk, clock, rng, log)
+            running = _assemble(config, identity, listener.port, store, command, marks, world)
+            await _serve(running, listener, Orders(metadata, paths), task_status)
     finally:
         listener.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """What a bookie has from outside."""
+
+    metadata: MetadataStore
+    paths: LedgerPaths
+    disk: Disk
+    clock: WallClock
+    rng: Random
+    log: Log
+
+
+def _assemble(
+    config: BookieConfig,
+    identity: Identity,
+    port: int,
+    store: LedgerStore,
+    command: ReadOnlyCommand,
+    marks: tuple[str, str],
+    world: _World,
+) -> RunningBookie:
+    """Its parts, of which none runs yet."""
+    metadata, paths, log = world.metadata, world.paths, world.log
+    info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties)
+    registration = Registration(
+        metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
+    )
+    store.add_writable_listener(registration.look_again)
+    housekeeping = Housekeeping(
+        store,
+        Collector(store, metadata, paths, identity.cookie, log),
+        reclaim_interval_s=config.reclaim_interval_s,
+        scrub_interval_s=config.scrub_interval_s,
+        rng=world.rng,
+        log=log,
+    )
+    repairs = Repairs(
+        store, metadata, paths, identity.bookie_id, clock=world.clock, rng=world.rng, log=log
+    )
+    flusher = Flusher()
+    server = BookieServer(
+        store,
+        limits=config.limits,
+        clock=world.clock,
+        flusher=flusher,
+        log=log,
+        disk_space=lambda: _disk_space(world.disk, config.directories, store),
+    )
+    return RunningBookie(
+        bookie_id=identity.bookie_id,
+        host=config.public_host,
+        port=port,
+        server=server,
+        flusher=flusher,
+        store=store,
+        registration=registration,
+        command=command,
+        housekeeping=housekeeping,
+        repairs=repairs,
+    )
 
 
 async def _serve(
     bookie: RunningBookie,
     listener: Listener,
-    flusher: Flusher,
     orders: Orders,
     task_status: trio.TaskStatus[RunningBookie],
 ) -> None:
     """Until cancelled; it is announced when it knows whether it may be written to."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(flusher.run)
+        nursery.start_soon(bookie.flusher.run)
         nursery.start_soon(bookie.server.serve, listener)
         bookie_id = BookieId(bookie.bookie_id)
         await nursery.start(orders.follow, bookie_id, bookie.store.set_read_only)

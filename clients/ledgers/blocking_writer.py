@@ -21,7 +21,7 @@ from clients.ledgers import deferred as trio_deferred
 from clients.ledgers import writer as trio_writer
 from clients.ledgers.errors import InDoubtError, LedgerClosedError, LedgerError
 from clients.ledgers.limits import Limits
-from clients.python.portal import Portal
+from clients.python.portal import Drain, Portal
 from wire.transport import Buffer
 
 T = TypeVar("T")
@@ -138,10 +138,9 @@ class Writer(_Handle):
         self._handing = threading.Lock()
         self._ended = False
         self._sent: deque[_Handed] = deque()  # by the writer
-        self._draining = trio.Lock()
-        self._work, self._sent_more, self._settled = trio.Event(), trio.Event(), trio.Event()
+        self._sent_more, self._settled = trio.Event(), trio.Event()
         self._failure: Exception | None = None
-        portal.start(self._drain_for_ever)
+        self._drain = Drain(portal, self._empty)
         portal.start(self._settle_for_ever)
 
     def append(self, data: Buffer, timeout_s: float | None = None) -> int:
@@ -165,9 +164,9 @@ class Writer(_Handle):
                 self._handed_bytes > self._limits.pending_bytes_max
                 or len(self._handed) > self._limits.pending_entries_max
             )
-            self._portal.soon(self._wake)
+            self._drain.soon()
         if full:
-            call_within(self._portal, self._drain)
+            call_within(self._portal, self._drain.now)
         return entry.result
 
     async def _flush(self) -> None:
@@ -175,14 +174,14 @@ class Writer(_Handle):
         self._raise_failure()
 
     async def _close(self) -> None:
-        await self._drain()
+        await self._drain.now()
         await self._handle.close()
         await self._settle()
         self._raise_failure()
 
     async def _settle(self) -> None:
         """Everything that was handed over so far has its result when this returns."""
-        await self._drain()
+        await self._drain.now()
         last = self._sent[-1] if self._sent else None
         while last is not None and not last.result.done():
             await self._settled.wait()
@@ -194,30 +193,20 @@ class Writer(_Handle):
 
     # -- in the thread
 
-    def _wake(self) -> None:
-        self._work.set()
-
-    async def _drain_for_ever(self) -> None:
-        while True:
-            await self._work.wait()
-            self._work = trio.Event()
-            await self._drain()
-
-    async def _drain(self) -> None:
+    async def _empty(self) -> None:
         """Everything that was handed over is with the writer when this returns."""
-        async with self._draining:
-            while self._handed:
-                entry = self._handed[0]
-                try:
-                    entry.entry_id = await self._writer.append_soon(entry.data)
-                except LedgerError as error:
-                    self._fail(entry, error)
-                else:
-                    self._sent.append(entry)
-                    self._sent_more.set()
-                with self._handing:
-                    self._handed.popleft()
-                    self._handed_bytes -= len(entry.data)
+        while self._handed:
+            entry = self._handed[0]
+            try:
+                entry.entry_id = await self._writer.append_soon(entry.data)
+            except LedgerError as error:
+                self._fail(entry, error)
+            else:
+                self._sent.append(entry)
+                self._sent_more.set()
+            with self._handing:
+                self._handed.popleft()
+                self._handed_bytes -= len(entry.data)
 
     async def _settle_for_ever(self) -> None:
         """Tell what became of the entries, in the order in which they were sent."""
@@ -286,7 +275,7 @@ class DeferredWriter(Writer):
         return call_within(self._portal, self._force, timeout_s)
 
     async def _force(self) -> int:
-        await self._drain()
+        await self._drain.now()
         confirmed = await self._deferred.force()
         await self._settle()
         self._raise_failure()

@@ -9,12 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import trio
-
 from clients.python import producer as trio_producer
 from clients.python.errors import BrokerError
 from clients.python.messages import MessageId
-from clients.python.portal import Closing, Portal
+from clients.python.portal import Closing, Drain, Portal
 from clients.python.topic_producer import OnResult
 from wire.transport import Buffer
 
@@ -42,10 +40,8 @@ class Producer(Closing):
         self._handed: deque[_Handed] = deque()
         self._handed_bytes = 0
         self._counting = threading.Lock()
-        self._drained = trio.Lock()
-        self._work = trio.Event()
         self._failure: Exception | None = None
-        portal.start(self._drain_for_ever)
+        self._drain = Drain(portal, self._empty)
 
     @property
     def topic(self) -> str:
@@ -79,7 +75,7 @@ class Producer(Closing):
         """Send a message; return its id when it is stored."""
 
         async def send() -> MessageId:
-            await self._drain()
+            await self._drain.now()
             return await self._producer.send(
                 data,
                 key=key,
@@ -108,15 +104,15 @@ class Producer(Closing):
         with self._counting:
             self._handed_bytes += len(data)
         self._handed.append(message)
-        self._portal.soon(self._wake)
+        self._drain.soon()
         if self._handed_bytes > _HANDED_BYTES_MAX:
-            self._portal.call(self._drain)
+            self._portal.call(self._drain.now)
 
     def flush(self) -> None:
         """Return when everything that was sent so far is stored; raises the first failure."""
 
         async def flush() -> None:
-            await self._drain()
+            await self._drain.now()
             await self._producer.flush()
             failure, self._failure = self._failure, None
             if failure is not None:
@@ -129,7 +125,7 @@ class Producer(Closing):
 
         async def close() -> None:
             try:
-                await self._drain()
+                await self._drain.now()
             finally:
                 await self._producer.aclose()
             if self._failure is not None:
@@ -137,24 +133,14 @@ class Producer(Closing):
 
         self._portal.call(close)
 
-    def _wake(self) -> None:
-        self._work.set()
-
-    async def _drain_for_ever(self) -> None:
-        while True:
-            await self._work.wait()
-            self._work = trio.Event()
-            await self._drain()
-
-    async def _drain(self) -> None:
+    async def _empty(self) -> None:
         """Everything that was handed over is with the producer when this returns."""
-        async with self._drained:
-            while self._handed:
-                try:
-                    await self._producer.wait_room()
-                    self._take(self._handed.popleft())
-                except (BrokerError, ValueError, TypeError) as error:
-                    self._failure = self._failure or error
+        while self._handed:
+            try:
+                await self._producer.wait_room()
+                self._take(self._handed.popleft())
+            except (BrokerError, ValueError, TypeError) as error:
+                self._failure = self._failure or error
 
     def _take(self, message: _Handed) -> None:
         with self._counting:

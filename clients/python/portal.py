@@ -134,6 +134,35 @@ class Block(Generic[_T]):
             raise self._failure
 
 
+class Drain:
+    """Empties a queue in the thread: when `soon` was called, and never twice at once."""
+
+    def __init__(self, portal: Portal, empty: Callable[[], Awaitable[None]]) -> None:
+        self._portal = portal
+        self._empty = empty
+        self._lock = trio.Lock()
+        self._wanted = trio.Event()
+        portal.start(self._run)
+
+    def soon(self) -> None:
+        """From any thread; costs an append."""
+        self._portal.soon(self._wake)
+
+    async def now(self) -> None:
+        """What is in the queue has left it when this returns."""
+        async with self._lock:
+            await self._empty()
+
+    def _wake(self) -> None:
+        self._wanted.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            await self.now()
+
+
 class Closing(ABC):
     """What has a `close` is a context manager."""
 
