@@ -16,7 +16,9 @@ every add; the password stays in the metadata of the ledger.
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from zlib import crc32
 
 import crc32c as _crc32c
@@ -62,25 +64,42 @@ class Digester:
     def __init__(self, digest_type: DigestType = DigestType.CRC32C, password: bytes = b"") -> None:
         self.digest_type = digest_type
         self.size = _SIZES[digest_type]
-        self._mac_key = mac_key(password) if digest_type is DigestType.HMAC else b""
+        self.compute = _digest_of(digest_type, password)
+        """The digest of buffers, one behind the other."""
 
-    def compute(self, *buffers: Buffer) -> bytes:
-        """The digest of the buffers, one behind the other."""
-        match self.digest_type:
-            case DigestType.CRC32C:
-                value = 0
-                for buffer in buffers:
-                    value = _crc32c.crc32c(buffer, value)
-                return U32.pack(value)
-            case DigestType.CRC32:
-                value = 0
-                for buffer in buffers:
-                    value = crc32(buffer, value)
-                return U64.pack(value)
-            case DigestType.HMAC:
-                mac = hmac.new(self._mac_key, digestmod="sha1")
-                for buffer in buffers:
-                    mac.update(buffer)
-                return mac.digest()
-            case DigestType.DUMMY:
-                return b""
+
+def _digest_of(digest_type: DigestType, password: bytes) -> Callable[..., bytes]:
+    match digest_type:
+        case DigestType.CRC32C:
+            return _crc32c_digest
+        case DigestType.CRC32:
+            return _crc32_digest
+        case DigestType.HMAC:
+            return partial(_mac_digest, mac_key(password))
+        case DigestType.DUMMY:
+            return _no_digest
+
+
+def _crc32c_digest(*buffers: Buffer) -> bytes:
+    value = 0
+    for buffer in buffers:
+        value = _crc32c.crc32c(buffer, value)
+    return U32.pack(value)
+
+
+def _crc32_digest(*buffers: Buffer) -> bytes:
+    value = 0
+    for buffer in buffers:
+        value = crc32(buffer, value)
+    return U64.pack(value)
+
+
+def _mac_digest(key: bytes, *buffers: Buffer) -> bytes:
+    mac = hmac.new(key, digestmod="sha1")
+    for buffer in buffers:
+        mac.update(buffer)
+    return mac.digest()
+
+
+def _no_digest(*buffers: Buffer) -> bytes:
+    return b""

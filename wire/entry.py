@@ -27,9 +27,9 @@ from wire.digest import Digester
 from wire.errors import ChecksumError, MalformedError, TruncatedError
 from wire.transport import Buffer
 
-_HEADER = Struct(">qqqq")
+FIELDS = Struct(">qqqq")
 _IDS = Struct(">qq")
-ENTRY_HEADER_BYTES = _HEADER.size
+ENTRY_HEADER_BYTES = FIELDS.size
 LAC_HEADER_BYTES = _IDS.size
 assert (ENTRY_HEADER_BYTES, LAC_HEADER_BYTES) == (32, 16)  # what others have on their disks
 
@@ -52,7 +52,7 @@ def encode_header(
     payload: Sequence[Buffer],
 ) -> bytes:
     """What goes in front of the payload: the fields and the digest.  Nothing is copied."""
-    fields = _HEADER.pack(ledger_id, entry_id, lac, length)
+    fields = FIELDS.pack(ledger_id, entry_id, lac, length)
     return fields + digester.compute(fields, *payload)
 
 
@@ -72,7 +72,7 @@ def decode_entry(
         buffer[:ENTRY_HEADER_BYTES], payload
     ):
         raise ChecksumError(f"ledger {ledger_id} entry {entry_id}: the digest does not match")
-    ledger, entry, lac, length = _HEADER.unpack_from(buffer)
+    ledger, entry, lac, length = FIELDS.unpack_from(buffer)
     if ledger != ledger_id or (entry_id is not None and entry != entry_id):
         raise MalformedError(
             f"entry {entry} of ledger {ledger} in place of entry {entry_id} of ledger {ledger_id}"
@@ -92,7 +92,7 @@ def peek_lac(buffer: Buffer) -> int:
     """The LAC that an entry carries, nothing verified."""
     if len(buffer) < ENTRY_HEADER_BYTES:
         raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
-    lac: int = _HEADER.unpack_from(buffer)[2]
+    lac: int = FIELDS.unpack_from(buffer)[2]
     return lac
 
 

@@ -25,6 +25,7 @@ from typing import Protocol, TypeAlias
 
 import trio
 
+from bookie.ledger.adds import Adds
 from bookie.ledger.dialects import V2, V3, Dialect, Spoken, Wire, WireChoice
 from bookie.ledger.lanes import AddListener, Lane, ReadCallback, status_of
 from bookie.ledger.protocol.placement import BookieId
@@ -95,6 +96,7 @@ class Channel:
         self._bookies = bookies
         self._deferred = purpose is Purpose.ADD_DEFERRED
         self._dialect: Dialect = V2()  # of the connection that is, or is being made
+        self._blocks = False  # adds go there in blocks
         self._answered = False
         self._connection: FrameConnection | None = None
         self._scope: trio.CancelScope | None = None  # of the task that connects and receives
@@ -117,6 +119,12 @@ class Channel:
             self._begin()
         self._send(self._dialect.add(ledger_id, entry_id, frame))
 
+    def send_adds(self, ledger_id: int, adds: Adds) -> bool:
+        if self._scope is None:
+            self._begin()
+        self._send(self._dialect.adds(ledger_id, adds))
+        return self._blocks and adds.first < adds.last
+
     def send_read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> None:
         if self._scope is None:
             self._begin()
@@ -136,8 +144,12 @@ class Channel:
     def _begin(self) -> None:
         """Make a connection, in the protocol that the bookie speaks as far as we know."""
         wire = self._bookies.spoken.with_whom(self.bookie, trio.current_time())
-        v3 = self._deferred or wire is Wire.V3
-        self._dialect = V3(deferred=self._deferred) if v3 else V2()
+        if self._deferred or wire is Wire.V3:
+            self._blocks = False
+            self._dialect = V3(deferred=self._deferred)
+        else:
+            self._blocks = self._bookies.takes_blocks(self.bookie)
+            self._dialect = V2(blocks=self._blocks)
         self._answered = False
         self._scope, self._why_closed = trio.CancelScope(), ""
         self._bookies.nursery.start_soon(self._serve, self._scope)
@@ -176,6 +188,8 @@ class Channel:
         """Connect, and receive until the connection ends; returns why it did."""
         connection = await self._bookies.connect(self.bookie)
         try:
+            if self._blocks and not self._bookies.takes_blocks(self.bookie):
+                return "it takes no blocks any more"  # What waits here was made for another one.
             self._connection = connection
             connection.send(self._queue)
             self._queue, self._queue_bytes = [], 0
@@ -258,6 +272,7 @@ class Bookies:
         arenas: ArenaPool,
         flusher: Flusher,
         resolve: Resolve,
+        takes_blocks: Callable[[BookieId], bool],
         observer: Observer,
         nursery: trio.Nursery,
         limits: BookieLimits,
@@ -267,7 +282,8 @@ class Bookies:
         self.spoken = Spoken(limits.protocol, limits.protocol_retry_s)
         self._network = network
         self._arenas = arenas
-        self._flusher = flusher
+        self.takes_blocks = takes_blocks
+        self.flusher = flusher
         self._resolve = resolve
         self._observer = observer
         self._channels: dict[tuple[BookieId, Purpose], list[Channel]] = {}
@@ -315,7 +331,7 @@ class Bookies:
         return FrameConnection(
             stream,
             arenas=self._arenas,
-            flusher=self._flusher,
+            flusher=self.flusher,
             frame_bytes_max=self.limits.frame_bytes_max,
             name=f"bookie {bookie}",
         )

@@ -209,6 +209,7 @@ async def open_ledger_client(
             arenas=arenas,
             flusher=flusher,
             resolve=directory.resolve,
+            takes_blocks=directory.takes_blocks,
             observer=directory,
             nursery=nursery,
             limits=limits.bookies,

@@ -5,7 +5,7 @@ written in.  They say the same of adds and reads.  v2 costs less (struct instead
 tried first; v3 has what v2 cannot say: that the sync of an add may wait (`DEFERRED_SYNC`), and
 `force`.
 
-    v2    the ids tell what an answer answers
+    v2    the ids tell what an answer answers; bookies of ours take many adds in one frame, too
     v3    a transaction id does, and nothing else is believed
 
 `Spoken` remembers who does not speak v2: a bookie that answers "bad version", or that cuts two
@@ -17,14 +17,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
+from bookie.ledger.adds import Adds
 from bookie.ledger.protocol.placement import BookieId
 from wire.digest import MASTER_KEY_BYTES
 from wire.fields import U32
 from wire.messages import bookie, bookie_v3
+from wire.messages.blocks import decode_block_answer, encode_block_header
 from wire.messages.bookie import (
     ADD_REQUEST_HEADER_BYTES,
     AddRun,
     Flag,
+    Operation,
     ReadAnswer,
     Status,
     decode_add_answers,
@@ -69,6 +72,8 @@ class Dialect(Protocol):
         """`frame`: the add as v2 has it, in parts."""
         ...
 
+    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]: ...
+
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]: ...
 
     def decode(self, frames: Sequence[memoryview]) -> Answers:
@@ -77,10 +82,20 @@ class Dialect(Protocol):
 
 
 class V2:
+    """`blocks`: the bookie takes many adds in one frame."""
+
     wire = Wire.V2
+
+    def __init__(self, *, blocks: bool = False) -> None:
+        self._blocks = blocks
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         return frame
+
+    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
+        if not self._blocks or adds.first == adds.last:
+            return adds.buffers
+        return [encode_block_header(adds.size), *adds.buffers]
 
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]:
         return [bookie.encode_read(ledger_id, entry_id, fence_key=fence_key)]
@@ -89,8 +104,15 @@ class V2:
         adds, others = decode_add_answers(frames)
         if not others:
             return Answers(adds)
-        answers = [decode_answer(frame) for frame in others]
-        return Answers(adds, [answer for answer in answers if isinstance(answer, ReadAnswer)])
+        reads: list[ReadAnswer] = []
+        for frame in others:
+            if len(frame) > 1 and frame[1] == Operation.ADD_BLOCK:
+                adds.append(decode_block_answer(frame))
+                continue
+            answer = decode_answer(frame)
+            if isinstance(answer, ReadAnswer):
+                reads.append(answer)
+        return Answers(adds, reads)
 
 
 class V3:
@@ -118,6 +140,12 @@ class V3:
             deferred_sync=self._deferred,
         )
         return [v3_header + entry_header, *payload]
+
+    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
+        parts: list[Buffer] = []
+        for entry_id, frame in enumerate(adds.frames, adds.first):
+            parts += self.add(ledger_id, entry_id, frame)
+        return parts
 
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]:
         txn_id = self._next(ledger_id, entry_id)

@@ -33,6 +33,7 @@ from bookie.registry import (
     writable_bookies,
 )
 from wire.errors import ConnectionLostError
+from wire.messages.blocks import BLOCKS_PROPERTY
 from wire.messages.bookie import Status
 from wire.metadata.store import MetadataError, MetadataStore, SessionState
 
@@ -86,6 +87,7 @@ class BookieDirectory:
         self._racks = Racks({})
         self._racks_problem = ""
         self._addresses: dict[BookieId, tuple[str, int]] = {}
+        self._with_blocks: set[BookieId] = set()
         self._listeners: dict[Callable[[], None], None] = {}
 
     @property
@@ -105,6 +107,10 @@ class BookieDirectory:
 
     def rack(self, bookie: BookieId) -> str:
         return self._racks.rack(bookie)
+
+    def takes_blocks(self, bookie: BookieId) -> bool:
+        """Many adds in one frame (`wire.messages.blocks`), by what it said when last heard of."""
+        return bookie in self._with_blocks
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Called after a bookie came, went, or is usable again."""
@@ -259,6 +265,7 @@ class BookieDirectory:
             raise ConnectionLostError(str(error)) from error
         if info is not None:
             self._addresses[bookie] = (info.host, info.port)
+            self._heard_of(bookie, info)
         elif known is None:
             try:
                 self._addresses[bookie] = parse_address(bookie)
@@ -314,6 +321,13 @@ class BookieDirectory:
             return
         if info is not None:
             self._infos[bookie] = info
+            self._heard_of(bookie, info)
+
+    def _heard_of(self, bookie: BookieId, info: BookieInfo) -> None:
+        if info.properties.get(BLOCKS_PROPERTY):
+            self._with_blocks.add(bookie)
+        else:
+            self._with_blocks.discard(bookie)
 
     def _list_is(self, writable: list[BookieId]) -> None:
         for bookie in writable:

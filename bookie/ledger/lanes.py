@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from bookie.ledger.adds import Adds
 from bookie.ledger.dialects import ForceAnswer
 from bookie.ledger.protocol.placement import BookieId
 from wire.messages.bookie import AddRun, Status
@@ -41,6 +42,10 @@ class Carrier(Protocol):
     tick: int
 
     def send_add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> None: ...
+
+    def send_adds(self, ledger_id: int, adds: Adds) -> bool:
+        """Whether one answer will be about all of them."""
+        ...
 
     def send_read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> None: ...
 
@@ -82,7 +87,8 @@ class Lane:
         self.listener = listener
         self._channel = channel
         self._deferred = deferred
-        self._adds: dict[int, int] = {}  # entry -> tick of the sweep at which it was sent
+        # Each entry, or the last of a block, and the tick of the sweep at which it was sent.
+        self._adds: dict[int, int] = {}
         self._reads: dict[int, deque[tuple[ReadCallback, int]]] = {}
         self._force = 0  # the id of the request that is under way
         self._force_tick = 0
@@ -100,6 +106,14 @@ class Lane:
         """`frame`: as `wire.messages.bookie.encode_add_header` begins it, in parts."""
         self._adds[entry_id] = self._channel.tick
         self._channel.send_add(self.ledger_id, entry_id, frame)
+
+    def add_all(self, adds: Adds) -> None:
+        """The same for several, of which no bookie need know that they are several."""
+        tick = self._channel.tick
+        if self._channel.send_adds(self.ledger_id, adds):
+            self._adds[adds.last] = tick
+        else:
+            self._adds.update(dict.fromkeys(range(adds.first, adds.last + 1), tick))
 
     def read(
         self, entry_id: int, callback: ReadCallback, *, fence_key: bytes | None = None

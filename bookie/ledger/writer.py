@@ -1,9 +1,10 @@
 """Appends entries to one ledger: the shell of `WriteProtocol`.
 
 `append` is synchronous and returns the id of the entry; that it is confirmed is told later to the
-listener, in order, in runs.  An entry is framed once; its buffers are shared by all bookies and
-copied by nobody, and are let go when the entry is confirmed and every connection has sent it.  So
-whoever appends must not change them, and bounds what is pending by `pending_bytes`.
+listener, in order, in runs.  What is appended in one turn of the loop leaves together.  An entry is
+framed once; its buffers are shared by all bookies, and are let go when the entry is confirmed and
+every connection has sent it.  So whoever appends must not change them, and bounds what is pending
+by `pending_bytes`.
 
 When the writer withdraws (another client recovers the ledger, or the ledger is gone) the listener
 is told once; whatever was not confirmed is in doubt.  `close` and `abandon` are the owner's own
@@ -11,8 +12,7 @@ doing: the listener hears nothing of them, `wait_confirmed` ends with InDoubtErr
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 import trio
@@ -27,6 +27,7 @@ from bookie.errors import (
     NoSuchLedgerError,
     WriterWithdrawnError,
 )
+from bookie.ledger.adds import Adds
 from bookie.ledger.bookies import Purpose
 from bookie.ledger.catalog import StoredMetadata, UpdateResult
 from bookie.ledger.context import LedgerContext
@@ -63,19 +64,13 @@ from bookie.ledger.protocol.write import (
 from bookie.ledger.reader import digester_of, read_entries
 from bookie.ledger.waiters import EntryWaiters
 from wire.digest import master_key
-from wire.entry import ENTRY_HEADER_BYTES, Entry, encode_header
-from wire.messages.bookie import Status, encode_add_header
+from wire.entry import ENTRY_HEADER_BYTES, Entry
+from wire.messages.bookie import Status, encode_adds
 from wire.metadata.store import StoreUnavailableError
 from wire.transport import Buffer
 
-_APPEND = Append()
-
-
-@dataclass(slots=True)  # not frozen: one is made for each entry
-class _PendingEntry:
-    frame: list[Buffer]
-    size: int  # of the payload
-    length: int  # of the ledger, this entry included
+_PIECE_BYTES = 256 << 10
+_PIECE_ENTRIES = 1024
 
 
 class LedgerWriter:
@@ -105,7 +100,10 @@ class LedgerWriter:
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
         self._lanes: dict[BookieId, Lane] = {}
-        self._pending: dict[int, _PendingEntry] = {}
+        self._frames: deque[list[Buffer]] = deque()  # of entries that were sent, behind the LAC
+        self._lengths: deque[int] = deque()  # of the ledger, up to each of these
+        self._gathered: list[Sequence[Buffer]] = []  # payloads that leave with the next flush
+        self._gathered_lengths: list[int] = []
         self._pushed_length = 0
         self._inbox: deque[Event] = deque()
         self._stepping = False
@@ -135,7 +133,7 @@ class LedgerWriter:
 
     @property
     def pending_entries(self) -> int:
-        return len(self._pending)
+        return len(self._lengths) + len(self._gathered)
 
     @property
     def error(self) -> LedgerError | None:
@@ -182,19 +180,34 @@ class LedgerWriter:
         size = self.check_size(payload)
         entry_id = self.last_add_pushed = self.last_add_pushed + 1
         self._pushed_length += size
-        header = encode_header(
-            self.ledger_id,
-            entry_id,
-            self.last_add_confirmed,
-            self._pushed_length,
-            self._digester,
-            payload,
-        )
-        head = encode_add_header(self._master_key, len(header) + size) + header
-        self._pending[entry_id] = _PendingEntry([head, *payload], size, self._pushed_length)
+        self._gathered_lengths.append(self._pushed_length)
         self.pending_bytes += size
-        self._feed(_APPEND)
+        if not self._gathered:
+            self._context.bookies.flusher.mark(self)
+        self._gathered.append(payload)
         return entry_id
+
+    def flush(self) -> bool:
+        """For the flusher: what was appended in a turn of the loop leaves together."""
+        payloads, self._gathered = self._gathered, []
+        lengths, self._gathered_lengths = self._gathered_lengths, []
+        if payloads:
+            count = len(payloads)
+            self._frames += encode_adds(
+                self._master_key,
+                self.ledger_id,
+                self.last_add_pushed + 1 - count,
+                self.last_add_confirmed,
+                lengths,
+                self._digester,
+                payloads,
+            )
+            self._lengths += lengths
+            self._feed(Append(count))
+        return True
+
+    async def drain(self) -> None:
+        """For the flusher; there is never anything left to do."""
 
     def check_size(self, payload: Sequence[Buffer]) -> int:
         """The size of an entry; EntryTooLargeError if bookies would not take it."""
@@ -333,20 +346,38 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
+        pieces = list(self._pieces(first, count))
         for bookie in to:
             lane = self._lanes.get(bookie)
             if lane is None:
                 lane = self._lanes[bookie] = self._context.bookies.open_lane(
                     bookie, self.ledger_id, self.purpose, self
                 )
-            for entry_id in range(first, first + count):
-                lane.add(entry_id, self._pending[entry_id].frame)
+            for adds in pieces:
+                lane.add_all(adds)
+
+    def _pieces(self, first: int, count: int) -> Iterator[Adds]:
+        """So large that what they cost does not matter, and a bookie may be slow to take one."""
+        start = first - self.last_add_confirmed - 1
+        before = self._lengths[start - 1] if start else self.length
+        frames: list[list[Buffer]] = []
+        for index in range(start, start + count):
+            frames.append(self._frames[index])
+            length = self._lengths[index]
+            if length - before >= _PIECE_BYTES or len(frames) == _PIECE_ENTRIES:
+                yield Adds(first, frames)
+                first += len(frames)
+                frames, before = [], length
+        if frames:
+            yield Adds(first, frames)
 
     def _confirm(self, first: int, last: int) -> None:
-        for entry_id in range(first, last + 1):
-            entry = self._pending.pop(entry_id)
-            self.pending_bytes -= entry.size
-            self.length = entry.length
+        length = self.length
+        for _ in range(last - self.last_add_confirmed):
+            self._frames.popleft()
+            length = self._lengths.popleft()
+        self.pending_bytes -= length - self.length
+        self.length = length
         self.last_add_confirmed = last
         self._waiters.reached(first, last)
         if self._confirmed is not None:
@@ -355,7 +386,10 @@ class LedgerWriter:
     def _withdraw(self, reason: str) -> None:
         if self._error is None:
             self._error = WriterWithdrawnError(f"ledger {self.ledger_id}: {reason}")
-        self._pending.clear()
+        self._frames.clear()
+        self._lengths.clear()
+        self._gathered.clear()
+        self._gathered_lengths.clear()
         self.pending_bytes = 0
         for lane in self._lanes.values():
             lane.close()

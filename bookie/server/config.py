@@ -21,6 +21,7 @@ from bookie.replication.limits import ReplicationLimits
 from bookie.server.requests import ServerLimits
 from bookie.storage.store import StoreLimits
 from wire import settings
+from wire.messages.blocks import BLOCKS_PROPERTY
 from wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
@@ -62,6 +63,8 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lost_bookie_delay_s: Interval = _REPLICATION.lost_delay_s  # unless ZooKeeper says otherwise
     replication_bytes_per_s: Bytes = int(_REPLICATION.rate_bytes_per_s)
 
+    blocks: bool = True  # say that writers may send many entries in one frame
+
     connections_max: Positive = _LIMITS.connections_max
     frame_bytes_max: Bytes = _LIMITS.frame_bytes_max
     arena_bytes_max: Bytes = _LIMITS.arena_bytes_max
@@ -88,7 +91,8 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def properties(self) -> dict[str, str]:
         """What the registration says besides the address."""
-        return {RACK_PROPERTY: self.rack} if self.rack else {}
+        rack = {RACK_PROPERTY: self.rack} if self.rack else {}
+        return {BLOCKS_PROPERTY: "1", **rack} if self.blocks else rack
 
     @property
     def replication_limits(self) -> ReplicationLimits:

@@ -9,10 +9,18 @@ from struct import Struct
 
 from bookie.server.requests import STATUSES, Session
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.store import RECORD_HEADER_BYTES
 from wire.entry import ENTRY_HEADER_BYTES
 from wire.errors import MalformedError
 from wire.fields import U32
 from wire.messages import bookie
+from wire.messages.blocks import (
+    ADD_BYTES,
+    BLOCK_HEADER,
+    AddBlock,
+    decode_block,
+    encode_block_answer,
+)
 from wire.messages.bookie import (
     ADD_ANSWER,
     ADD_ANSWER_BYTES,
@@ -28,6 +36,7 @@ from wire.messages.bookie import (
 )
 from wire.transport import Buffer
 
+assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block goes to the disk as it came
 _ADD = Struct(">I20sqq")
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _RUN_MAX = 16  # entries
@@ -61,6 +70,20 @@ class AddDone:
             ),
             self._size,
         )
+
+
+class BlockDone:
+    """The same for a block."""
+
+    __slots__ = ("_block", "_session", "_size")
+
+    def __init__(self, session: Session, block: AddBlock, size: int) -> None:
+        self._session = session
+        self._block = block.ledger_id, block.first, block.last
+        self._size = size
+
+    def __call__(self, status: StoreStatus) -> None:
+        self._session.answered(encode_block_answer(CODES[status], *self._block), self._size)
 
 
 class V2:
@@ -99,6 +122,9 @@ class V2:
 
     def _handle_other(self, frame: memoryview) -> None:
         session = self._session
+        if len(frame) >= U32.size and U32.unpack_from(frame)[0] == BLOCK_HEADER:
+            self._add_block(decode_block(frame), len(frame))
+            return
         request = bookie.decode_request(frame)
         match request:
             case Add():
@@ -134,6 +160,16 @@ class V2:
             add.entry,
             recovery=add.flags & Flag.RECOVERY_ADD != 0,
             done=done,
+        )
+
+    def _add_block(self, block: AddBlock, size: int) -> None:
+        self._session.accepted(size)
+        done = BlockDone(self._session, block, size)
+        if max(block.sizes) > self._session.limits.entry_bytes_max:
+            done(StoreStatus.BAD_REQUEST)
+            return
+        self._store.add_run(
+            block.ledger_id, block.first, block.master_key, block.adds, block.sizes, done
         )
 
     def _try_read(self, read: Read) -> bool:

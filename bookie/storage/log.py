@@ -21,7 +21,7 @@ where an entry is (`index`, `recent`), boot (`replay`), who may write (`volume`)
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -39,6 +39,7 @@ from bookie.storage.records import (
     SegmentHeader,
     encode_batch_header,
     encode_record_header,
+    make_records,
     record_seed,
 )
 from bookie.storage.segments import ReadLimits, Segment, Segments
@@ -129,6 +130,23 @@ class Log(Generic[K]):
         if end - group.position > self._group_bytes_max:
             self.seal()
         return position
+
+    def append_run(
+        self, ledger_id: int, first: int, run: memoryview, sizes: Sequence[int], done: Done
+    ) -> list[int]:
+        """Take consecutive entries into one group; return their positions.  `done` is for all.
+
+        `run` has RECORD_HEADER_BYTES of room in front of each entry, and is the log's from now on.
+        """
+        group = self._open or self._open_group()
+        positions = make_records(self._seed, self.end, ledger_id, first, run, sizes)
+        group.buffers.append(run)
+        group.count += len(sizes)
+        group.dones.append(done)
+        self.end += len(run)
+        if self.end - group.position > self._group_bytes_max:
+            self.seal()
+        return positions
 
     @property
     def open_group(self) -> Group[K]:

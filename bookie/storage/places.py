@@ -13,7 +13,7 @@ memory and in the log.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -105,6 +105,18 @@ class Places:
         self.recent_entries += 1
         if not state.dirty:
             self.touch(state)
+
+    def add_run(
+        self, state: LedgerState, first: int, positions: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        """The same for consecutive entries behind the last one."""
+        recent = state.recent
+        if recent is None:
+            recent = state.recent = RecentEntries()
+        recent.add_run(first, positions, sizes)
+        state.last_entry = first + len(positions) - 1
+        self.recent_entries += len(positions)
+        self.touch(state)
 
     def touch(self, state: LedgerState) -> None:
         """The ledger differs from its row."""

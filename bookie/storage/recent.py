@@ -13,7 +13,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bookie.storage.index import IndexDamagedError
 
@@ -47,6 +47,16 @@ class RecentEntries:
             ids.insert(at, entry_id)
             self.positions.insert(at, position)
             self.sizes.insert(at, size)
+
+    def add_run(self, first: int, positions: Sequence[int], sizes: Sequence[int]) -> None:
+        """Consecutive ids, none of which is there."""
+        if not self.ids or first > self.ids[-1]:
+            self.ids.extend(range(first, first + len(positions)))
+            self.positions.extend(positions)
+            self.sizes.extend(sizes)
+            return
+        for index, position in enumerate(positions):
+            self.add(first + index, position, sizes[index])
 
     def find(self, entry_id: int) -> tuple[int, int] | None:
         ids = self.ids

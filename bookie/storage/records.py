@@ -23,6 +23,7 @@ being written when the machine stopped, and nobody was told of it.
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import TypeAlias
@@ -46,6 +47,7 @@ _BATCH_COVER = struct.Struct(">QQIIIQ")  # creation id, position; flags, count, 
 
 _RECORD = struct.Struct(">IIIqq")  # checksum, size, kind, ledger id, entry id
 RECORD_HEADER_BYTES = _RECORD.size
+_FIELDS = struct.Struct(">IIqq")  # the same behind the checksum
 _RECORD_COVER = struct.Struct(">QIIqq")  # position; size, kind, ledger id, entry id
 _CHECKSUM = struct.Struct(">I")
 _SEED = struct.Struct(">Q")
@@ -118,6 +120,36 @@ def encode_record_header(
     """The bytes that go in front of the payload."""
     cover = _RECORD_COVER.pack(position, len(payload), kind, ledger_id, entry_id)
     return _CHECKSUM.pack(crc32c(payload, crc32c(cover, seed))) + cover[8:]
+
+
+def make_records(
+    seed: int, position: int, ledger_id: int, first: int, run: memoryview, sizes: Sequence[int]
+) -> list[int]:
+    """Make records of consecutive entries in place; return the position of each.
+
+    `run` has RECORD_HEADER_BYTES of room in front of each entry.
+    """
+    positions: list[int] = []
+    at, entry_id = 0, first
+    pack_fields, pack_checksum, pack_position = _FIELDS.pack_into, _CHECKSUM.pack_into, _SEED.pack
+    for size in sizes:
+        end = at + RECORD_HEADER_BYTES + size
+        pack_fields(run, at + _CHECKSUM.size, size, Kind.ENTRY, ledger_id, entry_id)
+        own_seed = crc32c(pack_position(position), seed)
+        pack_checksum(run, at, crc32c(run[at + _CHECKSUM.size : end], own_seed))
+        positions.append(position)
+        position += end - at
+        at = end
+        entry_id += 1
+    return positions
+
+
+def entries_of_run(run: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+    """The entries of a run, each behind RECORD_HEADER_BYTES."""
+    at = 0
+    for size in sizes:
+        at += RECORD_HEADER_BYTES + size
+        yield run[at - size : at]
 
 
 def decode_record(seed: int, position: int, data: memoryview) -> Record | None:

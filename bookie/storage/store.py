@@ -27,10 +27,11 @@ from bookie.storage.index import OpenIndex
 from bookie.storage.ledgers import Cancel
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, LogLimits
-from bookie.storage.records import Buffer
+from bookie.storage.records import RECORD_HEADER_BYTES, Buffer, entries_of_run
 from bookie.storage.scrub import Finding
 from bookie.storage.statistics import StoreStatistics, gather
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.together import Together
 from bookie.storage.tombstones import FirstContacts, Lives
 from bookie.storage.upkeep import Upkeep, open_volume
 from bookie.storage.volume import LAST_ENTRY, Volume
@@ -38,6 +39,7 @@ from wire.clock import WallClock
 
 __all__ = [
     "LAST_ENTRY",
+    "RECORD_HEADER_BYTES",
     "Finding",
     "LedgerStore",
     "LogLimits",
@@ -95,6 +97,29 @@ class LedgerStore:
                     done(status)
 
             self._contacts.ask(self._upkeeps[0].nursery, ledger_id, len(entry), answer)
+
+    def add_run(
+        self,
+        ledger_id: int,
+        first: int,
+        master_key: Buffer,
+        run: memoryview,
+        sizes: Sequence[int],
+        done: Done,
+    ) -> None:
+        """Plain adds of consecutive entries, at least one.
+
+        `run` has RECORD_HEADER_BYTES in front of each entry, which the store writes over: with
+        these it goes to the disk as it is.  `done` is called once, for all: OK when each is
+        durable; else it proves nothing of any.
+        """
+        volume = self._routes.get(ledger_id)
+        if volume is not None and first >= 0:
+            volume.add_run(ledger_id, first, master_key, run, sizes, done)
+            return
+        together = Together(len(sizes), done)
+        for entry_id, entry in enumerate(entries_of_run(run, sizes), first):
+            self.add(ledger_id, entry_id, master_key, entry, recovery=False, done=together)
 
     def _add_new(
         self,

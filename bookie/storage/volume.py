@@ -17,7 +17,7 @@ order of the decisions:
 Not here: when checkpoints are made, room, start and stop (`upkeep`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeAlias
 
@@ -28,8 +28,9 @@ from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_ent
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
-from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record
+from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record, entries_of_run
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.together import Together
 
 LAST_ENTRY = -1  # as the id of an entry to be read
 _DAMAGED_MAX = 100_000  # noted; more of it is found again when it is read again
@@ -114,6 +115,31 @@ class Volume:
         else:
             self._add_again(state, entry_id, entry, recovery, done)
 
+    def add_run(
+        self,
+        ledger_id: int,
+        first: int,
+        master_key: Buffer,
+        run: memoryview,
+        sizes: Sequence[int],
+        done: Done,
+    ) -> None:
+        """Plain adds of consecutive entries; `done` is told once, when all are decided."""
+        state = self.ledgers.get(ledger_id)
+        if (
+            state is not None
+            and first > state.last_entry
+            and self.writable
+            and not state.fenced
+            and state.master_key == master_key
+            and self.log.end < self._add_at_once_below
+        ):
+            self._accept_run(state, first, run, sizes, done)
+            return
+        together = Together(len(sizes), done)
+        for entry_id, entry in enumerate(entries_of_run(run, sizes), first):
+            self.add(ledger_id, entry_id, master_key, entry, False, together)
+
     def _refusal(
         self, state: LedgerState | None, master_key: Buffer, recovery: bool
     ) -> StoreStatus:
@@ -168,6 +194,18 @@ class Volume:
         self.places.add(state, entry_id, position, size)
         self.entries_added += 1
         self.bytes_added += size
+
+    def _accept_run(
+        self, state: LedgerState, first: int, run: memoryview, sizes: Sequence[int], done: Done
+    ) -> None:
+        lac = lac_of_entry(run[-sizes[-1] :])  # a writer's LAC never goes back
+        if lac > state.accepted_lac:
+            state.accepted_lac = lac
+            self.log.open_group.lacs[state] = lac
+        positions = self.log.append_run(state.ledger_id, first, run, sizes, done)
+        self.places.add_run(state, first, positions, sizes)
+        self.entries_added += len(sizes)
+        self.bytes_added += sum(sizes)
 
     def _add_again(
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done

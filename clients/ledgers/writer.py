@@ -29,7 +29,7 @@ from clients.ledgers.limits import Limits
 from wire.transport import Buffer
 
 # Entries that are appended without giving others their turn leave together, in one system call.
-_TURN_ENTRIES_MAX = 64
+_TURN_ENTRIES_MAX = 256
 _TURN_BYTES_MAX = 256 << 10
 
 
@@ -164,21 +164,25 @@ class LedgerHandle:
     def _has_room(self, size: int) -> bool:
         """For one entry more; a single one always fits.  A writer that has stopped says so."""
         writer, limits = self._writer, self._limits
+        pending = writer.last_add_pushed - writer.last_add_confirmed
         return (
-            writer.error is not None
-            or not writer.pending_entries
-            or (
-                writer.pending_entries < limits.pending_entries_max
+            (
+                pending < limits.pending_entries_max
                 and writer.pending_bytes + size <= limits.pending_bytes_max
             )
+            or not pending
+            or writer.error is not None
         )
+
+    async def _end_turn(self) -> None:
+        self._turn_entries = self._turn_bytes = 0
+        await trio.lowlevel.checkpoint()
 
     async def _give_turns(self, size: int) -> None:
         self._turn_entries += 1
         self._turn_bytes += size
         if self._turn_entries >= _TURN_ENTRIES_MAX or self._turn_bytes >= _TURN_BYTES_MAX:
-            self._turn_entries = self._turn_bytes = 0
-            await trio.lowlevel.checkpoint()
+            await self._end_turn()
 
 
 class Writer(LedgerHandle):
@@ -211,11 +215,15 @@ class Writer(LedgerHandle):
         or a later `flush` or `close`, returns.  Errors as of `append`.
         """
         payload = bytes(data)  # which copies nothing if it is bytes already
-        await self._give_turns(len(payload))
-        if self._has_room(len(payload)) and not self._queue.locked():
+        size = len(payload)
+        self._turn_entries += 1
+        self._turn_bytes += size
+        if self._turn_entries >= _TURN_ENTRIES_MAX or self._turn_bytes >= _TURN_BYTES_MAX:
+            await self._end_turn()
+        if self._has_room(size) and not self._queue.locked():
             return self._writer.append([payload])
         async with self._queue:
-            while not self._has_room(len(payload)):
+            while not self._has_room(size):
                 await self._room.wait()
             return self._writer.append([payload])
 

@@ -4,6 +4,7 @@ The model checker has more, of what no storm runs; `everything` has them all.
 """
 
 from tests.mutants import (
+    blocks,
     chain,
     cursor,
     deferred,
@@ -23,6 +24,7 @@ from tests.mutants.patch import Mutant
 
 _AREAS = (
     ledger,
+    blocks,
     deferred,
     following,
     storage,

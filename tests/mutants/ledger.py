@@ -258,10 +258,10 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._confirm",
         replacement=Edit(
-            "acks[0].bit_count() >= ack_quorum",
-            "max(each.bit_count() for each in acks) >= ack_quorum",
+            "(~confirmed & confirmed + 1).bit_length() - 1",
+            "confirmed.bit_length()",
         ),
-        source_hash="8b063e62b119",
+        source_hash="5638e94a859a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -281,8 +281,8 @@ WRITING = [
         rule="a change takes back the acknowledgements of who was replaced -> they are kept",
         module=_WRITE,
         name="WriteProtocol._ensemble_changed",
-        replacement=Edit("positions & kept", "positions"),
-        source_hash="63816e2e9a4e",
+        replacement=Edit("self._held[position] = 0", "pass"),
+        source_hash="509c98aca15a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -291,7 +291,7 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._confirm",
         replacement=Edit("if self.state is not State.OPEN:", "if False:"),
-        source_hash="8b063e62b119",
+        source_hash="5638e94a859a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -333,7 +333,7 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._ensemble_changed",
         replacement=Edit("self._send_pending(position)", "pass"),
-        source_hash="63816e2e9a4e",
+        source_hash="509c98aca15a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -365,8 +365,11 @@ WRITING = [
         rule="a bookie that returns is sent everything behind the LAC -> what nobody else has",
         module=_WRITE,
         name="WriteProtocol._runs_without",
-        replacement=Edit("positions >> position & 1", "positions"),
-        source_hash="8be5bdc05bff",
+        replacement=Edit(
+            "held >> entry_id - self.lac - 1 & 1",
+            "any(held >> entry_id - self.lac - 1 & 1 for held in self._held)",
+        ),
+        source_hash="9a5e10354f6e",
         caught_by=_STORMS,
     ),
 ]

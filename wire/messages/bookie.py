@@ -30,10 +30,11 @@ from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from wire.digest import MASTER_KEY_BYTES
-from wire.entry import ENTRY_HEADER_BYTES
+from wire.digest import MASTER_KEY_BYTES, Digester
+from wire.entry import ENTRY_HEADER_BYTES, FIELDS
 from wire.errors import MalformedError, TruncatedError
 from wire.proto.bookkeeper_pb2 import AuthMessage
+from wire.transport import Buffer
 
 VERSION = 2
 FRAME_BYTES_MAX = 5 * 1024 * 1024  # what Apache's bookies and clients take by default
@@ -46,6 +47,7 @@ class Operation(IntEnum):
     READ = 2
     AUTH = 3
     BATCH_READ = 7
+    ADD_BLOCK = 64  # ours (`wire.messages.blocks`); Apache's opcodes end at 7
 
 
 class Flag(IntFlag):
@@ -154,6 +156,37 @@ def encode_add_header(
     flags = (Flag.RECOVERY_ADD if recovery else 0) | (Flag.HIGH_PRIORITY if high_priority else 0)
     size = ADD_REQUEST_HEADER_BYTES + entry_bytes
     return _FRAMED_ADD.pack(size, ADD_HEADER | flags, master_key)
+
+
+def encode_adds(
+    master_key: bytes,
+    ledger_id: int,
+    first: int,
+    lac: int,
+    lengths: Sequence[int],
+    digester: Digester,
+    payloads: Sequence[Sequence[Buffer]],
+) -> list[list[Buffer]]:
+    """Plain adds of consecutive entries, whole: `[head, *payload]` each.
+
+    `lengths`: of the ledger, up to and including each entry.  As `encode_add_header` and
+    `encode_header` (`wire.entry`) make them one by one, at a third of their cost.
+    """
+    frames: list[list[Buffer]] = []
+    packet = _HEADER.pack(ADD_HEADER) + master_key
+    own = len(packet) + ENTRY_HEADER_BYTES + digester.size
+    pack_size, pack_fields, compute = _SIZE.pack, FIELDS.pack, digester.compute
+    entry_id = first
+    for length, payload in zip(lengths, payloads, strict=True):
+        size = own
+        for buffer in payload:
+            size += len(buffer)
+        fields = pack_fields(ledger_id, entry_id, lac, length)
+        frames.append(
+            [b"".join((pack_size(size), packet, fields, compute(fields, *payload))), *payload]
+        )
+        entry_id += 1
+    return frames
 
 
 def encode_read(ledger_id: int, entry_id: int, *, fence_key: bytes | None = None) -> bytes:

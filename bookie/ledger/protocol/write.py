@@ -27,7 +27,6 @@ Recovery writes back with the same machine.  After the TLA+ specification: Clien
 Requests, ClientChangesEnsemble, ClientResendsPendingAddOp.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -183,7 +182,7 @@ class WriteProtocol:
         self.last_add_pushed = lac
         self.lac = lac
         self._missing = {ensemble.index(bookie) for bookie in missing}  # sent nothing
-        self._acks: deque[int] = deque()  # of LAC + 1 and on: positions that hold it, as bits
+        self._held = [0] * quorums.ensemble  # by position: which of LAC + 1 and on, as bits
         self._untried = False  # somebody failed whom no change has tried to replace
         self._starved = False
         self._effects: list[Effect] = []
@@ -230,17 +229,12 @@ class WriteProtocol:
                     self._withdraw("stopped by its owner")
                 case _:
                     assert_never(event)
-            assert len(self._acks) == self.last_add_pushed - self.lac
         effects, self._effects = self._effects, []
         return effects
 
     def _append(self, count: int) -> None:
         first = self.last_add_pushed + 1
         self.last_add_pushed += count
-        if count == 1:
-            self._acks.append(0)
-        else:
-            self._acks.extend([0] * count)
         if self._everybody:
             self._emit(Send(first, count, self._live))
             return
@@ -253,13 +247,22 @@ class WriteProtocol:
         position = self._positions.get(bookie)
         if position is None:
             return  # It has been replaced: nobody would look for the entry there.
-        bit = 1 << position
         head = self.lac + 1
-        acks = self._acks
-        for index in range(max(first - head, 0), min(first + count - head, len(acks))):
-            if self._everybody or self.quorums.holds(position, head + index):
-                acks[index] |= bit
+        start, end = max(first, head), min(first + count, self.last_add_pushed + 1)
+        if start < end:
+            held = (1 << end - head) - (1 << start - head)
+            if not self._everybody:
+                held &= self._sent_to(position, start, end)
+            self._held[position] |= held
         self._confirm()
+
+    def _sent_to(self, position: int, start: int, end: int) -> int:
+        """Those of the entries that the position is in the write set of."""
+        bits = 0
+        for entry_id in range(start, end):
+            if self.quorums.holds(position, entry_id):
+                bits |= 1 << entry_id - self.lac - 1
+        return bits
 
     def _add_failed(self, bookie: BookieId) -> None:
         position = self._positions.get(bookie)
@@ -279,9 +282,8 @@ class WriteProtocol:
         assert self.state is State.REPLACING
         assert len(set(ensemble)) == self.quorums.ensemble
         newcomers = [p for p, bookie in enumerate(self.ensemble) if ensemble[p] != bookie]
-        kept = ~sum(1 << position for position in newcomers)
-        for index, positions in enumerate(self._acks):
-            self._acks[index] = positions & kept
+        for position in newcomers:
+            self._held[position] = 0
         self._missing.difference_update(newcomers)
         self._ensemble_is(ensemble)
         for position in newcomers:
@@ -318,8 +320,9 @@ class WriteProtocol:
 
     def _runs_without(self, position: int) -> Iterator[tuple[int, int]]:
         first = count = 0
-        for entry_id, positions in enumerate(self._acks, self.lac + 1):
-            if positions >> position & 1 or not self.quorums.holds(position, entry_id):
+        held = self._held[position]
+        for entry_id in range(self.lac + 1, self.last_add_pushed + 1):
+            if held >> entry_id - self.lac - 1 & 1 or not self.quorums.holds(position, entry_id):
                 if count:
                     yield first, count
                 count = 0
@@ -333,13 +336,20 @@ class WriteProtocol:
         """Confirm from the head.  Worked out anew each time, so that no flag can go stale."""
         if self.state is not State.OPEN:
             return
-        first = self.lac + 1
-        acks, ack_quorum = self._acks, self.quorums.ack
-        while acks and acks[0].bit_count() >= ack_quorum:
-            acks.popleft()
-            self.lac += 1
-        if self.lac >= first:
-            self._emit(Confirm(first, self.lac + 1 - first))
+        confirmed = self._on_ack_quorum()
+        count = (~confirmed & confirmed + 1).bit_length() - 1  # of ones at the lower end
+        if count:
+            self._held = [held >> count for held in self._held]
+            self._emit(Confirm(self.lac + 1, count))
+            self.lac += count
+
+    def _on_ack_quorum(self) -> int:
+        """Which of LAC + 1 and on are held by an ack quorum, as bits."""
+        by = [-1] + [0] * self.quorums.ack  # by so many positions, or more
+        for held in self._held:
+            for number in range(self.quorums.ack, 0, -1):
+                by[number] |= by[number - 1] & held
+        return by[-1]
 
     def _ensemble_is(self, ensemble: Ensemble) -> None:
         self.ensemble = ensemble
@@ -367,15 +377,15 @@ class WriteProtocol:
             tuple(sorted(self._missing)),
             self.lac,
             self.last_add_pushed,
-            tuple(self._acks),
+            tuple(self._held),
             self._untried,
             self._starved,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        state, ensemble, missing, lac, pushed, acks, untried, starved = snapshot
+        state, ensemble, missing, lac, pushed, held, untried, starved = snapshot
         self.state, self.lac, self.last_add_pushed = state, lac, pushed
-        self._missing, self._acks = set(missing), deque(acks)
+        self._missing, self._held = set(missing), list(held)
         self._ensemble_is(ensemble)
         self._untried, self._starved = untried, starved
         self._effects.clear()

@@ -29,8 +29,18 @@ from wire.arena import ArenaPool
 from wire.clock import SystemClock
 from wire.connection import FrameConnection
 from wire.entry import peek_ids
+from wire.fields import U32
 from wire.messages import bookie_v3
+from wire.messages.blocks import (
+    ADD_BYTES,
+    BLOCK_HEADER,
+    BLOCKS_PROPERTY,
+    AddBlock,
+    decode_block,
+    encode_block_answer,
+)
 from wire.messages.bookie import (
+    ADD_HEADER,
     FRAME_BYTES_MAX,
     LAST_ENTRY,
     Add,
@@ -68,6 +78,8 @@ class FakeBookie:
     read_status: Status | None = None
     forgets: set[int] = field(default_factory=set)  # entries that it says it does not have
     knows_batches: bool = True  # else it closes the connection, as old ones do
+    takes_blocks: bool = False  # says so, and answers them; else it closes the connection
+    blocks: list[AddBlock] = field(default_factory=list)
     batch_surplus: int = 0  # so many entries more than were asked for
     batch_entries_max: int = 1000
     speaks: tuple[str, ...] = ("v2", "v3")  # else it closes the connection
@@ -86,7 +98,8 @@ class FakeBookie:
         self.scope = trio.CancelScope()
         await self.cluster.nursery.start(self._serve, self.scope)
         self.session = self.cluster.store.session(self.host)
-        info = BookieInfo(self.id, self.host, PORT)
+        properties = {BLOCKS_PROPERTY: "1"} if self.takes_blocks else {}
+        info = BookieInfo(self.id, self.host, PORT, properties)
         await create_cookie(self.session, PATHS, Cookie(self.id, ["/j"], ["/d"], "i"))
         await register_bookie(self.session, PATHS, info)
 
@@ -135,6 +148,12 @@ class FakeBookie:
                 if version == "v3":
                     self._answer(connection, handle_v3(self, bookie_v3.decode_request(frame)))
                     continue
+                if U32.unpack_from(frame)[0] == BLOCK_HEADER:
+                    if not self.takes_blocks:
+                        connection.close("an opcode that it does not know")
+                        return
+                    self._answer(connection, self._handle_block(decode_block(frame)))
+                    continue
                 request = decode_request(frame)
                 assert isinstance(request, Add | Read | BatchRead)
                 if isinstance(request, BatchRead) and not self.knows_batches:
@@ -168,6 +187,19 @@ class FakeBookie:
                 request.header, status, request.ledger_id, request.entry_id, len(entry)
             )
             answer += entry
+        return None if self.silent else answer
+
+    def _handle_block(self, block: AddBlock) -> bytes | None:
+        self.blocks.append(block)
+        if self.deaf:
+            return None
+        status, at = Status.OK, 0
+        for entry_id, size in enumerate(block.sizes, block.first):
+            at += ADD_BYTES + size
+            entry = block.adds[at - size : at]
+            add = Add(ADD_HEADER, 0, block.master_key, block.ledger_id, entry_id, entry)
+            status = max(status, self.add(add))
+        answer = encode_block_answer(status, block.ledger_id, block.first, block.last)
         return None if self.silent else answer
 
     def add(self, add: Add) -> Status:
@@ -279,7 +311,8 @@ async def open_cluster(*, bookies: int = 3, seed: int = 1) -> AsyncGenerator[Clu
         nursery.start_soon(cluster.flusher.run)
         await ensure_layout(cluster.store.session("setup"), PATHS, rng)
         for number in range(1, bookies + 1):
-            cluster.bookies.append(FakeBookie(f"b{number}", cluster))
+            blocks = number % 2 == 1  # Ensembles are mixed.
+            cluster.bookies.append(FakeBookie(f"b{number}", cluster, takes_blocks=blocks))
             await cluster.bookies[-1].start()
         yield cluster
         nursery.cancel_scope.cancel()

@@ -71,6 +71,7 @@ async def setup() -> AsyncGenerator[Setup]:
             arenas=cluster.arenas,
             flusher=cluster.flusher,
             resolve=resolve,
+            takes_blocks=lambda _: False,
             observer=observer,
             nursery=cluster.nursery,
             limits=BookieLimits(),

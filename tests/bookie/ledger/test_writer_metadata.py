@@ -65,6 +65,7 @@ async def test_a_store_that_falls_silent_during_a_change_holds_the_lac_back(
     four.link.delay_s = 1.0
     four.of(writer.metadata.last_fragment.ensemble)[0].kill(forget=False)
     writer.append([b"entry 2"])
+    writer.flush()  # before anybody notices
     await trio.sleep(2.5)
     assert writer.last_add_confirmed == 1
     four.link.delay_s = 0.0

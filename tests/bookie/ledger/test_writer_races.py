@@ -41,6 +41,7 @@ async def with_a_change_in_flight(cluster: Cluster, client: LedgerClient) -> Led
     cluster.link.delay_s = STORE_DELAY_S
     cluster.of(writer.ensemble)[0].kill()
     writer.append([b"entry 3"])
+    writer.flush()  # before anybody notices
     await trio.sleep(STORE_DELAY_S / 2)
     assert writer.last_add_confirmed == 2, "the LAC stands still"
     return writer

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -9,7 +10,14 @@ import trio
 import trio.lowlevel
 
 from bookie.storage.limits import ReclaimLimits
-from bookie.storage.store import LedgerStore, LogLimits, StoreError, StoreLimits, StoreStatus
+from bookie.storage.store import (
+    RECORD_HEADER_BYTES,
+    LedgerStore,
+    LogLimits,
+    StoreError,
+    StoreLimits,
+    StoreStatus,
+)
 
 _HEADER = struct.Struct(">qqqq")
 
@@ -30,6 +38,13 @@ def entry(ledger_id: int, entry_id: int, *, lac: int = -1, size: int = 60, note:
     """An entry as it arrives, with a body that tells where it belongs."""
     body = f"{ledger_id}:{entry_id}:{note}:".encode()
     return _HEADER.pack(ledger_id, entry_id, lac, 0) + body.ljust(size, b".")
+
+
+def run_of(entries: Sequence[bytes]) -> tuple[memoryview, list[int]]:
+    """The entries with room in front of each, and their sizes, as `add_run` takes them."""
+    room = bytes(RECORD_HEADER_BYTES)
+    run = bytearray(b"".join(room + data for data in entries))
+    return memoryview(run), [len(data) for data in entries]
 
 
 # Nearly anything is worth to be written again, a few entries at a time.
@@ -99,6 +114,34 @@ class Oracle:
         store.add(
             ledger_id, entry_id, key(ledger_id), memoryview(data), recovery=recovery, done=done
         )
+
+    def add_run(
+        self, store: LedgerStore, ledger_id: int, first: int, count: int, *, lac: int = -1
+    ) -> None:
+        """Consecutive entries with one answer, of all sizes."""
+        entries = [
+            entry(ledger_id, entry_id, lac=lac, note="run", size=1 + 700 * (entry_id % 3))
+            for entry_id in range(first, first + count)
+        ]
+        places = [(ledger_id, first + index) for index in range(count)]
+        for place, data in zip(places, entries, strict=True):
+            self.tried.setdefault(place, []).append(data)
+        must_refuse = ledger_id in self.fenced
+
+        def done(status: StoreStatus) -> None:
+            self.pending -= 1
+            if not self.pending:
+                self.idle.set()
+            if status is StoreStatus.OK:
+                assert not must_refuse, f"a run to {ledger_id}, which is fenced"
+                assert ledger_id not in self.deleted
+                for place in places:
+                    self.acked.setdefault(place, b"")
+            else:
+                self.refused.append((ledger_id, first, status))
+
+        self.pending += 1
+        store.add_run(ledger_id, first, key(ledger_id), *run_of(entries), done)
 
     async def settled(self, store: LedgerStore) -> None:
         """Wait for all answers, then look at what readers are told."""
@@ -226,6 +269,15 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
         oracle.add(store, 5, 0)
         for entry_id in range(0, 16, 5):
             await oracle.look(store, 1, entry_id)
+    for first in (0, 5, 3):  # new, with a gap, some of it again
+        oracle.add_run(store, 6, first, 4, lac=first - 1)
+    await oracle.settled(store)
+    oracle.add_run(store, 6, 9, 30)
+    oracle.add(store, 6, 39)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(oracle.fence, store, 6)
+        await trio.lowlevel.checkpoint()
+        oracle.add_run(store, 6, 40, 2)
     await oracle.settled(store)
     await store.reclaim()
     await oracle.check_fences(store)
@@ -249,6 +301,9 @@ async def random_workload(store: LedgerStore, oracle: Oracle, rng: random.Random
                     nursery.start_soon(oracle.look, store, ledger_id, rng.randrange(40))
                 case 6:
                     await oracle.settled(store)
+                case 7:
+                    first = rng.randrange(40)
+                    oracle.add_run(store, ledger_id, first, rng.randrange(1, 9), lac=first - 1)
                 case _:
                     for entry_id in range(first := rng.randrange(40), first + rng.randrange(6)):
                         oracle.add(

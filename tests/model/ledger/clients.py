@@ -10,9 +10,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
+from bookie.ledger.adds import Adds
 from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol import update
-from bookie.ledger.protocol.placement import BookieId, Ensemble
+from bookie.ledger.protocol import update, write
+from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 from tests.model.ledger.messages import LEDGER_ID, Asked, Said, asked, said
 from tests.model.ledger.metadata import Task
 from tests.model.numbering import Numbering
@@ -112,12 +113,28 @@ class SendingLane:
     def add(self, entry_id: int, frame: Sequence[Buffer]) -> None:
         self.out.sends.append((self.bookie, b"".join(map(bytes, frame))))
 
+    def add_all(self, adds: Adds) -> None:
+        for frame in adds.frames:
+            self.out.sends.append((self.bookie, b"".join(map(bytes, frame))))
+
     def read(self, entry_id: int, callback: object, *, fence_key: bytes | None = None) -> None:
         frame = encode_read(LEDGER_ID, entry_id, fence_key=fence_key)
         self.out.sends.append((self.bookie, frame))
 
     def close(self) -> None:
         """Nobody listens any more; `wants` knows."""
+
+
+def awaits_adds(machine: write.Snapshot, quorums: Quorums, bookie: BookieId) -> bool:
+    """Whether a writer goes on only when the bookie answers, or is given up."""
+    state, ensemble, missing, lac, pushed, held, _, _ = machine
+    if state is not write.State.OPEN or bookie not in ensemble:
+        return False
+    position = ensemble.index(bookie)
+    return position not in missing and any(
+        quorums.holds(position, entry_id) and not held[position] >> entry_id - lac - 1 & 1
+        for entry_id in range(lac + 1, pushed + 1)
+    )
 
 
 class Rules(ABC, Generic[V]):
@@ -196,7 +213,7 @@ class Table(Generic[V]):
         out = Output()
         try:
             value = self.rules.step(self.states[state], event, out)
-        except (AssertionError, ValueError, KeyError) as error:
+        except (AssertionError, ValueError, LookupError) as error:
             raise BrokenRuleError("code", f"{text}: {error!r}") from error
         sends = tuple(
             (bookie_number(bookie), self._requests.of(frame)) for bookie, frame in out.sends

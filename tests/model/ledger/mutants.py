@@ -72,7 +72,7 @@ M19 = Mutant(
         "        return  # It has been replaced: nobody would look for the entry there.",
         "        position = 0",
     ),
-    source_hash="83ee44aa38b4",
+    source_hash="18e168d39d37",
     caught_by=_MODEL,
 )
 M22 = Mutant(
@@ -97,7 +97,7 @@ M22 = Mutant(
                 "    assert self.state is State.REPLACING\n",
                 "    if self.state is not State.REPLACING:\n        return\n",
             ),
-            source_hash="63816e2e9a4e",
+            source_hash="509c98aca15a",
             caught_by=_MODEL,
         ),
     ),
@@ -106,9 +106,9 @@ M27 = Mutant(
     id="M27",
     rule="an entry carries the LAC -> its own id",
     module=_WRITER,
-    name="LedgerWriter.append",
-    replacement=Edit("        self.last_add_confirmed,\n", "        entry_id,\n"),
-    source_hash="1d5579b2aa9e",
+    name="LedgerWriter.flush",
+    replacement=Edit("self.last_add_confirmed,", "self.last_add_pushed,"),
+    source_hash="daf0221fe8c1",
     caught_by=_MODEL,
 )
 M33 = Mutant(

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, assert_never, cast
 
 from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.protocol import recover, write
+from bookie.ledger.protocol import recover
 from bookie.ledger.protocol.placement import BookieId, Ensemble
 from bookie.ledger.protocol.recover import Phase, Start
 from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
@@ -26,6 +26,7 @@ from tests.model.ledger.clients import (
     Rules,
     SendingLane,
     Told,
+    awaits_adds,
     bookie_id,
     bookie_number,
     replaced,
@@ -160,15 +161,8 @@ class RecovererRules(Rules[Recovering]):
         if machine.phase is Phase.FENCING:
             answered = machine.fenced + machine.silent
             return bookie in machine.writing[1] and bookie not in answered
-        state, ensemble, missing, lac, _, acks, _, _ = machine.writing
-        if state is write.State.OPEN and bookie in ensemble:
-            position = ensemble.index(bookie)
-            holds = self._settings.quorums.holds
-            if position not in missing and any(
-                holds(position, entry_id) and not bits >> position & 1
-                for entry_id, bits in enumerate(acks, lac + 1)
-            ):
-                return True
+        if awaits_adds(machine.writing, self._settings.quorums, bookie):
+            return True
         return any(_unanswered(machine, entry_id, bookie) for entry_id, _ in machine.inquiries)
 
 

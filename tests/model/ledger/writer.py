@@ -23,7 +23,7 @@ from bookie.ledger.protocol import write
 from bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
 from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
 from bookie.ledger.protocol.write import ChangePostponed, EnsembleChanged, State, WriteProtocol
-from bookie.ledger.writer import LedgerWriter, _PendingEntry
+from bookie.ledger.writer import LedgerWriter
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -32,6 +32,7 @@ from tests.model.ledger.clients import (
     Rules,
     SendingLane,
     Told,
+    awaits_adds,
     bookie_id,
     bookie_number,
     replaced,
@@ -130,14 +131,7 @@ class WriterRules(Rules[Writing]):
         return value.machine[0] is not State.WITHDRAWN  # It may be refused.
 
     def waits(self, value: Writing, bookie: BookieId) -> bool:
-        state, ensemble, missing, lac, _, acks, _, _ = value.machine
-        if state is not State.OPEN or bookie not in ensemble:
-            return False
-        position = ensemble.index(bookie)
-        return position not in missing and any(
-            self._settings.quorums.holds(position, entry_id) and not bits >> position & 1
-            for entry_id, bits in enumerate(acks, lac + 1)
-        )
+        return awaits_adds(value.machine, self._settings.quorums, bookie)
 
 
 class _Run:
@@ -161,7 +155,7 @@ class _Run:
             directory=self,
             catalog=SimpleNamespace(reachable=True),
             nursery=self,
-            bookies=self,
+            bookies=SimpleNamespace(flusher=self, open_lane=self.open_lane),
             mark_under_replicated=None,
         )
         stored = StoredMetadata(before.stored.metadata, before.stored.version)
@@ -171,22 +165,23 @@ class _Run:
         writer.last_add_confirmed, writer.length = lac, length_at(lac)
         writer.last_add_pushed, writer._pushed_length = pushed, length_at(pushed)
         for entry_id, frame in before.frames:
-            size = len(payload_of(entry_id))
-            writer._pending[entry_id] = _PendingEntry([frame], size, length_at(entry_id))
+            writer._frames.append([frame])
+            writer._lengths.append(length_at(entry_id))
         if before.machine[0] is State.WITHDRAWN:
             writer._error = WriterWithdrawnError("before")
         writer.set_listener(self._confirmed, lambda error: self._out.notes.append(str(error)))
         return writer
 
     def value(self) -> Writing:
+        first = self._writer.last_add_confirmed + 1
         frames = [
-            (entry_id, b"".join(map(bytes, entry.frame)))
-            for entry_id, entry in self._writer._pending.items()
+            (entry_id, b"".join(map(bytes, frame)))
+            for entry_id, frame in enumerate(self._writer._frames, first)
         ]
         return Writing(
             self._writer._protocol.canonical(),
             Stored(self._writer._stored.metadata, self._writer._stored.version),
-            tuple(sorted(frames)),
+            tuple(frames),
             self._task,
             self._close_due,
             self._closes,
@@ -211,6 +206,9 @@ class _Run:
         if not self._changes or not self._spares:
             return None
         return replaced(ensemble, tuple(failed), self._settings.bookies)
+
+    def mark(self, writer: LedgerWriter) -> None:
+        """What is appended is flushed at once (`take`)."""
 
     def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
         return SendingLane(bookie, self._out)
@@ -243,6 +241,7 @@ class _Run:
         match option.name:
             case "appends":
                 entry_id = self._writer.append([payload_of(self._writer.last_add_pushed + 1)])
+                self._writer.flush()
                 self._out.notes.append(f"e{entry_id}")
             case "finds a spare":
                 self._writer._directory_changed()

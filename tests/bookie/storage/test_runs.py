@@ -1,0 +1,208 @@
+"""Runs of entries that are added, written and answered together."""
+
+import errno
+import random
+from collections.abc import Callable
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.storage.store import LAST_ENTRY, StoreStatus
+from bookie.storage.together import Together
+from tests.bookie.storage.conftest import Answers, Host, status_of
+from tests.bookie.storage.oracle import entry, key, run_of
+from tests.simulation.disk import Platter
+
+OK, FENCED, UNAUTHORIZED = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.UNAUTHORIZED
+IO_ERROR, READ_ONLY, BAD_REQUEST = (
+    StoreStatus.IO_ERROR,
+    StoreStatus.READ_ONLY,
+    StoreStatus.BAD_REQUEST,
+)
+
+
+def entries(ledger_id: int, first: int, count: int, *, lac: int = -1) -> list[bytes]:
+    return [
+        entry(ledger_id, entry_id, lac=lac, size=1 + 50 * entry_id)
+        for entry_id in range(first, first + count)
+    ]
+
+
+class Runs(Answers):
+    """Runs, too."""
+
+    def add_run(
+        self,
+        ledger_id: int,
+        first: int,
+        count: int,
+        *,
+        lac: int = -1,
+        master_key: bytes | None = None,
+    ) -> None:
+        self._wanted += 1
+        self._store.add_run(
+            ledger_id,
+            first,
+            key(ledger_id) if master_key is None else master_key,
+            *run_of(entries(ledger_id, first, count, lac=lac)),
+            self._done,
+        )
+
+
+async def test_a_run_is_stored_as_its_entries_would_be(host: Host) -> None:
+    """Byte for byte: what reads the log knows of no runs."""
+    one_by_one = Host(Platter(random.Random(1)))
+    async with host.store() as store, one_by_one.store() as other:
+        runs, singles = Runs(store), Answers(other)
+        runs.add(7, 0)
+        singles.add(7, 0)
+        await runs.all()
+        await singles.all()
+        runs.add_run(7, 1, 20, lac=0)
+        for entry_id in range(1, 21):
+            singles.add(7, entry_id, lac=0, size=1 + 50 * entry_id)
+        assert await runs.all() == [OK]
+        assert await singles.all() == [OK] * 20
+        for entry_id in range(1, 21):
+            assert await store.read(7, entry_id) == await other.read(7, entry_id)
+        assert store.statistics().entries_added == other.statistics().entries_added == 21
+        assert store.statistics().bytes_added == other.statistics().bytes_added
+        assert store.last_add_confirmed(7) == 0
+    (log,), (other_log,) = host.logs(), one_by_one.logs()
+    assert host.platter.content(log) == one_by_one.platter.content(other_log)
+
+
+async def test_the_first_run_of_a_ledger_makes_it(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add_run(7, 0, 5)
+        assert await runs.all() == [OK]
+        assert [bytes(await store.read(7, number)) for number in range(5)] == entries(7, 0, 5)
+    async with host.store() as store:
+        assert [bytes(await store.read(7, number)) for number in range(5)] == entries(7, 0, 5)
+
+
+async def test_a_run_is_answered_once_when_all_of_it_is_durable(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add(7, 0)
+        await runs.all()
+        free = host.platter.stick()
+        runs.add_run(7, 1, 3)
+        runs.add_run(7, 4, 3)
+        await wait_all_tasks_blocked()
+        early = list(runs.statuses)
+        free.set()
+        assert await runs.all() == [OK, OK]
+        assert early == []
+
+
+async def test_a_fenced_ledger_takes_no_run(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add_run(7, 0, 3)
+        await runs.all()
+        await store.fence(7, key(7))
+        runs.add_run(7, 3, 3)
+        assert runs.statuses == [FENCED]
+        assert await status_of(store.read(7, 3)) is StoreStatus.NO_ENTRY
+
+
+async def test_a_run_with_another_key_is_refused(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add_run(7, 0, 3)
+        await runs.all()
+        runs.add_run(7, 3, 3, master_key=b"wrong")
+        assert runs.statuses == [UNAUTHORIZED]
+
+
+async def test_no_run_is_taken_where_no_plain_add_is(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add_run(7, 0, 3)
+        await runs.all()
+        store.set_read_only(True)
+        runs.add_run(7, 3, 3)
+        runs.add_run(8, 0, 3)
+        assert runs.statuses == [READ_ONLY, READ_ONLY]
+
+
+async def test_a_run_with_ids_that_cannot_be_is_refused(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add_run(-1, 0, 3)
+        runs.add_run(7, -5, 3)
+        assert runs.statuses == [BAD_REQUEST, BAD_REQUEST]
+
+
+async def test_a_run_that_was_here_before_keeps_its_first_bytes(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add(7, 1, note="first")
+        runs.add(7, 3, note="first")
+        runs.add(7, 9)
+        await runs.all()
+        runs.add_run(7, 0, 6)
+        assert await runs.all() == [OK]
+        assert await store.read(7, LAST_ENTRY) == entry(7, 9)
+        for entry_id, data in enumerate(entries(7, 0, 6)):
+            first = entry(7, entry_id, note="first")
+            assert await store.read(7, entry_id) == (first if entry_id in (1, 3) else data)
+
+
+async def test_a_run_is_found_behind_a_checkpoint_and_by_recovery(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        for first in range(0, 600, 200):
+            runs.add_run(7, first, 200)
+        assert await runs.all() == [OK] * 3
+        await store.checkpoint()
+        assert await store.entry_ids(7) == list(range(600))
+        assert await store.read(7, 599) == entries(7, 599, 1)[0]
+
+
+async def test_a_disk_that_fails_fails_the_run(host: Host) -> None:
+    async with host.store() as store:
+        runs = Runs(store)
+        runs.add(7, 0)
+        await runs.all()
+        host.platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
+        runs.add_run(7, 1, 3)
+        assert await runs.all() == [IO_ERROR]
+
+
+def test_together_is_ok_only_if_each_is() -> None:
+    heard: list[StoreStatus] = []
+    together = Together(3, heard.append)
+    together(OK)
+    together(READ_ONLY)
+    assert heard == []
+    together(OK)
+    assert heard == [READ_ONLY]
+
+
+def test_of_several_refusals_a_fence_says_most() -> None:
+    heard: list[StoreStatus] = []
+    together = Together(3, heard.append)
+    for status in (READ_ONLY, FENCED, OK):
+        together(status)
+    assert heard == [FENCED]
+
+
+async def test_runs_and_single_entries_are_answered_in_order(host: Host) -> None:
+    async with host.store() as store:
+        heard: list[int] = []
+
+        def says(entry_id: int) -> Callable[[StoreStatus], None]:
+            return lambda _: heard.append(entry_id)
+
+        for first in range(0, 40, 4):
+            store.add_run(7, first, key(7), *run_of(entries(7, first, 3)), says(first))
+            last = memoryview(entry(7, first + 3))
+            store.add(7, first + 3, key(7), last, recovery=False, done=says(first + 3))
+            await trio.lowlevel.checkpoint()
+        await store.force(7)
+        assert heard == sorted(heard)
+        assert len(heard) == 20

@@ -1,0 +1,100 @@
+"""Rules of entries that are sent, written and answered together, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_BLOCKS = "wire.messages.blocks"
+_VOLUME = "bookie.storage.volume"
+_RUNS = "tests:tests/bookie/storage/test_runs.py"
+_ON_THE_WIRE = "tests:tests/wire/test_blocks.py"
+_CLIENT = "tests:tests/bookie/ledger/test_blocks.py"
+_SERVER = "tests:tests/bookie/server/test_blocks.py"
+
+
+_ADD_RUN_HASH = "48e809ef6dd7"
+
+
+def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
+    return Mutant(
+        id=mutant_id,
+        rule=rule,
+        module=_VOLUME,
+        name="Volume.add_run",
+        replacement=Edit(f"        and {guard}\n", ""),
+        source_hash=_ADD_RUN_HASH,
+        caught_by=_RUNS,
+    )
+
+
+MUTANTS = [
+    _unguarded("N01", "a fenced ledger takes no run -> it does", "not state.fenced"),
+    _unguarded("N02", "a run has the key of its ledger -> any", "state.master_key == master_key"),
+    _unguarded("N03", "no run where no plain add is taken -> anywhere", "self.writable"),
+    _unguarded("N04", "what is here keeps its bytes -> a run is new", "first > state.last_entry"),
+    Mutant(
+        id="N05",
+        rule="entries that are answered together are OK if each is -> if the last one is",
+        module="bookie.storage.together",
+        name="Together.__call__",
+        replacement=Edit("self._status is StoreStatus.OK or status is StoreStatus.FENCED", "True"),
+        source_hash="2232db8d3519",
+        caught_by=_RUNS,
+    ),
+    Mutant(
+        id="N06",
+        rule="a run is answered when it is durable -> when it is accepted",
+        module=_VOLUME,
+        name="Volume._accept_run",
+        replacement=Edit(
+            "run, sizes, done)", "run, sizes, lambda _: None)\n    done(StoreStatus.OK)"
+        ),
+        source_hash="d9d91879f03c",
+        caught_by=_RUNS,
+    ),
+    Mutant(
+        id="N07",
+        rule="the adds of a block are consecutive, of one ledger, with one key -> any",
+        module=_BLOCKS,
+        name="decode_block",
+        replacement=Edit(
+            "entry != entry_id or ledger != ledger_id or packet != first_packet", "False"
+        ),
+        source_hash="699f6a49af68",
+        caught_by=_SERVER,
+    ),
+    Mutant(
+        id="N08",
+        rule="a block is of plain adds -> of recovery adds, too",
+        module=_BLOCKS,
+        name="decode_block",
+        replacement=Edit("U32.unpack_from(first_packet)[0] != ADD_HEADER", "False"),
+        source_hash="699f6a49af68",
+        caught_by=_ON_THE_WIRE,
+    ),
+    Mutant(
+        id="N09",
+        rule="blocks go to bookies that have said so -> to all",
+        module="bookie.ledger.ensemble",
+        name="BookieDirectory.takes_blocks",
+        replacement=Edit("bookie in self._with_blocks", "True"),
+        source_hash="9b0d3d9f8b04",
+        caught_by=_CLIENT,
+    ),
+    Mutant(
+        id="N10",
+        rule="each entry of a long run is sent once -> pieces overlap",
+        module="bookie.ledger.writer",
+        name="LedgerWriter._pieces",
+        replacement=Edit("frames, before = [], length", "frames, before = frames[-1:], length"),
+        source_hash="a20e67d4b392",
+        caught_by=_CLIENT,
+    ),
+    Mutant(
+        id="N11",
+        rule="what has only gathered when the writer stops is never sent -> it is",
+        module="bookie.ledger.writer",
+        name="LedgerWriter._stop",
+        replacement=Edit("self._feed(Stop())", "self.flush()\n        self._feed(Stop())"),
+        source_hash="ef32fdb3a306",
+        caught_by=_CLIENT,
+    ),
+]
