@@ -75,18 +75,22 @@ class FrameConnection:
 
         Raises OversizeError for a frame above the limit; the stream is useless after that.
         """
-        need = 0
+        return (await self.receive_span())[0]
+
+    async def receive_span(self) -> tuple[list[memoryview], memoryview]:
+        """The same, and all of their bytes in one piece, each frame behind its size."""
         while not self.closed:
+            begin = self._read
             frames, need = self._parse()
             if frames:
                 self._owes_since = inf
-                return frames
+                return frames, self._view[begin : self._read]
             try:
                 if not await self._fill(need):
                     self.close("the peer closed the connection")
             except (ConnectionLostError, trio.ClosedResourceError) as error:
                 self.close(str(error) or "the connection was closed")
-        return []
+        return [], memoryview(b"")
 
     def _parse(self) -> tuple[list[memoryview], int]:
         """The frames that are complete, and the size of the one after them if its size is known."""

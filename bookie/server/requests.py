@@ -14,7 +14,7 @@ only; v2 clients of others drop the connection when they see it, so there it is 
 proves as little.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
@@ -74,6 +74,15 @@ class ServerLimits:
     def entry_bytes_max(self) -> int:
         """An entry has to fit into any answer, in either protocol."""
         return self.frame_bytes_max - ANSWER_OVERHEAD_BYTES
+
+
+@dataclass(slots=True)
+class Received:
+    """Frames that came together."""
+
+    frames: Iterator[memoryview]  # those that are not handled yet
+    span: memoryview  # all of them, each behind its size
+    at: int = 0  # in the span: where the next one begins
 
 
 @dataclass(frozen=True, slots=True)

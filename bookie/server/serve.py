@@ -28,7 +28,7 @@ from typing import TypeAlias
 import trio
 
 from bookie.server.logs import Log, LogGate
-from bookie.server.requests import DiskSpace, ServerLimits, Session
+from bookie.server.requests import DiskSpace, Received, ServerLimits, Session
 from bookie.server.v2 import V2
 from bookie.server.v3 import V3
 from bookie.storage.store import LedgerStore
@@ -192,24 +192,25 @@ class BookieServer:
         protocol: Protocol | None = None
         while True:
             session.waits_since = trio.current_time()
-            received = await connection.receive()
+            frames, span = await connection.receive_span()
             session.waits_since = inf
-            if not received:
+            if not frames:
                 return
             if protocol is None:
                 self._newcomers.pop(session, None)
-                protocol = V3(session) if is_v3(received[0]) else V2(session)
+                protocol = V3(session) if is_v3(frames[0]) else V2(session)
                 session.patience_s = self.limits.idle_timeout_s
             # Looking and handling are one step, so that all connections together pass a bound
             # by one batch at most.
-            frames = iter(received)
-            del received  # A view that is kept longer than needed keeps its arena.
+            received = Received(iter(frames), span)
+            del frames, span  # A view that is kept longer than needed keeps its arena.
             done = False
             while not done:
                 if not session.has_room():
                     await session.wait_room()
-                done = protocol.handle(frames)
+                done = protocol.handle(received)
                 self.flush()
+            del received
 
     # -- what sessions need
 

@@ -4,12 +4,11 @@ A frame that does not parse cannot be answered: it is a WireError, and `serve` c
 A packet of a version or opcode that is not served is answered, with ids of -1, before that.
 """
 
-from collections.abc import Iterator
 from struct import Struct
 
-from bookie.server.requests import STATUSES, Session
+from bookie.server.requests import STATUSES, Received, Session
 from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import RECORD_HEADER_BYTES
+from bookie.storage.store import RECORD_HEADER_BYTES, entries_of_run
 from wire.entry import ENTRY_HEADER_BYTES
 from wire.errors import MalformedError
 from wire.fields import U32
@@ -37,7 +36,7 @@ from wire.messages.bookie import (
 from wire.transport import Buffer
 
 assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block goes to the disk as it came
-_ADD = Struct(">I20sqq")
+_ADD = Struct(">24sqq")  # packet header and master key, ledger, entry
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _RUN_MAX = 16  # entries
 _BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
@@ -72,6 +71,27 @@ class AddDone:
         )
 
 
+class RunDone:
+    """The same for consecutive entries, of each of them."""
+
+    __slots__ = ("_count", "_first", "_ledger_id", "_session", "_size")
+
+    def __init__(self, session: Session, ledger_id: int, first: int, count: int, size: int) -> None:
+        self._session = session
+        self._ledger_id = ledger_id
+        self._first = first
+        self._count = count
+        self._size = size
+
+    def __call__(self, status: StoreStatus) -> None:
+        code, ledger_id, pack = CODES[status], self._ledger_id, ADD_ANSWER.pack
+        answers = [
+            pack(ADD_ANSWER_BYTES, ADD_HEADER, code, ledger_id, entry_id)
+            for entry_id in range(self._first, self._first + self._count)
+        ]
+        self._session.answered(b"".join(answers), self._size)
+
+
 class BlockDone:
     """The same for a block."""
 
@@ -92,33 +112,61 @@ class V2:
         self._store = session.store
         self._run: list[Read] = []  # of the next entries of one ledger, to be read by one task
 
-    def handle(self, frames: Iterator[memoryview]) -> bool:
+    def handle(self, received: Received) -> bool:
         """Handle frames until none is left, or return False when the next one has to wait."""
-        session, add, unpack = self._session, self._store.add, _ADD.unpack_from
+        session, unpack = self._session, _ADD.unpack_from
         size_max = ADD_REQUEST_HEADER_BYTES + session.limits.entry_bytes_max
-        accepted = 0
+        at, begin = received.at, received.at
+        first = ledger_id = next_id = -1
+        packet = b""
+        sizes: list[int] = []  # of the entries of adds that belong together, from `begin` on
         try:
-            for frame in frames:
+            for frame in received.frames:
                 size = len(frame)
                 if not _FRAME_BYTES_MIN <= size <= size_max or frame[0] != 2 or frame[1] != 1:
+                    self._add_gathered(received.span[begin:at], packet, ledger_id, first, sizes)
+                    at += U32.size + size
+                    begin, sizes, next_id = at, [], -1
                     self._handle_other(frame)
                     if not session.may_start():
                         return False
                     continue
-                header, key, ledger_id, entry_id = unpack(frame)
-                accepted += size
-                add(
-                    ledger_id,
-                    entry_id,
-                    key,
-                    frame[ADD_REQUEST_HEADER_BYTES:],
-                    recovery=header & 2 != 0,
-                    done=AddDone(session, ADD_HEADER, ledger_id, entry_id, size),
-                )
+                its_packet, its_ledger, its_entry = unpack(frame)
+                if its_entry != next_id or its_ledger != ledger_id or its_packet != packet:
+                    self._add_gathered(received.span[begin:at], packet, ledger_id, first, sizes)
+                    begin, sizes = at, []
+                    packet, ledger_id, first = its_packet, its_ledger, its_entry
+                sizes.append(size - ADD_REQUEST_HEADER_BYTES)
+                next_id = its_entry + 1
+                at += U32.size + size
         finally:
-            session.accepted(accepted)
+            received.at = at
             self._start_run()
+        self._add_gathered(received.span[begin:at], packet, ledger_id, first, sizes)
         return True
+
+    def _add_gathered(
+        self, run: memoryview, packet: bytes, ledger_id: int, first: int, sizes: list[int]
+    ) -> None:
+        """Adds of consecutive entries: each has an answer of its own, whatever becomes of it."""
+        if not sizes:
+            return
+        session = self._session
+        header = U32.unpack_from(packet)[0]
+        session.accepted(len(run))
+        if len(sizes) > 1 and header == ADD_HEADER:
+            done = RunDone(session, ledger_id, first, len(sizes), len(run))
+            if self._store.try_add_run(ledger_id, first, packet[U32.size :], run, sizes, done):
+                return
+        for entry_id, entry in enumerate(entries_of_run(run, sizes), first):
+            self._store.add(
+                ledger_id,
+                entry_id,
+                packet[U32.size :],
+                entry,
+                recovery=header & Flag.RECOVERY_ADD != 0,
+                done=AddDone(session, ADD_HEADER, ledger_id, entry_id, ADD_BYTES + len(entry)),
+            )
 
     def _handle_other(self, frame: memoryview) -> None:
         session = self._session

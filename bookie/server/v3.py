@@ -9,11 +9,11 @@ fenced, or when the time is over.  With ENTRY_PIGGYBACK it brings the entry behi
 that one is on other bookies (striping), the LAC alone.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from bookie.server.requests import STATUSES, Session
+from bookie.server.requests import STATUSES, Received, Session
 from bookie.storage.status import StoreError, StoreStatus
 from wire.entry import ENTRY_HEADER_BYTES, peek_ids
 from wire.messages import bookie_v3
@@ -60,9 +60,9 @@ class V3:
             ),
         }
 
-    def handle(self, frames: Iterator[memoryview]) -> bool:
+    def handle(self, received: Received) -> bool:
         """Handle frames until none is left, or return False when the next one has to wait."""
-        for frame in frames:
+        for frame in received.frames:
             request = bookie_v3.decode_request(frame)
             operation = request.header.operation
             if request.header.version != pb.VERSION_THREE:

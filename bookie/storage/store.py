@@ -47,6 +47,7 @@ __all__ = [
     "StoreLimits",
     "StoreStatistics",
     "StoreStatus",
+    "entries_of_run",
     "open_store",
 ]
 
@@ -98,6 +99,25 @@ class LedgerStore:
 
             self._contacts.ask(self._upkeeps[0].nursery, ledger_id, len(entry), answer)
 
+    def try_add_run(
+        self,
+        ledger_id: int,
+        first: int,
+        master_key: Buffer,
+        run: memoryview,
+        sizes: Sequence[int],
+        done: Done,
+    ) -> bool:
+        """Plain adds of new entries to a known ledger; False, and nothing done, for any others.
+
+        `run` has RECORD_HEADER_BYTES in front of each entry, which the store writes over: with
+        these it goes to the disk as it is.  `done` is called once, when each is durable.
+        """
+        volume = self._routes.get(ledger_id)
+        return volume is not None and volume.try_add_run(
+            ledger_id, first, master_key, run, sizes, done
+        )
+
     def add_run(
         self,
         ledger_id: int,
@@ -107,15 +127,11 @@ class LedgerStore:
         sizes: Sequence[int],
         done: Done,
     ) -> None:
-        """Plain adds of consecutive entries, at least one.
+        """Plain adds of consecutive entries, at least one; `run` as of `try_add_run`.
 
-        `run` has RECORD_HEADER_BYTES in front of each entry, which the store writes over: with
-        these it goes to the disk as it is.  `done` is called once, for all: OK when each is
-        durable; else it proves nothing of any.
+        `done` is called once, for all: OK when each is durable; else it proves nothing of any.
         """
-        volume = self._routes.get(ledger_id)
-        if volume is not None and first >= 0:
-            volume.add_run(ledger_id, first, master_key, run, sizes, done)
+        if self.try_add_run(ledger_id, first, master_key, run, sizes, done):
             return
         together = Together(len(sizes), done)
         for entry_id, entry in enumerate(entries_of_run(run, sizes), first):

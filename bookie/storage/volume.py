@@ -28,9 +28,8 @@ from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_ent
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
-from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record, entries_of_run
+from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record
 from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.together import Together
 
 LAST_ENTRY = -1  # as the id of an entry to be read
 _DAMAGED_MAX = 100_000  # noted; more of it is found again when it is read again
@@ -115,7 +114,7 @@ class Volume:
         else:
             self._add_again(state, entry_id, entry, recovery, done)
 
-    def add_run(
+    def try_add_run(
         self,
         ledger_id: int,
         first: int,
@@ -123,8 +122,8 @@ class Volume:
         run: memoryview,
         sizes: Sequence[int],
         done: Done,
-    ) -> None:
-        """Plain adds of consecutive entries; `done` is told once, when all are decided."""
+    ) -> bool:
+        """Plain adds of consecutive entries, as nearly always; False: they have to be looked at."""
         state = self.ledgers.get(ledger_id)
         if (
             state is not None
@@ -135,10 +134,8 @@ class Volume:
             and self.log.end < self._add_at_once_below
         ):
             self._accept_run(state, first, run, sizes, done)
-            return
-        together = Together(len(sizes), done)
-        for entry_id, entry in enumerate(entries_of_run(run, sizes), first):
-            self.add(ledger_id, entry_id, master_key, entry, False, together)
+            return True
+        return False
 
     def _refusal(
         self, state: LedgerState | None, master_key: Buffer, recovery: bool

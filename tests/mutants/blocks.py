@@ -7,10 +7,11 @@ _VOLUME = "bookie.storage.volume"
 _RUNS = "tests:tests/bookie/storage/test_runs.py"
 _ON_THE_WIRE = "tests:tests/wire/test_blocks.py"
 _CLIENT = "tests:tests/bookie/ledger/test_blocks.py"
+_SINGLE = "tests:tests/bookie/server/test_v2.py"
 _SERVER = "tests:tests/bookie/server/test_blocks.py"
 
 
-_ADD_RUN_HASH = "48e809ef6dd7"
+_ADD_RUN_HASH = "ceb692502356"
 
 
 def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
@@ -18,7 +19,7 @@ def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
         id=mutant_id,
         rule=rule,
         module=_VOLUME,
-        name="Volume.add_run",
+        name="Volume.try_add_run",
         replacement=Edit(f"        and {guard}\n", ""),
         source_hash=_ADD_RUN_HASH,
         caught_by=_RUNS,
@@ -60,6 +61,33 @@ MUTANTS = [
         ),
         source_hash="699f6a49af68",
         caught_by=_SERVER,
+    ),
+    Mutant(
+        id="N13",
+        rule="adds with something else in between are no run -> they are",
+        module="bookie.server.v2",
+        name="V2.handle",
+        replacement=Edit("begin, sizes, next_id = at, [], -1", "begin, sizes = at, []"),
+        source_hash="f5fc65b5c0ed",
+        caught_by=_SINGLE,
+    ),
+    Mutant(
+        id="N14",
+        rule="a run has the flags and the key of its first add -> its ledger is enough",
+        module="bookie.server.v2",
+        name="V2.handle",
+        replacement=Edit(" or its_packet != packet", ""),
+        source_hash="f5fc65b5c0ed",
+        caught_by=_SINGLE,
+    ),
+    Mutant(
+        id="N15",
+        rule="each add of a run is answered -> the first one is",
+        module="bookie.server.v2",
+        name="RunDone.__call__",
+        replacement=Edit("self._first + self._count", "self._first + 1"),
+        source_hash="364569761292",
+        caught_by=_SINGLE,
     ),
     Mutant(
         id="N08",

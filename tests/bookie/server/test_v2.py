@@ -51,6 +51,70 @@ async def test_a_fenced_ledger_takes_recovery_adds_only(start: Start) -> None:
         assert (await peer.read(7, 1)).entry == make_entry(7, 1)
 
 
+async def test_each_add_of_many_is_answered_whatever_comes_in_between(start: Start) -> None:
+    """Adds that arrive together are stored together where they belong together, and only there."""
+    frames: list[bytes] = []
+    expected: list[tuple[int, int]] = []
+    for ledger_id, entry_id, other in [
+        (7, 0, b""),
+        (7, 1, b""),
+        (7, 2, bookie.encode_read(7, 0)),
+        (7, 3, b""),
+        (7, 4, bookie.encode_auth(bookie.AUTH_DISABLED)),
+        (7, 5, b""),
+        (8, 0, b""),
+        (8, 1, b""),
+        (7, 6, b""),
+        (7, 7, b""),
+        (7, 9, b""),
+        (7, 10, bookie.encode_read(9, 0)),
+        (7, 10, b""),
+        (7, 11, b""),
+    ]:
+        frames += [add_frame(ledger_id, entry_id, b"%d" % entry_id), other]
+        expected.append((ledger_id, entry_id))
+    async with start() as running, running.connect() as peer:
+        await peer.send(*frames)
+        answered: list[tuple[int, int]] = []
+        for _ in range(len([frame for frame in frames if frame])):
+            answer = await peer.answer()
+            if isinstance(answer, AddRun):
+                assert answer.status == Status.OK
+                answered.append((answer.ledger_id, answer.first))
+        assert sorted(answered) == sorted(expected)
+        for ledger_id, entry_id in expected:
+            found = (await peer.read(ledger_id, entry_id)).entry
+            assert found == make_entry(ledger_id, entry_id, b"%d" % entry_id)
+        assert (await peer.read(7, 8)).status == Status.NO_ENTRY
+
+
+async def test_adds_that_differ_in_their_flags_or_keys_are_no_run(start: Start) -> None:
+    async with start() as running, running.connect() as peer:
+        assert await peer.add(7, 0) is Status.OK
+        await peer.read(7, 0, fence_key=KEY)
+        await peer.send(
+            add_frame(7, 1, recovery=True),
+            add_frame(7, 2, recovery=True),
+            add_frame(7, 3),
+            add_frame(7, 4),
+            add_frame(7, 5, key=OTHER_KEY),
+            add_frame(7, 6, recovery=True),
+        )
+        statuses: dict[int, int] = {}
+        for _ in range(6):
+            answer = await peer.answer()
+            assert isinstance(answer, AddRun)
+            statuses[answer.first] = answer.status
+        assert statuses == {
+            1: Status.OK,
+            2: Status.OK,
+            3: Status.FENCED,
+            4: Status.FENCED,
+            5: Status.UNAUTHORIZED,
+            6: Status.OK,
+        }
+
+
 async def test_a_fence_on_a_ledger_that_nobody_has_written_yet(start: Start) -> None:
     async with start() as running, running.connect() as peer:
         assert (await peer.read(7, 0, fence_key=KEY)).status == Status.NO_ENTRY
