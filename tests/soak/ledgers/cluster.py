@@ -10,7 +10,6 @@ Clients come and go: those of a round are started with it, and end with it.
 """
 
 import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -164,10 +163,6 @@ class Cluster:
             for (kind, code), count in sorted(self.codes.items())
             if _BUG_CODES.get(kind) == code
         ]
-
-    def keep(self, directory: Path) -> None:
-        """Copy data and logs there."""
-        shutil.copytree(self.directory.path, directory, dirs_exist_ok=True)
 
 
 @asynccontextmanager
