@@ -1,7 +1,7 @@
 """What re-replication keeps, byte by byte, as the code itself writes it.
 
-See `docs/formats/replication.md`.  If a test here fails, a format has changed.  Apache's records may
-not change at all.
+See `docs/formats/replication.md`.  If a test here fails, a format has changed.  Apache's records
+may not change at all.
 """
 
 from pathlib import Path
