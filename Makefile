@@ -38,9 +38,9 @@ lint: $(STAMP) ## ruff, mypy and pyright
 bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
 
-bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes; CASES="latency read"
+bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes, SCALE=1 at full size; CASES="latency read"
 	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
-	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(CASES)
+	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(if $(SCALE),--scale $(SCALE)) $(CASES)
 
 sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)
