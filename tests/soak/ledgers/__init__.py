@@ -11,7 +11,9 @@ nemesis      does it; rots the one disk that may rot
 worker       a process with writers, recoverers or readers; what they see goes into a file
 write, recover, read    what these do
 tally        counts what the files say while they grow
+audit        when all is well again: each ledger is recovered, and read from 0 to its end
 storm        a round: storm, healing, recovering and reading everything, judging
+whole        at the very end: every copy of every entry is made again, and is read
 soak         rounds, one after the other; the report
 
 The judge is that of `tests/history`, with its rules about entries.

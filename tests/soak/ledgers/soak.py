@@ -13,10 +13,12 @@ from tests.soak.ledgers.audit import compare
 from tests.soak.ledgers.cluster import Cluster, open_cluster
 from tests.soak.ledgers.storm import Round, run_round
 from tests.soak.ledgers.tally import Tally
+from tests.soak.ledgers.whole import Wholeness, wait_whole
 from tests.soak.ledgers.worker import OWN_IDS
 from tests.soak.progress import Progress
 
 BOOKIES = 6
+_MEND_S = 300.0
 _SHOWN_MAX = 20
 _LOST = {"lost-entry", "late-confirm", "read-lost", "false-no", "unread-ledger"}
 _BYTES = {"entry-changed", "entry-phantom", "changed", "copies-differ", "length"}
@@ -42,6 +44,7 @@ class Report:
     rules: Counter[str] = field(default_factory=Counter[str])  # that were broken
     counts: Counter[str] = field(default_factory=Counter[str])
     faults: Counter[str] = field(default_factory=Counter[str])
+    wholeness: Wholeness | None = None
 
     @property
     def ok(self) -> bool:
@@ -71,6 +74,7 @@ class Report:
             f" {counts['recover']} recoveries by others; {counts['ends by close']} ends by close,"
             f" {counts['ends by recovery']} by recovery, {counts['ends by read']} by readers;"
             f" {counts['ledger_delete']} deleted; {counts['entries read']} entries read",
+            *([f"copies: {self.wholeness}"] if self.wholeness is not None else []),
             f"{lost} lost, {changed} with other bytes, {ends} other ends,"
             f" {len(self.violations) - lost - changed - ends} others",
             f"history: python -m tests.history {self.settings.directory}/round-001/*.jsonl",
@@ -104,7 +108,12 @@ async def soak(settings: Settings, out: TextIO = sys.stdout) -> Report:
             if one.violations:
                 break
         contents = {ledger: found for one in rounds for ledger, found in one.contents.items()}
+        rounds[-1].phase = "once more"
         await compare(cluster.zookeeper, contents, report.violations)
+        rounds[-1].phase = "copies"
+        report.wholeness = await wait_whole(cluster.zookeeper, _MEND_S)
+        if report.wholeness.problem:
+            report.violations.append(f"copies: {report.wholeness.problem}")
         report.violations += [f"death: {each}" for each in cluster.failures]
         nursery.cancel_scope.cancel()
     for one in rounds:
