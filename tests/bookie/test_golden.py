@@ -30,7 +30,8 @@ OLD_COOKIES = {
     "cookie_v4": COOKIE,
     "cookie_v5_with_index": replace(COOKIE, index_directories=("/x",)),
 }
-INFO = BookieInfo("b1", "127.0.0.2", 3181, {"daybook.process": "00ff", "rack": "/r1"}, 8000)
+PROPERTIES = {"daybook.blocks": "1", "daybook.process": "00ff", "daybook.rack": "/r1"}
+INFO = BookieInfo("b1", "127.0.0.2", 3181, PROPERTIES, 8000)
 BOOKIES = tuple(BookieId(f"127.0.0.1:318{number}") for number in range(4))
 OPEN = LedgerMetadata(
     quorums=Quorums(3, 3, 2),
