@@ -44,6 +44,7 @@ class Nemesis:
         self._faults = faults  # by kind
         self._budget = Budget(cluster.names("bookie"), cluster.names("worker"))
         self._number = 0
+        self._power_due = False  # it strikes alone: until the others are over nothing else begins
         self._over = trio.Event()
 
     async def strike(self, seconds: float) -> None:
@@ -56,10 +57,12 @@ class Nemesis:
 
     def _strike_once(self, nursery: trio.Nursery) -> None:
         rng = self._rng
-        kind = EVERYTHING if rng.random() < _POWER else draw_kind(rng)
+        self._power_due = self._power_due or rng.random() < _POWER
+        kind = EVERYTHING if self._power_due else draw_kind(rng)
         free = self._budget.free(kind)
         if not free:
             return
+        self._power_due = False
         fault = draw_fault(rng, rng.choice(free))
         self._budget.take(fault.subject)
         nursery.start_soon(self._carry_out, fault)
