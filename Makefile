@@ -38,9 +38,9 @@ lint: $(STAMP) ## ruff, mypy and pyright
 bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
 
-bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes; CASES="latency read"
+bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes, SCALE=1 at full size; CASES="latency read"
 	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
-	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(CASES)
+	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(if $(SCALE),--scale $(SCALE)) $(CASES)
 
 sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)
@@ -58,8 +58,8 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,fuzz]'
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
-soak: setup ## MINUTES=10 of faults on real processes, or KILLS=300 of owners; SEED=7
-	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
+soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
+	@$(BIN)/python -m tests.soak$(if $(LEDGERS),.ledgers) $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
 
 interop: setup ## with Apache BookKeeper's own bookies, client and tools; BOOKKEEPER=4.17.3 for one release
 	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \

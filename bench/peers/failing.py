@@ -5,7 +5,7 @@ import time
 from bench.peers.reading import fill
 from bench.peers.rows import Demand, Row, Sizes
 from bench.peers.sides import JAVA, OURS, Bench, Load, Pair
-from bench.peers.watch import settle
+from bench.peers.watch import forget, settle
 from bench.peers.writing import WINDOW, WINDOW_64KB
 from tests.interop.cluster import PATIENCE_S, Bookie, ask
 from wire.messages.bookie import ReadAnswer, Status, encode_read
@@ -51,7 +51,8 @@ def _leave(load: Load, ledgers: int, entries: int) -> list[int]:
 
 
 def restart(bench: Bench, sizes: Sizes) -> list[Row]:
-    """From the start of a bookie that was killed to the first entry that it gives out."""
+    """From the start of a bookie that was killed, with nothing of it in memory, to the first entry
+    that it gives out, which is the last one that it had taken."""
     total = int(10e9 * sizes.scale)
     took: dict[Pair, float] = {}
     for pair in (JAVA, OURS):
@@ -62,6 +63,7 @@ def restart(bench: Bench, sizes: Sizes) -> list[Row]:
             (last,) = fill(load, size=1024, entries=_TAIL_ENTRIES, window=WINDOW, copies=1)
             (bookie,) = cluster.bookies
             bookie.kill()
+            forget(cluster)
             started = time.monotonic()
             bookie.start()
             _wait_read(bookie, last, _TAIL_ENTRIES - 1)

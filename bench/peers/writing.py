@@ -138,6 +138,7 @@ def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
     single: dict[Pair, float] = {}
     many: dict[Pair, float] = {}
     memory: dict[Pair, float] = {}
+    before: dict[Pair, float] = {}  # its memory, with one ledger
     share: dict[Pair, float] = {}  # of the bookie's processor time
     notes: list[str] = []
     for pair in (JAVA, OURS):
@@ -145,6 +146,7 @@ def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
             load = bench.load(pair, cluster, explicit_lac_s=0)
             one = append(load, sizes, 1024, WINDOW, copies=1)
             settle(cluster)
+            before[pair] = memory_mb(cluster)
             several = append(load, sizes, 1024, WINDOW, copies=1, ledgers=sizes.ledgers)
             memory[pair] = memory_mb(cluster)
         single[pair], many[pair] = one.per_s, several.per_s
@@ -159,5 +161,10 @@ def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
     return [
         Row.of("one ledger on one bookie, 1 KB", "entries/s", single, note="; ".join(notes)),
         Row.of(f"{name}, in turn", "entries/s", many, demands),
-        Row.of(f"{name}: its memory", "MB", memory),
+        Row.of(
+            f"{name}: its memory",
+            "MB",
+            memory,
+            note=f"with one: Java {before[JAVA]:.0f}, ours {before[OURS]:.0f}",
+        ),
     ]

@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
         spec = self._options.starting or "latest"
-        return _encode(resolve(spec, self._retained(), "startingOffsets"))
+        return encode_offsets(resolve(spec, self._retained(), "startingOffsets"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         offsets_max = self._options.offsets_per_trigger_max
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit_: ReadLimit) -> dict[str, int]:  # noqa: N802
         retained = self._retained()
         begin = carry_over(
-            _decode(start), retained, fail_on_data_loss=self._options.fail_on_data_loss
+            decode_offsets(start), retained, fail_on_data_loss=self._options.fail_on_data_loss
         )
         until = {p: held.next for p, held in retained.items()}
         if self._target is not None:
@@ -134,13 +134,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = {p: max(begin[p], next_) for p, next_ in until.items()}
         if isinstance(limit_, ReadMaxRows):
             end = limit(begin, end, limit_.max_rows)
-        return _encode(end)
+        return encode_offsets(end)
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
-        return _encode(self._latest())
+        return encode_offsets(self._latest())
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        begin, until = _decode(start), _decode(end)
+        begin, until = decode_offsets(start), decode_offsets(end)
         if begin == until:
             return []
         options, retained = self._options, self._retained()
@@ -191,9 +191,10 @@ def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     return iter(()) if task is None else read_task(task)
 
 
-def _encode(offsets: dict[int, int]) -> dict[str, int]:
+def encode_offsets(offsets: dict[int, int]) -> dict[str, int]:
+    """As Spark keeps them in its checkpoint: `tests/golden/spark_v1`."""
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
-def _decode(offsets: dict[str, int]) -> dict[int, int]:
+def decode_offsets(offsets: dict[str, int]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in offsets.items()}

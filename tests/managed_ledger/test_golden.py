@@ -20,7 +20,7 @@ from managed_ledger.cursor_record import folded, pointing
 from managed_ledger.ledger_list import Row, set_sealed
 from managed_ledger.position import Position
 from managed_ledger.protocol.cursor import Change
-from managed_ledger.records import INDEX, parse, set_property
+from managed_ledger.records import INDEX, get_property, nested, parse, set_property
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from wire.batch import broker_entry_metadata
 
@@ -46,6 +46,12 @@ def ledger_list() -> bytes:
     return info.SerializeToString()
 
 
+def terminated_list() -> bytes:
+    info = parse(ManagedLedgerInfo(), ledger_list(), "list")
+    info.terminatedPosition.CopyFrom(nested(Position(18, 6)))
+    return info.SerializeToString()
+
+
 def cursor_pointer() -> bytes:
     return pointing(ManagedCursorInfo(), 19, Position(17, 41)).SerializeToString()
 
@@ -61,6 +67,7 @@ def dense() -> AckSet:
 
 WRITTEN = {
     "ledger_list": ledger_list(),
+    "ledger_list_terminated": terminated_list(),
     "cursor_pointer": cursor_pointer(),
     "cursor_folded": cursor_folded(),
     "snapshot": encode_snapshot(Position(17, 41), acked([(17, 50, 59)]), {"a": 1})[0],
@@ -89,6 +96,8 @@ def golden(name: str) -> bytes:
 def test_what_was_written_is_read() -> None:
     listed = parse(ManagedLedgerInfo(), golden("ledger_list"), "list")
     assert [ledger.ledgerId for ledger in listed.ledgerInfo] == [17, 18]
+    ended = parse(ManagedLedgerInfo(), golden("ledger_list_terminated"), "list").terminatedPosition
+    assert (ended.ledgerId, ended.entryId) == (18, 6)
     assert decode_change(golden("change")) == Change(
         Position(17, 41), ((17, 50, 59), (18, 0, 0)), reset=False
     )
@@ -98,6 +107,20 @@ def test_what_was_written_is_read() -> None:
     assert found.properties == {"a": 1}
     many = recover([golden("snapshot_dense")], {17: 1000})
     assert list(many.acked.ranges()) == list(dense().ranges())
+
+
+def test_a_list_that_a_pulsar_broker_compressed_is_read() -> None:
+    listed = parse(ManagedLedgerInfo(), golden("ledger_list_compressed"), "list")
+    assert [ledger.ledgerId for ledger in listed.ledgerInfo] == [17, 18]
+    assert get_property(listed.properties, INDEX) == "1999"
+
+
+def test_cursors_that_were_written_are_read() -> None:
+    pointer = parse(ManagedCursorInfo(), golden("cursor_pointer"), "cursor")
+    assert (pointer.cursorsLedgerId, pointer.markDeleteLedgerId) == (19, 17)
+    state = parse(ManagedCursorInfo(), golden("cursor_folded"), "cursor")
+    assert (state.cursorsLedgerId, state.markDeleteEntryId) == (-1, 41)
+    assert len(state.individualDeletedMessages) == 2
 
 
 def test_a_snapshot_that_is_too_large_for_an_entry_comes_in_numbered_parts() -> None:

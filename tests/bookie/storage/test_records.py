@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.storage.records import (
+    BATCH_HEADER_BYTES,
     BatchFlag,
     Kind,
     SegmentHeader,
@@ -134,3 +135,22 @@ async def test_what_was_released_can_still_be_read(golden: Path) -> None:
             assert await store.read(1, 0) == entry(1, 0, size=100)
             assert (await store.read_lac(1))[0] == b"explicit"
             assert store.is_fenced(2)
+
+
+def test_limbo_and_the_end_are_as_they_were_released() -> None:
+    """What `write_everything` has no reason to write: absence is unknown, and a clean stop."""
+    seed = record_seed(7)
+    limbo = encode_record_header(seed, 1000 + BATCH_HEADER_BYTES, Kind.LIMBO, -1, -1, b"")
+    batch = encode_batch_header(7, 1000, BatchFlag.NONE, 1, len(limbo), 1000) + limbo
+    end = encode_batch_header(7, 1056, BatchFlag.END, 0, 0, 1056)
+    released = bytes.fromhex((GOLDEN / "limbo_and_end.hex").read_text())
+    assert batch + end == released
+    header = decode_batch_header(7, 1000, released)
+    assert header is not None
+    assert (header.count, header.size) == (1, len(limbo))
+    behind = memoryview(released)[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + header.size]
+    (record,), whole = decode_records(seed, 1000 + BATCH_HEADER_BYTES, behind)
+    assert (record.kind, record.ledger_id, record.entry_id, whole) == (Kind.LIMBO, -1, -1, True)
+    last = decode_batch_header(7, 1056, released[BATCH_HEADER_BYTES + header.size :])
+    assert last is not None
+    assert last.flags is BatchFlag.END

@@ -66,3 +66,12 @@ def test_the_socket_is_found_however_long_the_path_is(tmp_path: Path, depth: int
     assert not path.exists()
     with pytest.raises(UserError, match="No standalone cluster was ever started"):
         find_control_socket(tmp_path / "elsewhere")
+
+
+def test_what_a_cluster_remembers_is_as_it_was_released(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[2] / "golden" / "standalone_v1" / "standalone.json"
+    saved = Saved("", 2181, (Ports(3181, 8000), Ports(3182, 8001)), (Ports(6650, 8080),))
+    with open_directory(tmp_path) as directory:
+        directory.save(saved)
+        assert (tmp_path / "standalone.json").read_bytes() == golden.read_bytes()
+        assert directory.load() == saved

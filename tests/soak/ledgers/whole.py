@@ -1,0 +1,69 @@
+"""After all rounds: every copy of every entry is made again, as `daybook ledgers check` sees it.
+
+What faults have cost (copies on disks that rot, fragments that an ensemble change has left with an
+ack quorum) is marked once, as an operator would; the rest is the business of auto-recovery.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from tests.soak.ledgers.cluster import python
+
+_REST_S = 5.0  # between two looks
+_SHOWN_MAX = 5
+_FOUND = (0, 3, 4, 5)  # the exit codes of a check that was done
+
+
+@dataclass(frozen=True, slots=True)
+class Wholeness:
+    """How it went: fragments that lacked copies at first, and how long that took to mend."""
+
+    fragments: int
+    lacking: int
+    seconds: float
+    problem: str = ""  # what is missing still
+
+    def __str__(self) -> str:
+        mended = f"{self.lacking} lacked some, and were whole after {self.seconds:.0f} s"
+        what = self.problem or (mended if self.lacking else "all there at once")
+        return f"{self.fragments} fragments read on every bookie: {what}"
+
+
+async def wait_whole(zookeeper: str, patience_s: float) -> Wholeness:
+    """Every copy is read, again and again, until all are there, or for so long."""
+    started_s = trio.current_time()
+    rows = await _check(zookeeper, "--mend")
+    lacking = len(_broken(rows))
+    while _broken(rows) and trio.current_time() < started_s + patience_s:
+        await trio.sleep(_REST_S)
+        rows = await _check(zookeeper)
+    broken = _broken(rows)
+    problem = ""
+    if broken:
+        shown = "; ".join(
+            f"ledger {row['ledger']}: {row['state']}, {row['what']}" for row in broken[:_SHOWN_MAX]
+        )
+        problem = f"{len(broken)} fragments are not whole: {shown}"
+    return Wholeness(len(rows), lacking, trio.current_time() - started_s, problem)
+
+
+def _broken(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["state"] != "whole"]
+
+
+async def _check(zookeeper: str, *options: str) -> list[dict[str, Any]]:
+    """Of all ledgers; each copy is read."""
+    command = python(
+        "clients.cli.main",
+        *("ledgers", "check", "--read", *options),
+        *("--zookeeper", zookeeper, "--output", "json"),
+    )
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    if done.returncode not in _FOUND:
+        raise RuntimeError(f"ledgers check: {done.stderr.decode(errors='replace')[-500:]}")
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
