@@ -9,7 +9,7 @@ from tests.mutants.patch import Mutant
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mutants.md"
 _HEAD = ("mutant", "rule -> what is made of it", "layer", "caught by", "after", "CPU s")
-RULE, BY, _SECONDS = 1, 3, 5
+RULE, BY, AFTER, _SECONDS = 1, 3, 4, 5
 SURVIVES, CODE_CHANGED = MISSED = ("SURVIVES", "CODE CHANGED")
 _TEXT = """\
 # Mutants

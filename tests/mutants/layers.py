@@ -21,7 +21,8 @@ from tests.mutants.patch import Mutant, applied
 from tests.storms.kinds import KINDS
 from tests.storms.run import run_seeds
 
-SCHEDULES_MAX = 100_000
+SCHEDULES = "schedules"
+SEEDS = range(100_000)
 SEARCH_MAX_S = 300.0
 TESTS_TIMEOUT_S = 1800.0
 _ROOT = Path(__file__).parents[2]
@@ -33,14 +34,14 @@ class Catch:
     after: str
 
 
-def hunt(mutant: Mutant) -> Catch | None:
-    """None if the mutant survives."""
+def hunt(mutant: Mutant, *, seeds: range = SEEDS) -> Catch | None:
+    """None if the mutant survives; `seeds` are those of the storms."""
     layer, _, what = mutant.caught_by.partition(":")
     match layer:
         case "storms":
-            return _in_storms(mutant, what, white_box=True)
+            return _in_storms(mutant, what, seeds, white_box=True)
         case "storms outside":
-            return _in_storms(mutant, what, white_box=False)
+            return _in_storms(mutant, what, seeds, white_box=False)
         case "model":
             return _in_model(mutant)
         case "tests":
@@ -49,14 +50,20 @@ def hunt(mutant: Mutant) -> Catch | None:
             raise ValueError(f"{mutant.id}: there is no layer {layer}")
 
 
-def _in_storms(mutant: Mutant, kind: str, *, white_box: bool) -> Catch | None:
+def _in_storms(mutant: Mutant, kind: str, seeds: range, *, white_box: bool) -> Catch | None:
     assert kind in KINDS
     with applied(mutant):
-        report = run_seeds(kind, 0, SCHEDULES_MAX, white_box=white_box)
+        report = run_seeds(kind, seeds.start, len(seeds), white_box=white_box)
     if not report.failures:
         return None
     (failure,) = report.failures
-    return Catch(failure.rule, f"{report.schedules[kind]:,} schedules")
+    return Catch(failure.rule, f"{failure.seed + 1:,} {SCHEDULES}")
+
+
+def seed_of(after: str) -> int | None:
+    """The one that a catch in storms came with."""
+    count, _, what = after.partition(" ")
+    return int(count.replace(",", "")) - 1 if what == SCHEDULES else None
 
 
 def _in_model(mutant: Mutant) -> Catch | None:
