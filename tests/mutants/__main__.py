@@ -50,7 +50,7 @@ def _hunt(mutant: Mutant, *, write: bool) -> bool:
     """Is it caught?"""
     started = _processor_s()
     try:
-        found = hunt(mutant) or Catch(document.SURVIVES, "")
+        found = hunt(mutant, document.last_catch(mutant.id)) or Catch(document.SURVIVES, "")
     except SourceChangedError:
         found = Catch(document.CODE_CHANGED, "")
     seconds = _processor_s() - started

@@ -6,7 +6,7 @@
     tests:PATH [...]       pytest on these files or tests, until one fails
 
 What catches a mutant is named: the rule that a schedule broke, the test that failed.  A layer stops
-at the first catch.
+at the first catch, and begins with what has caught the mutant the last time, if that is known.
 """
 
 import subprocess
@@ -34,36 +34,50 @@ class Catch:
     after: str
 
 
-def hunt(mutant: Mutant, *, seeds: range = SEEDS) -> Catch | None:
-    """None if the mutant survives; `seeds` are those of the storms."""
+def hunt(mutant: Mutant, last: Catch | None = None) -> Catch | None:
+    """None if the mutant survives; what has caught it the last time is tried first."""
     layer, _, what = mutant.caught_by.partition(":")
     match layer:
         case "storms":
-            return _in_storms(mutant, what, seeds, white_box=True)
+            return _in_storms(mutant, what, last, white_box=True)
         case "storms outside":
-            return _in_storms(mutant, what, seeds, white_box=False)
+            return _in_storms(mutant, what, last, white_box=False)
         case "model":
             return _in_model(mutant)
         case "tests":
-            return _in_tests(mutant, what)
+            again = (
+                last is not None and _is_there(last.by) and _in_tests(mutant, f"tests/{last.by}")
+            )
+            return again or _in_tests(mutant, what)
         case _:
             raise ValueError(f"{mutant.id}: there is no layer {layer}")
 
 
-def _in_storms(mutant: Mutant, kind: str, seeds: range, *, white_box: bool) -> Catch | None:
+def _in_storms(mutant: Mutant, kind: str, last: Catch | None, *, white_box: bool) -> Catch | None:
     assert kind in KINDS
+    soon = None if last is None else _seed_of(last.after)
+    ways = [SEEDS] if soon is None else [range(soon, soon + 1), SEEDS]
     with applied(mutant):
-        report = run_seeds(kind, seeds.start, len(seeds), white_box=white_box)
-    if not report.failures:
-        return None
-    (failure,) = report.failures
-    return Catch(failure.rule, f"{failure.seed + 1:,} {SCHEDULES}")
+        for seeds in ways:
+            report = run_seeds(kind, seeds.start, len(seeds), white_box=white_box)
+            if report.failures:
+                (failure,) = report.failures
+                return Catch(failure.rule, f"{failure.seed + 1:,} {SCHEDULES}")
+    return None
 
 
-def seed_of(after: str) -> int | None:
-    """The one that a catch in storms came with."""
+def _seed_of(after: str) -> int | None:
+    """Schedules are numbered by their seeds, from 0."""
     count, _, what = after.partition(" ")
     return int(count.replace(",", "")) - 1 if what == SCHEDULES else None
+
+
+def _test_of(by: str) -> str | None:
+    """With all its parameters; None if there is no test of that name any more."""
+    path, _, name = f"tests/{by}".partition("[")[0].partition("::")
+    where = _ROOT / path
+    there = where.is_file() and f"def {name.rpartition('::')[2]}(" in where.read_text()
+    return f"{path}::{name}" if there else None
 
 
 def _in_model(mutant: Mutant) -> Catch | None:
