@@ -45,10 +45,8 @@ def hunt(mutant: Mutant, last: Catch | None = None) -> Catch | None:
         case "model":
             return _in_model(mutant)
         case "tests":
-            again = (
-                last is not None and _is_there(last.by) and _in_tests(mutant, f"tests/{last.by}")
-            )
-            return again or _in_tests(mutant, what)
+            soon = None if last is None else _test_of(last.by)
+            return (soon and _in_tests(mutant, soon)) or _in_tests(mutant, what)
         case _:
             raise ValueError(f"{mutant.id}: there is no layer {layer}")
 
@@ -76,7 +74,9 @@ def _test_of(by: str) -> str | None:
     """With all its parameters; None if there is no test of that name any more."""
     path, _, name = f"tests/{by}".partition("[")[0].partition("::")
     where = _ROOT / path
-    there = where.is_file() and f"def {name.rpartition('::')[2]}(" in where.read_text()
+    there = where.is_file() and (
+        "::" in name or f"def {name}(" in where.read_text()  # a class may inherit it
+    )
     return f"{path}::{name}" if there else None
 
 
