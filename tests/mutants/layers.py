@@ -73,10 +73,9 @@ def _seed_of(after: str) -> int | None:
 def _test_of(by: str) -> str | None:
     """With all its parameters; None if there is no test of that name any more."""
     path, _, name = f"tests/{by}".partition("[")[0].partition("::")
-    where = _ROOT / path
-    there = where.is_file() and (
-        "::" in name or f"def {name}(" in where.read_text()  # a class may inherit it
-    )
+    holder, _, function = name.rpartition("::")
+    wanted = f"class {holder}" if holder else f"def {function}("  # a class may have inherited it
+    there = (_ROOT / path).is_file() and wanted in (_ROOT / path).read_text()
     return f"{path}::{name}" if there else None
 
 
