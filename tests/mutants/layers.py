@@ -45,7 +45,7 @@ def hunt(mutant: Mutant, last: Catch | None = None) -> Catch | None:
         case "model":
             return _in_model(mutant)
         case "tests":
-            soon = None if last is None else _test_of(last.by)
+            soon = None if last is None else test_of(last.by)
             return (soon and _in_tests(mutant, soon)) or _in_tests(mutant, what)
         case _:
             raise ValueError(f"{mutant.id}: there is no layer {layer}")
@@ -70,7 +70,7 @@ def _seed_of(after: str) -> int | None:
     return int(count.replace(",", "")) - 1 if what == SCHEDULES else None
 
 
-def _test_of(by: str) -> str | None:
+def test_of(by: str) -> str | None:
     """With all its parameters; None if there is no test of that name any more."""
     path, _, name = f"tests/{by}".partition("[")[0].partition("::")
     holder, _, function = name.rpartition("::")

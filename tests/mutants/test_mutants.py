@@ -6,7 +6,7 @@ import pytest
 
 from bookie.ledger.protocol.placement import Quorums
 from tests import tables
-from tests.mutants import document
+from tests.mutants import document, invariants
 from tests.mutants.catalogue import BY_ID, MUTANTS
 from tests.mutants.everything import ALL
 from tests.mutants.layers import hunt
@@ -45,6 +45,25 @@ def test_the_documented_table_is_about_mutants_that_there_are_and_none_survives(
     for mutant_id, row in tables.rows_of(document.DOCUMENT).items():
         assert row[document.RULE] == ALL[mutant_id].rule
         assert row[document.BY] not in document.MISSED
+
+
+def test_every_invariant_is_broken_by_a_mutant_and_the_page_says_by_which() -> None:
+    assert invariants.holes() == []
+    assert invariants.DOCUMENT.read_text() == invariants.page()
+
+
+def test_an_invariant_without_evidence_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    lonely = [
+        invariants.Invariant("X1", "nobody breaks it"),
+        invariants.Invariant("X2", "one that is gone does", ("nobody",), ("nowhere.py::test",)),
+    ]
+    monkeypatch.setattr(invariants, "INVARIANTS", lonely)
+    assert invariants.holes() == [
+        "X1: no mutant breaks it",
+        "X2: no mutant breaks it",
+        "X2: there is no mutant nobody",
+        "X2: there is no test nowhere.py::test",
+    ]
 
 
 def test_a_mutant_of_code_that_has_changed_is_refused() -> None:

@@ -1,0 +1,33 @@
+"""Rules on what readers get and writers are told, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+MUTANTS = [
+    Mutant(
+        id="R02",
+        rule="an entry is absent when all of its write set say so -> when nobody has it to give",
+        module="bookie.ledger.protocol.read",
+        name="ReadProtocol._answered",
+        replacement=Edit("inquiry.absences == self._quorums.write", "True"),
+        source_hash="74291cbbcbf1",
+        caught_by="storms:ledger",
+    ),
+    Mutant(
+        id="R03",
+        rule="an entry is read if its digest matches -> whatever its bytes are",
+        module="wire.entry",
+        name="decode_entry",
+        replacement=Edit("raise ChecksumError(", "ChecksumError("),
+        source_hash="033b0d966814",
+        caught_by="tests:tests/bookie/ledger/test_reader.py",
+    ),
+    Mutant(
+        id="R04",
+        rule="every entry of a run is confirmed -> the last one is",
+        module="bookie.ledger.protocol.write",
+        name="WriteProtocol._confirm",
+        replacement=Edit("Confirm(first, self.lac + 1 - first)", "Confirm(self.lac, 1)"),
+        source_hash="8b063e62b119",
+        caught_by="storms:ledger",
+    ),
+]
