@@ -18,7 +18,7 @@ MUTANTS = [
         module="wire.entry",
         name="decode_entry",
         replacement=Edit("raise ChecksumError(", "ChecksumError("),
-        source_hash="033b0d966814",
+        source_hash="8f8ab614ee9a",
         caught_by="tests:tests/bookie/ledger/test_reader.py",
     ),
     Mutant(
@@ -26,8 +26,8 @@ MUTANTS = [
         rule="every entry of a run is confirmed -> the last one is",
         module="bookie.ledger.protocol.write",
         name="WriteProtocol._confirm",
-        replacement=Edit("Confirm(first, self.lac + 1 - first)", "Confirm(self.lac, 1)"),
-        source_hash="8b063e62b119",
+        replacement=Edit("Confirm(self.lac + 1, count)", "Confirm(self.lac + count, 1)"),
+        source_hash="5638e94a859a",
         caught_by="storms:ledger",
     ),
 ]
