@@ -168,7 +168,7 @@ def page() -> str:
         (each.id, each.text, ", ".join(mutants_of(each)), ", ".join(_witnesses(each)))
         for each in INVARIANTS
     ]
-    return f"{_TEXT}{tables.BEGIN}{tables.aligned([_HEAD, *rows])}{tables.END}"
+    return f"{_TEXT}{tables.BEGIN}{tables.aligned([_HEAD, *rows])}{tables.END}\n"
 
 
 def _witnesses(invariant: Invariant) -> list[str]:
