@@ -27,7 +27,7 @@ demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark
 
 test: setup lint ## lint, types and all tests
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop"
-	@$(BIN)/pytest -q -n 2 --dist loadfile -m real
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m real
 
 lint: $(STAMP) ## ruff, mypy and pyright
 	@$(BIN)/ruff check .

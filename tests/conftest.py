@@ -4,6 +4,8 @@ Nothing in the suite depends on how fast the machine is, nor on chance: Hypothes
 and draws the same examples each time.  To have it draw others: `--hypothesis-profile=default`.
 """
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +15,28 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+# The files that take longest, the longest first: whoever shares out files (`--dist loadfile`) does
+# not come to a long one when all others are done.
+LONG = [
+    "real/test_faults.py",
+    "real/test_spark.py",
+    "clients/cli/test_standalone.py",
+    "real/test_replication.py",
+    "real/test_bad_input.py",
+    "real/test_cli.py",
+    "real/test_official_client.py",
+    "real/test_demo.py",
+    "soak/test_soak.py",
+    "real/test_ledgers.py",
+    "real/test_full_disk.py",
+    "real/test_readme.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; else the order stays."""
+    root = Path(__file__).parent
+    places = {root / name: place for place, name in enumerate(LONG)}
+    assert all(path.is_file() for path in places), "a file has moved"
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))

@@ -30,7 +30,11 @@ class Configuration:
 def ledger(
     bookies: int, quorums: tuple[int, int, int], size: Size = Size.SMALL, /, **more: Any
 ) -> Configuration:
-    settings = LedgerSettings(bookies=bookies, quorums=Quorums(*quorums), **more)
+    """Large ones are reduced; the shortest ways to harm are looked for in all that there is."""
+    reduced = size is Size.LARGE
+    settings = LedgerSettings(
+        bookies=bookies, quorums=Quorums(*quorums), **{"reduced": reduced, **more}
+    )
     return Configuration(f"ledger {settings}", lambda: LedgerSystem(settings), size)
 
 

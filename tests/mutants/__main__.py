@@ -3,14 +3,15 @@
 Prints a table: mutant, what caught it, after how much, in how many seconds, rule; ends with
 `N mutants, N caught`, and with 1 if one survives.  `--write` puts the rows into docs/mutants.md as
 they come, `--list` only lists, `--hashes` says which mutants have to be looked at because the code
-that they replace has changed.
+that they replace has changed.  `--invariants` shows which mutants break which invariant, and ends
+with 1 if an invariant has none; `--write` puts that into docs/invariants.md.
 """
 
 import argparse
 import os
 import sys
 
-from tests.mutants import document
+from tests.mutants import document, invariants
 from tests.mutants.everything import ALL
 from tests.mutants.layers import Catch, hunt
 from tests.mutants.off import OFF
@@ -19,6 +20,8 @@ from tests.mutants.patch import Mutant, SourceChangedError, target_of
 
 def main() -> int:
     options = _parser().parse_args()
+    if options.invariants:
+        return _show_invariants(write=options.write)
     mutants = [ALL[each] for each in options.ids] or list(ALL.values())
     if options.layer:
         mutants = [m for m in mutants if m.caught_by.partition(":")[0] == options.layer]
@@ -33,6 +36,8 @@ def main() -> int:
         for mutant_id, reason in OFF.items():
             print(f"{mutant_id:17} off: {reason}")
     print(f"{len(mutants)} mutants, {caught} caught")
+    if options.write:
+        return _show_invariants(write=True) or int(caught < len(mutants))
     return int(caught < len(mutants))
 
 
@@ -42,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layer", help="only those that this layer should catch")
     parser.add_argument("--write", action="store_true", help="the rows into docs/mutants.md")
     parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("--invariants", action="store_true", help="only which mutants break them")
     parser.add_argument("--hashes", action="store_true", help="only check the source hashes")
     return parser
 
@@ -50,7 +56,7 @@ def _hunt(mutant: Mutant, *, write: bool) -> bool:
     """Is it caught?"""
     started = _processor_s()
     try:
-        found = hunt(mutant) or Catch(document.SURVIVES, "")
+        found = hunt(mutant, document.last_catch(mutant.id)) or Catch(document.SURVIVES, "")
     except SourceChangedError:
         found = Catch(document.CODE_CHANGED, "")
     seconds = _processor_s() - started
@@ -59,6 +65,17 @@ def _hunt(mutant: Mutant, *, write: bool) -> bool:
     if write:
         document.note(mutant, found.by, found.after, seconds)
     return found.by not in document.MISSED
+
+
+def _show_invariants(*, write: bool) -> int:
+    holes = invariants.holes()
+    if write:
+        invariants.DOCUMENT.write_text(invariants.page())
+    else:
+        print(invariants.page())
+    for hole in holes:
+        print(hole, file=sys.stderr)
+    return int(bool(holes))
 
 
 def _processor_s() -> float:

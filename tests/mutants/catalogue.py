@@ -4,6 +4,7 @@ The model checker has more, of what no storm runs; `everything` has them all.
 """
 
 from tests.mutants import (
+    agreement,
     blocks,
     chain,
     cursor,
@@ -27,6 +28,7 @@ _AREAS = (
     blocks,
     deferred,
     following,
+    agreement,
     storage,
     space,
     replication,

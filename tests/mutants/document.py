@@ -4,12 +4,13 @@ from pathlib import Path
 
 from tests import tables
 from tests.mutants.everything import ALL
+from tests.mutants.layers import Catch
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mutants.md"
 _HEAD = ("mutant", "rule -> what is made of it", "layer", "caught by", "after", "CPU s")
-RULE, BY, _SECONDS = 1, 3, 5
+RULE, BY, _AFTER, _SECONDS = 1, 3, 4, 5
 SURVIVES, CODE_CHANGED = MISSED = ("SURVIVES", "CODE CHANGED")
 _TEXT = """\
 # Mutants
@@ -23,9 +24,16 @@ says.
 
 The numbers from M01 to P79 are those of the catalogue that the project started from; the others
 are rules of this code. "Caught by" is the rule that a schedule or a search broke, or the test that
-failed first; "after" is how much ran until then.
+failed first; "after" is which schedule it was, or how many states or tests were seen until then.
+What has caught a mutant the last time is tried first.
 
 """
+
+
+def last_catch(mutant_id: str) -> Catch | None:
+    """What has caught it when it was put down."""
+    row = tables.rows_of(DOCUMENT).get(mutant_id)
+    return None if row is None or row[BY] in MISSED else Catch(row[BY], row[_AFTER])
 
 
 def note(mutant: Mutant, by: str, after: str, seconds: float) -> None:

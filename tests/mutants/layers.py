@@ -6,7 +6,7 @@
     tests:PATH [...]       pytest on these files or tests, until one fails
 
 What catches a mutant is named: the rule that a schedule broke, the test that failed.  A layer stops
-at the first catch.
+at the first catch, and begins with what has caught the mutant the last time, if that is known.
 """
 
 import subprocess
@@ -21,7 +21,8 @@ from tests.mutants.patch import Mutant, applied
 from tests.storms.kinds import KINDS
 from tests.storms.run import run_seeds
 
-SCHEDULES_MAX = 100_000
+SCHEDULES = "schedules"
+SEEDS = range(100_000)
 SEARCH_MAX_S = 300.0
 TESTS_TIMEOUT_S = 1800.0
 _ROOT = Path(__file__).parents[2]
@@ -33,30 +34,49 @@ class Catch:
     after: str
 
 
-def hunt(mutant: Mutant) -> Catch | None:
-    """None if the mutant survives."""
+def hunt(mutant: Mutant, last: Catch | None = None) -> Catch | None:
+    """None if the mutant survives; what has caught it the last time is tried first."""
     layer, _, what = mutant.caught_by.partition(":")
     match layer:
         case "storms":
-            return _in_storms(mutant, what, white_box=True)
+            return _in_storms(mutant, what, last, white_box=True)
         case "storms outside":
-            return _in_storms(mutant, what, white_box=False)
+            return _in_storms(mutant, what, last, white_box=False)
         case "model":
             return _in_model(mutant)
         case "tests":
-            return _in_tests(mutant, what)
+            soon = None if last is None else test_of(last.by)
+            return (soon and _in_tests(mutant, soon)) or _in_tests(mutant, what)
         case _:
             raise ValueError(f"{mutant.id}: there is no layer {layer}")
 
 
-def _in_storms(mutant: Mutant, kind: str, *, white_box: bool) -> Catch | None:
+def _in_storms(mutant: Mutant, kind: str, last: Catch | None, *, white_box: bool) -> Catch | None:
     assert kind in KINDS
+    soon = None if last is None else _seed_of(last.after)
+    ways = [SEEDS] if soon is None else [range(soon, soon + 1), SEEDS]
     with applied(mutant):
-        report = run_seeds(kind, 0, SCHEDULES_MAX, white_box=white_box)
-    if not report.failures:
-        return None
-    (failure,) = report.failures
-    return Catch(failure.rule, f"{report.schedules[kind]:,} schedules")
+        for seeds in ways:
+            report = run_seeds(kind, seeds.start, len(seeds), white_box=white_box)
+            if report.failures:
+                (failure,) = report.failures
+                return Catch(failure.rule, f"{failure.seed + 1:,} {SCHEDULES}")
+    return None
+
+
+def _seed_of(after: str) -> int | None:
+    """Schedules are numbered by their seeds, from 0."""
+    count, _, what = after.partition(" ")
+    return int(count.replace(",", "")) - 1 if what == SCHEDULES else None
+
+
+def test_of(by: str) -> str | None:
+    """With all its parameters; None if there is no test of that name any more."""
+    path, _, name = f"tests/{by}".partition("[")[0].partition("::")
+    holder, _, function = name.rpartition("::")
+    wanted = f"class {holder}" if holder else f"def {function}("  # a class may have inherited it
+    there = (_ROOT / path).is_file() and wanted in (_ROOT / path).read_text()
+    return f"{path}::{name}" if there else None
 
 
 def _in_model(mutant: Mutant) -> Catch | None:

@@ -8,6 +8,7 @@ clients        what writer and recoverers have in common: numbered states, tabul
 writer         the real WriteProtocol, with as much of its shell as rules need
 recoverer      the real RecoverProtocol, likewise
 network        links: requests and answers in flight, what is left of old connections
+sides          a client with its links by number: its steps, tabulated, and which may come first
 rules          S and W, from outside
 system         all of it, as one system to be searched
 """

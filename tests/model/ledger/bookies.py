@@ -116,7 +116,7 @@ class Bookies:
     ) -> None:
         self.states: Numbering[Stored] = Numbering(EMPTY)
         self._requests = requests
-        self._answers = answers
+        self.answers = answers
         self._white_box = white_box
         self._served: dict[tuple[int, int], Served] = {}
         self._facts: list[tuple[bool, frozenset[int]]] = []
@@ -152,7 +152,7 @@ class Bookies:
             raise BrokenRuleError("W2", "a fence was answered, and the ledger is not fenced")
         lac = _check_stored(before, after)
         text = f"{asked(frame)} -> {said(answer).status.name}"
-        return Served(self.states.of(after), self._answers.of(answer), lac, text)
+        return Served(self.states.of(after), self.answers.of(answer), lac, text)
 
 
 def _check_stored(before: Stored, after: Stored) -> int:

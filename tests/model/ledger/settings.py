@@ -33,6 +33,7 @@ class LedgerSettings:
     fifo: bool = True  # requests and answers keep their order on a link
     white_box: bool = True  # also check the W rules, which look inside
     drops: bool = True  # what makes no difference any more is dropped from the state
+    reduced: bool = False  # a step that commutes with all others is taken first (`sides`)
 
     def __str__(self) -> str:
         quorums = self.quorums

@@ -79,6 +79,15 @@ class OwnershipSettings:
 
 Budget: TypeAlias = tuple[int, int, int, int, int]
 _CUTS, _EXPIRIES, _REMOVALS, _LOST, _RELEASES = range(5)
+_PLENTY: Budget = (1, 1, 1, 1, 1)
+_FREE = -1  # no part of the budget
+
+
+def _less(budget: Budget, what: int) -> Budget:
+    cuts, expiries, removals, lost, releases = (
+        count - (each == what) for each, count in enumerate(budget)
+    )
+    return cuts, expiries, removals, lost, releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class View:
     broker: Broker
     budget: Budget
     touches: tuple[tuple[int, Waiting], ...] = ()
+    broken: BrokenRuleError | None = None  # by the step behind which this is
 
     @property
     def seat(self) -> Seat:
@@ -102,12 +112,10 @@ class View:
         return replace(self, broker=put(self.broker, answers))
 
     def spent(self, what: int) -> "View":
-        budget = list(self.budget)
-        budget[what] -= 1
-        return replace(self, budget=(budget[0], budget[1], budget[2], budget[3], budget[4]))
+        return replace(self, budget=_less(self.budget, what))
 
 
-Step: TypeAlias = tuple[str, str, str, View | BrokenRuleError]
+Step: TypeAlias = tuple[str, str, str, View]
 """From where to where, in words, and what comes of it."""
 
 
@@ -118,7 +126,8 @@ class OwnershipSystem:
         self._brokers: Numbering[Broker] = Numbering()
         self._budgets: Numbering[Budget] = Numbering()
         self._names = [f"broker {'ABC'[number]}" for number in range(settings.brokers)]
-        self._steps: dict[tuple[int, int, int, int], list[_Numbered]] = {}
+        self._spent: dict[tuple[int, int], int] = {}
+        self._steps: dict[tuple[int, int, int], list[_Numbered]] = {}
         self._touched: dict[tuple[int, Waiting], int] = {}
         self._settled: set[tuple[int, int, int]] = set()
         self.columns = (*self._names, "store")
@@ -140,11 +149,16 @@ class OwnershipSystem:
         found: list[State] = []
         for number in range(self._settings.brokers):
             for taken in self._of(state, number):
+                budget = state[1]
+                if taken.spends != _FREE:
+                    if not self._budgets[budget][taken.spends]:
+                        continue
+                    budget = self._spend(budget, taken.spends)
                 if moves is not None:
                     moves.append(taken.move)
                 if taken.broken is not None:
                     raise taken.broken
-                new = [taken.store, taken.budget, *state[2:]]
+                new = [taken.store, budget, *state[2:]]
                 new[2 + number] = taken.broker
                 for other, answer in taken.touches:
                     new[2 + other] = self._touch(new[2 + other], answer)
@@ -154,31 +168,35 @@ class OwnershipSystem:
         return found
 
     def _of(self, state: State, number: int) -> "list[_Numbered]":
-        """The steps of one broker; they depend on the store and itself only."""
-        key = (number, state[0], state[1], state[2 + number])
+        """The steps of one broker, also those that something has to be spent on.
+
+        They depend on the store and itself only.
+        """
+        key = (number, state[0], state[2 + number])
         known = self._steps.get(key)
         if known is None:
             view = View(
                 number,
                 self._stores[state[0]],
                 self._brokers[state[2 + number]],
-                self._budgets[state[1]],
+                _PLENTY,
             )
             known = self._steps[key] = [self._numbered(*each) for each in self._work_out(view)]
         return known
 
-    def _numbered(
-        self, source: str, target: str, text: str, after: View | BrokenRuleError
-    ) -> "_Numbered":
-        move = Move(source, target, text)
-        if isinstance(after, BrokenRuleError):
-            return _Numbered(move, after)
+    def _spend(self, budget: int, what: int) -> int:
+        after = self._spent.get((budget, what))
+        if after is None:
+            after = self._spent[budget, what] = self._budgets.of(_less(self._budgets[budget], what))
+        return after
+
+    def _numbered(self, source: str, target: str, text: str, after: View) -> "_Numbered":
         return _Numbered(
-            move,
-            None,
+            Move(source, target, text),
+            after.broken,
             self._stores.of(after.store),
-            self._budgets.of(after.budget),
             self._brokers.of(after.broker),
+            after.budget.index(0) if after.budget != _PLENTY else _FREE,
             after.touches,
         )
 
@@ -221,20 +239,20 @@ class _Numbered:
     move: Move
     broken: BrokenRuleError | None
     store: int = 0
-    budget: int = 0
     broker: int = 0
+    spends: int = -1  # which part of the budget
     touches: tuple[tuple[int, Waiting], ...] = ()
 
 
 # -- what may happen to one broker
 
 
-def _stepped(view: View, event: Event) -> View | BrokenRuleError:
+def _stepped(view: View, event: Event) -> View:
     try:
         after, done = step(view.broker, event)
         _check_step(view, after, done, event)
     except BrokenRuleError as error:
-        return error
+        return replace(view, broken=error)
     return replace(view, broker=after)
 
 
@@ -293,7 +311,7 @@ def _contact(view: View, name: str) -> Iterator[Step]:
         yield "store", name, "the connection breaks", _stepped(cut, suspended)
     if seat.alive and not seat.reborn and view.budget[_EXPIRIES]:
         ended = _removed(view.spent(_EXPIRIES), session=True)
-        after: View | BrokenRuleError = ended
+        after: View = ended
         if seat.up:
             after = _stepped(ended.seated(replace(ended.seat, up=False)), suspended)
         yield "store", name, "the session expires", after
@@ -306,7 +324,7 @@ def _removed(view: View, *, session: bool = False) -> View:
     return _fired(after, view.store, but=view.number if session else NOBODY)
 
 
-def _lost(view: View) -> View | BrokenRuleError:
+def _lost(view: View) -> View:
     """Everything that was asked for in the old session has failed."""
     broker = view.broker
     kept = tuple(each for each in broker.requests if each.kind is Kind.CLOSE)

@@ -1,0 +1,33 @@
+"""Rules on what readers get and writers are told, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+MUTANTS = [
+    Mutant(
+        id="R02",
+        rule="an entry is absent when all of its write set say so -> when nobody has it to give",
+        module="bookie.ledger.protocol.read",
+        name="ReadProtocol._answered",
+        replacement=Edit("inquiry.absences == self._quorums.write", "True"),
+        source_hash="74291cbbcbf1",
+        caught_by="storms:ledger",
+    ),
+    Mutant(
+        id="R03",
+        rule="an entry is read if its digest matches -> whatever its bytes are",
+        module="wire.entry",
+        name="decode_entry",
+        replacement=Edit("raise ChecksumError(", "ChecksumError("),
+        source_hash="8f8ab614ee9a",
+        caught_by="tests:tests/bookie/ledger/test_reader.py",
+    ),
+    Mutant(
+        id="R04",
+        rule="every entry of a run is confirmed -> the last one is",
+        module="bookie.ledger.protocol.write",
+        name="WriteProtocol._confirm",
+        replacement=Edit("Confirm(self.lac + 1, count)", "Confirm(self.lac + count, 1)"),
+        source_hash="5638e94a859a",
+        caught_by="storms:ledger",
+    ),
+]

@@ -1,0 +1,187 @@
+"""docs/invariants.md: what holds of ledgers and bookies, and what fails when it does not.
+
+S is about one ledger, seen from outside; B about one bookie; W is what the machines do step by
+step, without which the others would hold by luck only.
+
+A mutant is evidence for a rule if a storm or a search named the rule when it caught the mutant, or
+if it is named here: it breaks that rule, and something else says so first (another rule, a test).
+`holes` finds rules without any mutant, and names that nothing has any more.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import tables
+from tests.model.cases import CASES
+from tests.mutants import document
+from tests.mutants.everything import ALL
+from tests.mutants.layers import test_of
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "invariants.md"
+_HEAD = ("rule", "what holds", "mutants that break it", "which is noticed by")
+_TEXT = """\
+# Invariants
+
+What holds of a ledger (S), of a bookie (B), and of each step of their machines (W); the mutants
+(`mutants.md`) that break it, and what notices them. *storms* and *model* check the rule itself
+after every step that could break it (`tests/storms`, `tests/model`), with every schedule, and so
+does the simulated cluster (`tests/simulation`) with what can be seen from outside.
+
+`python -m tests.mutants --invariants --write` makes this page out of `tests/mutants/invariants.py`
+and of what caught the mutants; a rule that no mutant breaks is an error.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """`mutants` break it, though what notices them has another name."""
+
+    id: str
+    text: str
+    mutants: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+
+
+LEDGER = [
+    Invariant("S1", "no loss: a closed ledger ends at the last acknowledged entry, or behind it"),
+    Invariant("S2", "once closed, state, end and length never change"),
+    Invariant(
+        "S3",
+        "each acknowledged entry, and each up to the end, is on a bookie that is named for it",
+        ("M04", "M13"),
+    ),
+    Invariant("S4", "an ack quorum of the bookies named for it hold each acknowledged entry"),
+    Invariant(
+        "S5",
+        "every read of an entry gives the bytes that were added",
+        ("R03", "M56"),
+        ("bookie/ledger/test_reader.py::test_dead_and_damaged_copies_are_passed_over",),
+    ),
+    Invariant("S6", "no LAC is ahead of what is acknowledged, or of the end", ("F01",)),
+    Invariant("S7", "acknowledgements come in the order of entries, without gaps", ("M18",)),
+    Invariant("S8", "when a recovery has closed, its old writer acknowledges nothing more"),
+    Invariant("S9", "the metadata go from open over in recovery to closed, by compare-and-swap"),
+    Invariant("S10", "fragments: from 0 on, in order, and a new one begins at LAC + 1"),
+    Invariant("S11", "a recovery leaves no gap: every entry up to the end is there"),
+    Invariant(
+        "S12",
+        "all recoveries that succeed report the same end",
+        ("M10",),
+        ("bookie/ledger/test_recoverer.py::test_two_recoveries_at_once_find_the_same_end",),
+    ),
+    Invariant("S13", "what a reader was promised stays readable while an ack quorum is"),
+    Invariant(
+        "S14",
+        "no add to a deleted ledger is acknowledged, and nobody makes it again",
+        ("M49", "B10", "B11", "B12"),
+    ),
+]
+BOOKIE = [
+    Invariant(
+        "B1",
+        "a bookie denies only what it never had, or what was deleted or moved",
+        ("M43", "M43b", "M43c", "M43d", "M43e", "M44", "M50", "M52", "M52b", "M52c", "M55d"),
+    ),
+    Invariant(
+        "B2",
+        "what was fenced takes no plain add ever again",
+        ("M33", "M33b", "M34", "M35", "M35b", "M37", "M49", "RR26"),
+    ),
+    Invariant(
+        "B3",
+        "an acknowledged add, fence or LAC outlives a crash at any operation of the disk",
+        ("M53", "M54", "M55", "M55b", "M55c", "M57", "B01", "B02", "M51b"),
+    ),
+    Invariant("B4", "an entry keeps its first bytes; a LAC does not go back", ("M56b", "M56c")),
+    Invariant(
+        "B5", "a bookie serves if every directory and the store have its cookie", ("M39", "M40")
+    ),
+    Invariant(
+        "B6",
+        "after a loss absence is unknown, and ledgers are fenced; no crash forgets that",
+        ("M37", "M41", "M43", "M43b", "M51d"),
+    ),
+    Invariant(
+        "B7",
+        "damage is an error: neither other bytes nor an absence",
+        ("M44", "B05", "B08"),
+    ),
+    Invariant(
+        "B8",
+        "a file goes when all that counts in it is elsewhere; a ledger when its record is gone",
+        ("M47", "M47b", "M47c", "M47d", "M48", "M51", "M51b", "M51c", "M51d", "M51e"),
+    ),
+    Invariant("B9", "a ledger is looked for in the directory where it was written", ("M45",)),
+]
+STEPS = [
+    Invariant("W1", "a recovery reads when no ack quorum of any write set is unfenced"),
+    Invariant("W2", "whoever has answered a fence is fenced, also where the ledger was not known"),
+    Invariant("W3", "a recovery fences what is marked, and closes over the version it has marked"),
+    Invariant("W4", "the LAC stands still during a change; who was replaced does not count"),
+    Invariant("W5", "a recovery looks where the metadata that it has marked say", ("M17 shell",)),
+    Invariant("W6", "what is neither an entry nor a denial decides nothing", ("M38",)),
+    Invariant(
+        "W7",
+        "a write of metadata is applied, refused or in doubt, and each is taken as that",
+        ("M59", "M60", "M59 create", "M60 create", "M59 list", "M60 list"),
+    ),
+]
+INVARIANTS = [*LEDGER, *BOOKIE, *STEPS]
+
+
+def mutants_of(invariant: Invariant) -> list[str]:
+    """Those that were caught by the rule, or are named for it; in the order of the catalogue."""
+    by_search = {case.mutant.id for case in CASES if case.rule == invariant.id}
+    rows = tables.rows_of(document.DOCUMENT)
+    return [
+        mutant_id
+        for mutant_id in ALL
+        if mutant_id in by_search
+        or mutant_id in invariant.mutants
+        or (mutant_id in rows and rows[mutant_id][document.BY] == invariant.id)
+    ]
+
+
+def holes() -> list[str]:
+    """What is wrong with the evidence."""
+    return [f"{invariant.id}: {what}" for invariant in INVARIANTS for what in _holes(invariant)]
+
+
+def _holes(invariant: Invariant) -> Iterator[str]:
+    if not mutants_of(invariant):
+        yield "no mutant breaks it"
+    rows = tables.rows_of(document.DOCUMENT)
+    for mutant_id in invariant.mutants:
+        if mutant_id not in ALL:
+            yield f"there is no mutant {mutant_id}"
+        elif mutant_id not in rows or rows[mutant_id][document.BY] in document.MISSED:
+            yield f"nothing has caught {mutant_id} yet"
+    for test in invariant.tests:
+        if test_of(test) is None:
+            yield f"there is no test {test}"
+
+
+def page() -> str:
+    rows = [
+        (each.id, each.text, ", ".join(mutants_of(each)), ", ".join(_witnesses(each)))
+        for each in INVARIANTS
+    ]
+    return f"{_TEXT}{tables.BEGIN}{tables.aligned([_HEAD, *rows])}{tables.END}\n"
+
+
+def _witnesses(invariant: Invariant) -> list[str]:
+    """Layers and tests, each once."""
+    rows = tables.rows_of(document.DOCUMENT)
+    searched = {case.mutant.id for case in CASES}
+    found: list[str] = []
+    for mutant_id in mutants_of(invariant):
+        layer = ALL[mutant_id].caught_by.partition(":")[0].split()[0]
+        if layer != "tests":
+            found.append(layer)
+        elif mutant_id in rows:
+            found.append(rows[mutant_id][document.BY].partition("[")[0])
+        if mutant_id in searched:
+            found.append("model")
+    return list(dict.fromkeys([*sorted(found, key=lambda by: "::" in by), *invariant.tests]))
