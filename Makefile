@@ -58,8 +58,8 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,fuzz]'
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
-soak: setup ## MINUTES=10 of faults on real processes, or KILLS=300 of owners; SEED=7
-	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
+soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
+	@$(BIN)/python -m tests.soak$(if $(LEDGERS),.ledgers) $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
 
 interop: setup ## with Apache BookKeeper's own bookies, client and tools; BOOKKEEPER=4.17.3 for one release
 	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \

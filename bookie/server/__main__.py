@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import cast
@@ -29,7 +30,7 @@ from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
 from bookie.server.http import create_app, serve_http
 from bookie.server.logs import Log, log_to_stderr
 from bookie.server.metrics import registry_of
-from bookie.storage.disk import FileDisk
+from bookie.storage.disk import Disk, FileDisk
 from bookie.storage.index import open_rocks_index
 from wire import process
 from wire.clock import SystemClock
@@ -42,7 +43,7 @@ _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
 
 
-def main() -> int:
+def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     parser = argparse.ArgumentParser(prog="python -m bookie.server", description="A bookie.")
     parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
     arguments = parser.parse_args()
@@ -54,13 +55,13 @@ def main() -> int:
     process.prepare()
     log = log_to_stderr()
     try:
-        trio.run(_run, config, log)
+        trio.run(_run, config, open_disk, log)
     except (Exception, BaseExceptionGroup) as error:
         return _report(log, _leaves(error))
     return _STOPPED
 
 
-async def _run(config: BookieConfig, log: Log) -> None:
+async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
     rng = SystemRandom()
     async with (
         open_zookeeper(
@@ -77,7 +78,7 @@ async def _run(config: BookieConfig, log: Log) -> None:
                 config,
                 network=TcpNetwork(),
                 metadata=metadata,
-                disk=FileDisk(),
+                disk=open_disk(),
                 index=open_rocks_index,
                 clock=SystemClock(),
                 rng=rng,

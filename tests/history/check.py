@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tests.history.checkers import (
     cursors,
     duplicates,
+    entries,
     ledgers,
     lost_write,
     order,
@@ -22,6 +23,7 @@ _CHECKS = (
     retention.check,
     termination.check,
     ledgers.check,
+    entries.check,
 )
 
 

@@ -2,7 +2,8 @@
 
 A history is a sequence of events in the order of time, each stamped with an instant and with the
 name of who saw it.  A file holds one event a line, as a JSON object with `at_ns`, `by` and `kind`;
-the other keys are the fields of the event's class below.  `docs/histories.md` explains them.
+the other keys are the fields of the event's class, below or in `ledger_events`.
+`docs/histories.md` explains them.
 
 Times are of a monotonic clock that everybody in the file shares.  Values are unique in the whole
 history: a value names the send that it came from.
@@ -13,6 +14,20 @@ from dataclasses import asdict, dataclass, fields
 from typing import TypeAlias
 
 import msgspec
+
+from tests.history.ledger_events import (
+    Append,
+    Confirmed,
+    Entries,
+    LacSeen,
+    LedgerCreate,
+    LedgerDelete,
+    LedgerEnd,
+    LedgerRead,
+    NoEntry,
+    Recover,
+    WriterStopped,
+)
 
 FORMAT = 1
 
@@ -340,6 +355,17 @@ Event: TypeAlias = (
     | ListGone
     | Replicated
     | Copy
+    | LedgerCreate
+    | Append
+    | Confirmed
+    | WriterStopped
+    | Recover
+    | LedgerEnd
+    | LacSeen
+    | Entries
+    | NoEntry
+    | LedgerRead
+    | LedgerDelete
 )
 
 

@@ -2,6 +2,7 @@
 
     make soak MINUTES=30                python -m tests.soak --minutes 30 --seed 7
     make soak KILLS=300                 python -m tests.soak --kills 300
+    make soak LEDGERS=1                 python -m tests.soak.ledgers: a package of its own
 
 links        proxies between the parts: cut, silent in one or both directions, slow
 cluster      a standalone cluster whose connections lead through links

@@ -17,18 +17,20 @@ _SLOW_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    act: str  # kill, pause, weather
+    act: str  # kill, pause, weather, disk
     subject: str  # the part, or EVERYTHING
     seconds: float
     link: str = ""  # of weather
     weather: Weather = FINE
     cut: bool = False  # what is open is reset, when it begins and when it ends
-    what: str = ""  # the weather in words
+    what: str = ""  # the weather, or what the disk does, in words
 
     @property
     def kind(self) -> str:
         """Without names and numbers, to count by."""
         part = self.subject.partition("-")[0]
+        if self.act == "disk":
+            return f"{part}: disk {self.what}"
         if self.act != "weather":
             return f"{self.act} {part}"
         where = "to zookeeper" if self.link.endswith("zookeeper") else "to it"
@@ -36,7 +38,8 @@ class Fault:
 
     def __str__(self) -> str:
         where = f" ({self.link})" if self.link else ""
-        return f"{self.what or self.act} {self.subject}{where} for {self.seconds:.1f} s"
+        what = f"disk {self.what}" if self.act == "disk" else self.what or self.act
+        return f"{what} {self.subject}{where} for {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +108,21 @@ def draw_fault(rng: Random, subject: str) -> Fault:
     times = _TIMES[subject.partition("-")[0]]
     acts: list[Callable[[], Fault]] = [
         lambda: Fault("kill", subject, rng.uniform(*times.down)),
-        lambda: Fault("pause", subject, _draw_seconds(rng, times)),
+        lambda: Fault("pause", subject, draw_seconds(rng, times)),
     ]
     if subject != "zookeeper":
-        acts += [lambda: _draw_weather(rng, subject, f"to {subject}", times)] * 2
-        acts.append(lambda: _draw_weather(rng, subject, f"{subject} to zookeeper", times))
+        acts += [lambda: draw_weather(rng, subject, f"to {subject}", times)] * 2
+        acts.append(lambda: draw_weather(rng, subject, f"{subject} to zookeeper", times))
     return rng.choice(acts)()
 
 
-def _draw_seconds(rng: Random, times: Times) -> float:
+def draw_seconds(rng: Random, times: Times) -> float:
     return rng.uniform(*(times.long if rng.random() < _LONG else times.short))
 
 
-def _draw_weather(rng: Random, subject: str, link: str, times: Times) -> Fault:
+def draw_weather(rng: Random, subject: str, link: str, times: Times) -> Fault:
     what = rng.choice(list(_WEATHERS))
     weather, cut = _WEATHERS[what]
-    seconds = _draw_seconds(rng, times)
+    seconds = draw_seconds(rng, times)
     cut = cut or ("silent" in what and rng.random() < 0.3)
     return Fault("weather", subject, seconds, link, weather, cut, what)

@@ -1,13 +1,17 @@
 """What is shown while a soak goes on: one line that changes on a terminal, some lines in a pipe."""
 
 import sys
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import trio
 
-from tests.soak.storm import Round
-
 _TERMINAL_S, _PIPE_S = 0.5, 15.0
+
+
+class Watched(Protocol):
+    def describe(self) -> str:
+        """What is going on, and how much came of it; short."""
+        ...
 
 
 class Progress:
@@ -16,9 +20,9 @@ class Progress:
         self._out = out
         self._live = out.isatty()
         self._started_s = trio.current_time()
-        self._round: Round | None = None
+        self._round: Watched | None = None
 
-    def watch(self, one: Round) -> None:
+    def watch(self, one: Watched) -> None:
         self._round = one
 
     def say(self, line: str) -> None:
@@ -35,15 +39,10 @@ class Progress:
                 else:
                     print(line, file=self._out, flush=True)
 
-    def _line(self, one: Round) -> str:
-        counts, passed_s = one.stage.tally.counts, trio.current_time() - self._started_s
-        takeovers = len(one.takeovers_s) + len(one.troubled_s)
+    def _line(self, one: Watched) -> str:
+        passed_s = trio.current_time() - self._started_s
         total = f"/{_minutes(self._total_s)}" if self._total_s else ""
-        return (
-            f"{_minutes(passed_s)}{total} round {one.plan.seed} {one.phase}: {counts['Send']} sent,"
-            f" {counts['Ok']} receipts, {counts['Deliver']} delivered, {counts['Acked']} acked,"
-            f" {counts['Read']} read, {counts['Fault']} faults, {takeovers} takeovers"
-        )
+        return f"{_minutes(passed_s)}{total} {one.describe()}"
 
 
 def _minutes(seconds: float) -> str:

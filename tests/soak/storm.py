@@ -59,6 +59,14 @@ class Round:
     def concrete_topics(self) -> list[str]:
         return [each for topic in self.stage.topics for each in self.stage.concrete(topic)]
 
+    def describe(self) -> str:
+        counts, takeovers = self.stage.tally.counts, len(self.takeovers_s) + len(self.troubled_s)
+        return (
+            f"round {self.plan.seed} {self.phase}: {counts['Send']} sent, {counts['Ok']} receipts,"
+            f" {counts['Deliver']} delivered, {counts['Acked']} acked, {counts['Read']} read,"
+            f" {counts['Fault']} faults, {takeovers} takeovers"
+        )
+
     async def note_takeover(
         self, topic: str, troubled: Callable[[float], bool] = lambda seconds: False
     ) -> None:

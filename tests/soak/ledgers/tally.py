@@ -1,0 +1,98 @@
+"""Counts what the files of a round say, while other processes write them."""
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import trio
+
+_READ_BYTES_MAX = 4 << 20
+_LOOK_S = 0.5
+
+
+class _Line(msgspec.Struct):
+    """What is looked at; the judge reads all of it."""
+
+    at_ns: int
+    by: str
+    kind: str
+    ledger: int = -1
+    entry: int = -1
+    how: str = ""
+    reason: str = ""
+    digests: tuple[str, ...] = ()
+
+
+class Tally:
+    """`watch` looks for what is new, again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.counts: Counter[str] = Counter()
+        self._directory = directory
+        self._read: dict[Path, int] = {}  # bytes
+        self._confirmed: dict[int, int] = {}  # by ledger
+        self._since_ns = 0
+        self._first: dict[int, int] = {}  # by ledger: the first entry that was sent since then
+        self._alive: dict[str, None] = {}  # processes that have sent something since, and succeeded
+        self._changed = trio.Event()
+
+    async def watch(self) -> None:
+        """For ever."""
+        while True:
+            self.look()
+            await trio.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """All lines that are whole by now."""
+        for path in sorted(self._directory.glob("*.jsonl")):
+            while self._look_at(path):
+                pass
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _look_at(self, path: Path) -> bool:
+        begin = self._read.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(begin)
+            read = file.read(_READ_BYTES_MAX)
+        whole = read.rfind(b"\n") + 1
+        self._read[path] = begin + whole
+        for line in read[:whole].splitlines():
+            self._take(msgspec.json.decode(line, type=_Line))
+        return len(read) == _READ_BYTES_MAX
+
+    def _take(self, line: _Line) -> None:
+        self.counts[line.kind] += 1
+        match line.kind:
+            case "append" if line.at_ns > self._since_ns:
+                self._first.setdefault(line.ledger, line.entry)
+            case "confirmed":
+                before = self._confirmed.get(line.ledger, -1)
+                self.counts["entries confirmed"] += max(0, line.entry - before)
+                self._confirmed[line.ledger] = max(before, line.entry)
+                if line.entry >= self._first.get(line.ledger, line.entry + 1):
+                    self._alive[process_of(line.by)] = None
+            case "entries":
+                self.counts["entries read"] += len(line.digests)
+            case "ledger_end":
+                self.counts[f"ends by {line.how}"] += 1
+            case "writer_stopped":
+                self.counts[f"writers stopped: {line.reason}"] += 1
+            case _:
+                pass
+
+    async def wait_confirmed(self, processes: list[str], since_ns: int) -> None:
+        """Each of them has sent something since then that was confirmed."""
+        self._since_ns = since_ns
+        self._first.clear()
+        self._alive.clear()
+        while not all(each in self._alive for each in processes):
+            await self._changed.wait()
+
+    def missing(self, processes: list[str]) -> list[str]:
+        return [each for each in processes if each not in self._alive]
+
+
+def process_of(name: str) -> str:
+    """writer-2 of writer-2.5, which is its fifth start."""
+    return name.partition(".")[0]

@@ -1,0 +1,74 @@
+"""What the tasks of a process of clients share: a name, a history, and which ledgers there are."""
+
+import time
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from random import Random
+
+import trio
+
+from clients import ledgers
+from tests.history.events import Event
+from tests.history.recorder import Recorder
+
+PASSWORD = b"soak"
+OWN_IDS = 1 << 40  # from here on callers give them; below are those of the cluster
+_LIST_S = 1.0
+_RECENT = 60  # ledgers; older ones are left alone
+
+
+@dataclass(slots=True)
+class Worker:
+    """What its tasks share."""
+
+    name: str  # unique in the history
+    seed: str
+    number: int  # of the round
+    first_id: int  # of this round; of those ids that the cluster gives
+    recorder: Recorder
+    _ids: list[int] = field(default_factory=list[int])
+    _listed_s: float = -_LIST_S
+
+    def rng(self, purpose: object) -> Random:
+        return Random(f"{self.seed}/{self.name}/{purpose}")
+
+    def note(self, event: Event) -> None:
+        self.recorder.note(event)
+
+    @property
+    def own_ids(self) -> int:
+        """The ids that callers give in this round begin here."""
+        return (self.number + 1) * OWN_IDS
+
+    def of_this_round(self, ledger: int) -> bool:
+        if ledger < OWN_IDS:
+            return ledger >= self.first_id
+        return self.own_ids <= ledger < self.own_ids + OWN_IDS
+
+    async def choose(self, client: ledgers.Client, rng: Random) -> int | None:
+        """One of the newest ledgers of this round; None: nobody says, or there is none."""
+        now_s = trio.current_time()
+        if now_s - self._listed_s >= _LIST_S:
+            self._listed_s = now_s
+            try:
+                listed = [each async for each in client.list_ledgers() if self.of_this_round(each)]
+            except ledgers.LedgerError:
+                return None
+            given = [each for each in listed if each >= OWN_IDS]
+            self._ids = [each for each in listed if each < OWN_IDS][-_RECENT:] + given[-_RECENT:]
+        return rng.choice(self._ids) if self._ids else None
+
+
+def digest_of(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+class Clock:
+    """Monotonic, and never twice the same."""
+
+    def __init__(self) -> None:
+        self._last_ns = 0
+
+    def now_ns(self) -> int:
+        self._last_ns = max(self._last_ns + 1, time.monotonic_ns())
+        return self._last_ns
