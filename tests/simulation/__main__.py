@@ -5,19 +5,19 @@
     python -m tests.simulation --seed N --plan        only what would happen
     python -m tests.simulation --seed N --history F   and the history, for `python -m tests.history`
     python -m tests.simulation --seeds A..B           many runs, in as many processes as --jobs
+    python -m tests.simulation --seeds -              seeds from standard input, a line each
     python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
     python -m tests.simulation --seeds A..B --tally F and add a line to the file (`tally`)
 
 Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
 smaller (`--no-shrink`: it is not), and shown.  Some runs are made twice: `--seeds` compares the
-traces of every twentieth seed with those of another process with another hash seed.
+traces of every twentieth seed with those of another process with another hash seed (`twin`).
 """
 
 import argparse
 import gc
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -34,6 +34,7 @@ from tests.simulation.plan import describe
 from tests.simulation.report import explain, trace
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import as_python, shrink
+from tests.simulation.twin import Twin
 
 _TWICE_EVERY = 20
 _SEEDS_AT_ONCE = 4
@@ -72,7 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int)
-    which.add_argument("--seeds", metavar="A..B", help="with both ends")
+    which.add_argument("--seeds", metavar="A..B", help="with both ends; -: from standard input")
     parser.add_argument("--trace", action="store_true", help="say everything as it happens")
     parser.add_argument("--plan", action="store_true", help="only say what would happen")
     parser.add_argument("--history", type=Path, metavar="FILE", help="where to write the history")
@@ -84,6 +85,8 @@ def main() -> int:
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for here
     if options.seeds is None:
         return _one(options.seed, options)
+    if options.seeds == "-":
+        return _as_asked()
     first, _, last = options.seeds.partition("..")
     return _many(range(int(first), int(last) + 1), options)
 
@@ -105,6 +108,13 @@ def _one(seed: int, options: argparse.Namespace) -> int:
     return 0 if outcome.ok else 1
 
 
+def _as_asked() -> int:
+    """What a twin does."""
+    for line in sys.stdin:
+        print(run_seed(int(line)).line, flush=True)
+    return 0
+
+
 def _show(outcome: Outcome, *, shrinking: bool) -> None:
     print(f"run it again: python -m tests.simulation --seed {outcome.plan.seed} --trace")
     if shrinking:
@@ -118,21 +128,23 @@ def _many(seeds: range, options: argparse.Namespace) -> int:
     failed: list[Result] = []
     marks: list[Counter[str]] = []
     commit, changed = tally.present()
-    began_s = time.monotonic()
-    for result in _results(seeds, options.jobs):
-        print(result.line, flush=True)
-        for violation in result.violations[:3]:
-            print(f"    {violation}", flush=True)
-        marks.append(result.marks)
-        if not result.ok:
-            failed.append(result)
-        elif result.seed % _TWICE_EVERY == 0 and not _is_same(result):
-            print(f"seed {result.seed}: FAILED, another trace in another process", flush=True)
-            failed.append(result)
+    began_s, began_cpu_s = time.monotonic(), _cpu_s()
+    with Twin() as twin:
+        for result in _results(seeds, options.jobs):
+            print(result.line, flush=True)
+            for violation in result.violations[:3]:
+                print(f"    {violation}", flush=True)
+            marks.append(result.marks)
+            if not result.ok:
+                failed.append(result)
+            elif result.seed % _TWICE_EVERY == 0 and twin.line(result.seed) != result.line:
+                print(f"seed {result.seed}: FAILED, another trace in another process", flush=True)
+                failed.append(result)
     seconds = round(time.monotonic() - began_s, 1)
+    cpu_s = round(_cpu_s() - began_cpu_s, 1)
     if options.tally is not None:
-        runs = (seeds[0], seeds[-1], len(seeds), len(failed))
-        tally.append(options.tally, tally.Entry(tally.CLUSTER, commit, changed, *runs, seconds))
+        facts = (seeds[0], seeds[-1], len(seeds), len(failed), seconds, cpu_s)
+        tally.append(options.tally, tally.Entry(tally.CLUSTER, commit, changed, *facts))
     if options.marks:
         print("\n".join(table(marks)))
     if failed and not options.no_shrink:
@@ -140,9 +152,15 @@ def _many(seeds: range, options: argparse.Namespace) -> int:
         if not outcome.ok:
             _show(outcome, shrinking=True)
     verdict = "ok" if not failed else f"FAILED: {' '.join(str(result.seed) for result in failed)}"
-    rate = f"{60 * len(seeds) / seconds:.0f} a minute" if seconds else "at once"
-    print(f"{len(seeds)} seeds, {len(failed)} failed, {seconds:g} s, {rate}: {verdict}")
+    rate = f", {60 * len(seeds) / cpu_s:.0f} a minute of CPU" if cpu_s else ""
+    print(f"{len(seeds)} seeds, {len(failed)} failed, {seconds:g} s{rate}: {verdict}")
     return int(bool(failed))
+
+
+def _cpu_s() -> float:
+    """Of this process, and of those that it has started and seen end."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _results(seeds: range, jobs: int) -> Iterator[Result]:
@@ -152,18 +170,6 @@ def _results(seeds: range, jobs: int) -> Iterator[Result]:
         return
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(run_seed, seeds, chunksize=_SEEDS_AT_ONCE)
-
-
-def _is_same(result: Result) -> bool:
-    """The same in a fresh process, with another hash seed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--seed", str(result.seed)],
-        env={**os.environ, "PYTHONHASHSEED": str(result.seed + 1)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip().endswith(result.line)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ def test_what_is_appended_is_read_and_summed(tmp_path: Path) -> None:
     assert read(path) == []
     entries = [
         Entry(CLUSTER, "aaa", False, 1, 100, 100, 0, 60.0),
-        Entry(CLUSTER, "aaa", True, 101, 150, 50, 2, 30.0),
+        Entry(CLUSTER, "aaa", True, 101, 150, 50, 2, 30.0, 15.0),
         Entry(CLUSTER, "bbb", False, 1, 10, 10, 1, 30.0),
     ]
     for entry in entries:
         append(path, entry)
     assert read(path) == entries
     assert summary(entries, "aaa") == [
-        "in all: 160 runs, 3 failed, 80 a minute",
+        "in all: 160 runs, 3 failed, 80 a minute, 200 a minute of CPU",
         "on aaa, unchanged: 100 runs, 0 failed, 100 a minute",
     ]
 
