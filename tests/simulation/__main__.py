@@ -12,61 +12,24 @@
 Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
 smaller (`--no-shrink`: it is not), and shown.  Some runs are made twice: `--seeds` compares the
 traces of every twentieth seed with those of another process with another hash seed (`twin`).
+`--minutes M` ends a series after that time; it is counted as far as it came.
 """
 
 import argparse
-import gc
 import logging
 import os
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.history.recorder import FileSink
 from tests.simulation import tally
-from tests.simulation.marks import marks_of, table
+from tests.simulation.many import run_many, run_seed
+from tests.simulation.marks import table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import describe
 from tests.simulation.report import explain, trace
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import as_python, shrink
-from tests.simulation.twin import Twin
-
-_TWICE_EVERY = 20
-_SEEDS_AT_ONCE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run in another process says."""
-
-    seed: int
-    line: str
-    ok: bool
-    violations: tuple[str, ...]
-    marks: Counter[str]
-
-
-def run_seed(seed: int) -> Result:
-    """One run; never raises: what cannot be run has failed."""
-    gc.collect()
-    gc.freeze()  # what is left is there for good: modules, mostly
-    gc.disable()
-    try:
-        outcome = simulate(draw_plan(seed))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        line = f"seed {seed}: FAILED, the simulator: {error!r}"
-        return Result(seed, line, False, (repr(error),), Counter())
-    finally:
-        gc.enable()
-    marks = outcome.marks + marks_of(outcome.events)
-    return Result(seed, outcome.line, outcome.ok, tuple(outcome.violations), marks)
 
 
 def main() -> int:
@@ -79,6 +42,7 @@ def main() -> int:
     parser.add_argument("--history", type=Path, metavar="FILE", help="where to write the history")
     parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--minutes", type=float, help="begin no other run after that")
     parser.add_argument("--marks", action="store_true", help="count interesting situations")
     parser.add_argument("--tally", type=Path, metavar="FILE", help="where to count the runs")
     options = parser.parse_args()
@@ -125,51 +89,22 @@ def _show(outcome: Outcome, *, shrinking: bool) -> None:
 
 
 def _many(seeds: range, options: argparse.Namespace) -> int:
-    failed: list[Result] = []
-    marks: list[Counter[str]] = []
     commit, changed = tally.present()
-    began_s, began_cpu_s = time.monotonic(), _cpu_s()
-    with Twin() as twin:
-        for result in _results(seeds, options.jobs):
-            print(result.line, flush=True)
-            for violation in result.violations[:3]:
-                print(f"    {violation}", flush=True)
-            marks.append(result.marks)
-            if not result.ok:
-                failed.append(result)
-            elif result.seed % _TWICE_EVERY == 0 and twin.line(result.seed) != result.line:
-                print(f"seed {result.seed}: FAILED, another trace in another process", flush=True)
-                failed.append(result)
-    seconds = round(time.monotonic() - began_s, 1)
-    cpu_s = round(_cpu_s() - began_cpu_s, 1)
+    series = run_many(seeds, jobs=options.jobs, minutes=options.minutes)
+    runs, failed = series.runs, series.failed
     if options.tally is not None:
-        facts = (seeds[0], seeds[-1], len(seeds), len(failed), seconds, cpu_s)
+        facts = (seeds[0], seeds[runs - 1], runs, len(failed), series.seconds, series.cpu_s)
         tally.append(options.tally, tally.Entry(tally.CLUSTER, commit, changed, *facts))
     if options.marks:
-        print("\n".join(table(marks)))
+        print("\n".join(table(series.marks)))
     if failed and not options.no_shrink:
-        outcome = simulate(draw_plan(failed[0].seed))
+        outcome = simulate(draw_plan(failed[0]))
         if not outcome.ok:
             _show(outcome, shrinking=True)
-    verdict = "ok" if not failed else f"FAILED: {' '.join(str(result.seed) for result in failed)}"
-    rate = f", {60 * len(seeds) / cpu_s:.0f} a minute of CPU" if cpu_s else ""
-    print(f"{len(seeds)} seeds, {len(failed)} failed, {seconds:g} s{rate}: {verdict}")
+    verdict = "ok" if not failed else f"FAILED: {' '.join(map(str, failed))}"
+    rate = f", {60 * runs / series.cpu_s:.0f} a minute of CPU" if series.cpu_s else ""
+    print(f"{runs} seeds, {len(failed)} failed, {series.seconds:g} s{rate}: {verdict}")
     return int(bool(failed))
-
-
-def _cpu_s() -> float:
-    """Of this process, and of those that it has started and seen end."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
-
-
-def _results(seeds: range, jobs: int) -> Iterator[Result]:
-    """As they come in order of the seeds."""
-    if jobs <= 1:
-        yield from map(run_seed, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=_SEEDS_AT_ONCE)
 
 
 if __name__ == "__main__":

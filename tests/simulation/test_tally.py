@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.simulation.many import run_many
 from tests.simulation.tally import CLUSTER, Entry, append, present, read, summary
 
 
@@ -25,3 +26,10 @@ def test_what_is_appended_is_read_and_summed(tmp_path: Path) -> None:
 def test_the_commit_is_known_or_said_not_to_be() -> None:
     commit, changed = present()
     assert len(commit) == 12 or (commit == "" and changed)
+
+
+def test_a_series_is_ended_by_time_and_counted_as_far_as_it_came() -> None:
+    series = run_many(range(13, 1_000_000), jobs=1, minutes=0.0)
+    assert (series.runs, series.failed) == (1, [])
+    assert len(series.marks) == 1
+    assert series.cpu_s > 0
