@@ -111,8 +111,15 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """The consumer is about to leave; brokers may know of it before `detach` says so."""
+
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Detach:
-    """The consumer leaves; it receives nothing more."""
+    """The consumer has left; it receives nothing more."""
 
     consumer: str
 
@@ -329,6 +336,7 @@ Event: TypeAlias = (
     | Unknown
     | Subscribe
     | Attached
+    | Leave
     | Detach
     | Deliver
     | Ack

@@ -82,10 +82,30 @@ class Subscription:
         self._meanwhile: dict[int, list[Position | str]] = {}  # where others went, by seek
         self.unclear = False  # a seek has no answer: it may have been carried out, or may yet be
         self.changes = 0  # of what may make deliveries start over
+        self._leaving: dict[str, set[str]] = {}  # consumers; for whom deliveries started over since
         self._began = began
         self._single: dict[Position, AckTimes] = {}
         self._up_to: list[tuple[Position, int, AckTimes]] = []  # sorted; cumulative ones
         self._acks: dict[tuple[str, int], tuple[AckTimes, Ack]] = {}
+
+    # -- who leaves
+
+    def leave(self, consumer: str) -> None:
+        """From now on, until it has `left`: nobody knows when the others start over."""
+        self._leaving[consumer] = set()
+
+    def starts_over(self, consumer: str) -> bool:
+        """Whether somebody who is leaving is the reason; each is for once."""
+        for others in self._leaving.values():
+            if consumer not in others:
+                others.add(consumer)
+                return True
+        return False
+
+    def left(self, consumer: str) -> set[str]:
+        """It is a reason to start over from now on, but not for those who are returned."""
+        self.changes += 1
+        return self._leaving.pop(consumer, set())
 
     # -- its beginning
 

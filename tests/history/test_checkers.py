@@ -21,6 +21,7 @@ from tests.history.events import (
     Fault,
     FaultEnd,
     HistoryError,
+    Leave,
     LedgerVersion,
     ListVersion,
     Nack,
@@ -228,6 +229,42 @@ def test_a_delivery_does_not_go_back_for_nothing() -> None:
     assert rules([*story, *rest, *end]) == ["poll-order"]
     assert rules([*story, Nack("c", T, A), *rest, *end]) == []
     assert rules([*story, Attached("c", at(7)), *rest, *end]) == []
+
+
+# `a` has taken over from `b`, as its name comes first; when it has left, `b` starts over.
+TAKEN_OVER = [
+    *subscribed("b", kind="failover"),
+    *sent(0, A),
+    *sent(1, B),
+    delivered(0, A, "b"),
+    *subscribed("a", kind="failover", since=8),
+    delivered(1, B, "b"),  # it was on its way
+    delivered(0, A, "a"),
+]
+BACK = [delivered(0, A, "b"), delivered(1, B, "b")]
+TAKEN_OVER_END = [*acked(0, A, B, consumer="b"), Drained(T, "s"), *read((0, A), (1, B))]
+
+
+@pytest.mark.parametrize(
+    ("rest", "broken"),
+    [
+        pytest.param([Leave("a"), Detach("a"), *BACK], [], id="after it has left"),
+        pytest.param([Leave("a"), *BACK, Detach("a")], [], id="while it leaves"),
+        pytest.param([*BACK, Leave("a"), Detach("a")], ["poll-order"], id="before it leaves"),
+        pytest.param([*BACK, Detach("a")], ["poll-order"], id="nobody was about to leave"),
+        pytest.param([Leave("a"), *BACK, *BACK, Detach("a")], ["poll-order"], id="twice"),
+        pytest.param([Leave("a"), *BACK, Detach("a"), *BACK], ["poll-order"], id="once more"),
+    ],
+)
+def test_who_leaves_makes_others_start_over_once(rest: list[Event], broken: list[str]) -> None:
+    assert rules([*TAKEN_OVER, *rest, *TAKEN_OVER_END]) == broken
+
+
+def test_each_who_leaves_is_a_reason_of_its_own() -> None:
+    other = subscribed("aa", kind="failover")
+    rest = [Leave("a"), Leave("aa"), *BACK, *BACK, Detach("aa"), Detach("a")]
+    assert rules([*other, *TAKEN_OVER, *rest, *TAKEN_OVER_END]) == []
+    assert rules([*other, *TAKEN_OVER, *rest, *BACK, *TAKEN_OVER_END]) == ["poll-order"]
 
 
 def test_shared_consumers_get_messages_in_any_order() -> None:

@@ -5,85 +5,52 @@
     python -m tests.simulation --seed N --plan        only what would happen
     python -m tests.simulation --seed N --history F   and the history, for `python -m tests.history`
     python -m tests.simulation --seeds A..B           many runs, in as many processes as --jobs
+    python -m tests.simulation --seeds -              seeds from standard input, a line each
     python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
     python -m tests.simulation --seeds A..B --tally F and add a line to the file (`tally`)
 
 Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
 smaller (`--no-shrink`: it is not), and shown.  Some runs are made twice: `--seeds` compares the
-traces of every twentieth seed with those of another process with another hash seed.
+traces of every twentieth seed with those of another process with another hash seed (`twin`).
+`--minutes M` ends a series after that time; it is counted as far as it came.
 """
 
 import argparse
-import gc
 import logging
 import os
-import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.history.recorder import FileSink
 from tests.simulation import tally
-from tests.simulation.marks import marks_of, table
+from tests.simulation.many import run_many, run_seed
+from tests.simulation.marks import table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import describe
 from tests.simulation.report import explain, trace
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import as_python, shrink
 
-_TWICE_EVERY = 20
-_SEEDS_AT_ONCE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run in another process says."""
-
-    seed: int
-    line: str
-    ok: bool
-    violations: tuple[str, ...]
-    marks: Counter[str]
-
-
-def run_seed(seed: int) -> Result:
-    """One run; never raises: what cannot be run has failed."""
-    gc.collect()
-    gc.freeze()  # what is left is there for good: modules, mostly
-    gc.disable()
-    try:
-        outcome = simulate(draw_plan(seed))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        line = f"seed {seed}: FAILED, the simulator: {error!r}"
-        return Result(seed, line, False, (repr(error),), Counter())
-    finally:
-        gc.enable()
-    marks = outcome.marks + marks_of(outcome.events)
-    return Result(seed, outcome.line, outcome.ok, tuple(outcome.violations), marks)
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int)
-    which.add_argument("--seeds", metavar="A..B", help="with both ends")
+    which.add_argument("--seeds", metavar="A..B", help="with both ends; -: from standard input")
     parser.add_argument("--trace", action="store_true", help="say everything as it happens")
     parser.add_argument("--plan", action="store_true", help="only say what would happen")
     parser.add_argument("--history", type=Path, metavar="FILE", help="where to write the history")
     parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--minutes", type=float, help="begin no other run after that")
     parser.add_argument("--marks", action="store_true", help="count interesting situations")
     parser.add_argument("--tally", type=Path, metavar="FILE", help="where to count the runs")
     options = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for here
     if options.seeds is None:
         return _one(options.seed, options)
+    if options.seeds == "-":
+        return _as_asked()
     first, _, last = options.seeds.partition("..")
     return _many(range(int(first), int(last) + 1), options)
 
@@ -105,6 +72,13 @@ def _one(seed: int, options: argparse.Namespace) -> int:
     return 0 if outcome.ok else 1
 
 
+def _as_asked() -> int:
+    """What a twin does."""
+    for line in sys.stdin:
+        print(run_seed(int(line)).line, flush=True)
+    return 0
+
+
 def _show(outcome: Outcome, *, shrinking: bool) -> None:
     print(f"run it again: python -m tests.simulation --seed {outcome.plan.seed} --trace")
     if shrinking:
@@ -115,55 +89,22 @@ def _show(outcome: Outcome, *, shrinking: bool) -> None:
 
 
 def _many(seeds: range, options: argparse.Namespace) -> int:
-    failed: list[Result] = []
-    marks: list[Counter[str]] = []
     commit, changed = tally.present()
-    began_s = time.monotonic()
-    for result in _results(seeds, options.jobs):
-        print(result.line, flush=True)
-        for violation in result.violations[:3]:
-            print(f"    {violation}", flush=True)
-        marks.append(result.marks)
-        if not result.ok:
-            failed.append(result)
-        elif result.seed % _TWICE_EVERY == 0 and not _is_same(result):
-            print(f"seed {result.seed}: FAILED, another trace in another process", flush=True)
-            failed.append(result)
-    seconds = round(time.monotonic() - began_s, 1)
+    series = run_many(seeds, jobs=options.jobs, minutes=options.minutes)
+    runs, failed = series.runs, series.failed
     if options.tally is not None:
-        runs = (seeds[0], seeds[-1], len(seeds), len(failed))
-        tally.append(options.tally, tally.Entry(tally.CLUSTER, commit, changed, *runs, seconds))
+        facts = (seeds[0], seeds[runs - 1], runs, len(failed), series.seconds, series.cpu_s)
+        tally.append(options.tally, tally.Entry(tally.CLUSTER, commit, changed, *facts))
     if options.marks:
-        print("\n".join(table(marks)))
+        print("\n".join(table(series.marks)))
     if failed and not options.no_shrink:
-        outcome = simulate(draw_plan(failed[0].seed))
+        outcome = simulate(draw_plan(failed[0]))
         if not outcome.ok:
             _show(outcome, shrinking=True)
-    verdict = "ok" if not failed else f"FAILED: {' '.join(str(result.seed) for result in failed)}"
-    rate = f"{60 * len(seeds) / seconds:.0f} a minute" if seconds else "at once"
-    print(f"{len(seeds)} seeds, {len(failed)} failed, {seconds:g} s, {rate}: {verdict}")
+    verdict = "ok" if not failed else f"FAILED: {' '.join(map(str, failed))}"
+    rate = f", {60 * runs / series.cpu_s:.0f} a minute of CPU" if series.cpu_s else ""
+    print(f"{runs} seeds, {len(failed)} failed, {series.seconds:g} s{rate}: {verdict}")
     return int(bool(failed))
-
-
-def _results(seeds: range, jobs: int) -> Iterator[Result]:
-    """As they come in order of the seeds."""
-    if jobs <= 1:
-        yield from map(run_seed, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run_seed, seeds, chunksize=_SEEDS_AT_ONCE)
-
-
-def _is_same(result: Result) -> bool:
-    """The same in a fresh process, with another hash seed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--seed", str(result.seed)],
-        env={**os.environ, "PYTHONHASHSEED": str(result.seed + 1)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip().endswith(result.line)
 
 
 if __name__ == "__main__":

@@ -243,7 +243,8 @@ class Platter:
         self._name_changes.clear()
 
     def sync_file(self, file: SimulatedFile) -> None:
-        file.platter = bytearray(file.cache)
+        for offset, data in file.writes:
+            _put(file.platter, offset, data)
         file.writes.clear()
 
     def drop_dirty(self, file: SimulatedFile) -> None:

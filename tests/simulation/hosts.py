@@ -44,6 +44,7 @@ async def serve_bookie(
         host=seams.host,
         reclaim_interval_s=settings.reclaim_interval_s,
         scrub_interval_s=settings.scrub_interval_s,
+        rack=_rack(seams.host, settings.racks),
     )
     async with seams.metadata.open(seams.host) as session, trio.open_nursery() as nursery:
 
@@ -76,6 +77,10 @@ async def serve_bookie(
                 name=running.bookie_id,
                 limits=settings.recovery.limits,
             )
+
+
+def _rack(host: str, racks: int) -> str:
+    return f"/rack-{int(host.rpartition('-')[2]) % racks}" if racks else ""
 
 
 async def serve_broker(

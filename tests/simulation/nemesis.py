@@ -7,6 +7,8 @@ comes back: what is drawn is survivable, and nothing may be lost.
 
 from random import Random
 
+from bookie.ledger.protocol.placement import Quorums
+from broker.log_configs import automatic
 from tests.simulation.draw_faults import draw_faults
 from tests.simulation.plan import (
     Administer,
@@ -16,7 +18,9 @@ from tests.simulation.plan import (
     Produce,
     Shape,
     Topic,
+    WatchLedgers,
     Work,
+    WriteLedgers,
 )
 from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.workloads.administer import ACTS
@@ -30,6 +34,7 @@ _QUORUMS = {
 }
 # Shares: up to here tiny, small, medium; the rest is large.
 _TINY, _SMALL, _LARGE = 0.75, 0.94, 0.985
+_WITH_LEDGERS = 0.35  # of all runs
 _MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
 
 
@@ -41,6 +46,7 @@ class _Draw:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rng = Random(f"plan {seed}")
+        self._of_ledgers = Random(f"ledgers {seed}")  # what has no brokers is drawn by itself
         self._size = self._rng.random()
         self._tiny = self._size < _TINY
         self._storm_s = self._rng.choice([3.0, 5.0, 8.0] if self._tiny else [8.0, 12.0, 20.0])
@@ -92,6 +98,7 @@ class _Draw:
             message_bytes_max=rng.choice([1 << 20, 1 << 20, 1 << 20, _MESSAGE_BYTES_MAX]),
             split=rng.choice([0.0, 0.0, 0.1, 0.5]),
             recovery=self._draw_recovery() if bookies > 1 and self._chance(0.5) else None,
+            racks=self._of_ledgers.choice([0, 0, 2, 3]) if bookies > 1 else 0,
         )
 
     def _draw_recovery(self) -> AutoRecovery:
@@ -133,6 +140,7 @@ class _Draw:
                 name = f"follower-{topic.name[-2:]}"
                 work.append(Follow(name, self._client(), topic.name, start, again))
         work += self._administration()
+        work += self._ledger_work()
         return work
 
     def _producers(self, topic: Topic) -> list[Work]:
@@ -224,3 +232,36 @@ class _Draw:
             name = f"admin{index + 1}"
             work.append(Administer(name, self._client(), act, topic.name, at_s, subscription))
         return work
+
+    # -- ledgers
+
+    def _ledger_work(self) -> list[Work]:
+        """Written past all brokers, in some runs; by whom they are followed and taken over."""
+        rng = self._of_ledgers
+        if rng.random() >= _WITH_LEDGERS:
+            return []
+        hosts = self._shape.client_names()
+        quorums = self._shape.settings.quorums or _quorums_of(automatic(self._shape.bookies))
+        work: list[Work] = [
+            WriteLedgers(
+                f"w{index + 1}",
+                rng.choice(hosts),
+                quorums,
+                manner=rng.choice(["plain", "advanced", "deferred", "deferred"]),
+                ledgers=rng.choice([1, 2, 3]),
+                entries=rng.choice([1, 10, 30]),
+                burst=rng.choice([1, 5, 20]),
+                pace_s=rng.choice([0.02, 0.1, 0.3]),
+                payload_bytes=rng.choice([0, 20, 500, 20_000]),
+                flush=rng.choice([0.0, 0.3, 1.0]),
+                abandon=rng.choice([0.0, 0.5]),
+            )
+            for index in range(rng.choice([1, 1, 2]))
+        ]
+        for how in rng.choice([[], ["follow"], ["follow"], ["recover"], ["follow", "recover"]]):
+            work.append(WatchLedgers(how, rng.choice(hosts), how, rng.choice([0.3, 1.0, 3.0])))
+        return work
+
+
+def _quorums_of(quorums: Quorums) -> tuple[int, int, int]:
+    return quorums.ensemble, quorums.write, quorums.ack

@@ -105,7 +105,35 @@ class Administer:
     subscription: str = ""
 
 
-Work: TypeAlias = Produce | Consume | Follow | Administer
+@dataclass(frozen=True, slots=True)
+class WriteLedgers:
+    """Ledgers without a broker, one after the other."""
+
+    name: str
+    host: str
+    quorums: tuple[int, int, int]
+    manner: str = "plain"  # advanced: the writer gives the ids; deferred: synced when it forces
+    ledgers: int = 1
+    entries: int = 20
+    burst: int = 5
+    pace_s: float = 0.1
+    payload_bytes: int = 20
+    flush: float = 0.3  # after a burst
+    abandon: float = 0.3  # left open in the end, instead of closed
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLedgers:
+    """The ledgers of others: follow them while they grow, or take them over and read them."""
+
+    name: str
+    host: str
+    how: str  # follow, recover
+    pace_s: float = 1.0
+
+
+LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
+Work: TypeAlias = Produce | Consume | Follow | Administer | LedgerWork
 
 
 # -- faults

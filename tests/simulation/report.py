@@ -16,6 +16,7 @@ from tests.history.events import (
     Fault,
     FaultEnd,
     Healed,
+    Leave,
     LedgerVersion,
     ListVersion,
     Seek,
@@ -33,6 +34,7 @@ _VIOLATIONS_MAX = 10
 _LINES_MAX = 300
 _OF_CURSORS = (
     Attached,
+    Leave,
     Detach,
     Drained,
     Seek,

@@ -2,7 +2,8 @@
 
 storm      the work goes on while faults strike
 calm       everything is healed; clients come to their end
-drain      topics take messages again, are read, and subscriptions are emptied: liveness
+drain      topics take messages again, are read, and subscriptions are emptied: liveness; ledgers
+           that clients have written are brought to their end, and read
 stop       brokers stop in order, and nothing of them is left
 mend       what was left open is closed, who was to leave has left, all copies are there again,
            what was deleted takes no room
@@ -11,7 +12,7 @@ check      the history (`tests.history`), and what hosts have logged as errors
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,13 +29,11 @@ from tests.simulation.faults import Nemesis
 from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
-from tests.simulation.plan import Administer, Consume, Follow, Plan, Produce, Work
+from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
-from tests.simulation.workloads.administer import administer
-from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.drain import LivenessError, drain, within
-from tests.simulation.workloads.follow import follow
-from tests.simulation.workloads.produce import produce
+from tests.simulation.workloads.ledgers import read_all
+from tests.simulation.workloads.process import run_client
 from tests.simulation.workloads.scene import Scene
 from wire.metadata.store import Record
 from wire.topics import TopicName
@@ -191,7 +190,7 @@ class _Simulation:
         await within(LIVENESS_S, "creating topics", self._create_topics)
         for name in shape.client_names():
             work = [each for each in self._plan.work if each.host == name]
-            await cluster.live(name, partial(_client, scene, work))
+            await cluster.live(name, partial(run_client, scene, work))
         self._say("nemesis", "the storm begins")
         self._nemesis.begin()
         await trio.sleep(self._plan.storm_s)
@@ -254,6 +253,7 @@ class _Simulation:
                 status.started(client)
                 try:
                     await drain(self._scene, client, LIVENESS_S)
+                    await self._read_ledgers(life)
                 except (LivenessError, BaseExceptionGroup) as error:
                     errors.append(error)
 
@@ -263,6 +263,11 @@ class _Simulation:
             await within(LIVENESS_S * 4, "the end of the auditor", life.ended.wait)
         if errors:
             raise errors[0]
+
+    async def _read_ledgers(self, life: Life) -> None:
+        if self._scene.ledgers:
+            async with self._scene.connect_ledgers(life) as client:
+                await within(LIVENESS_S, "reading ledgers", partial(read_all, self._scene, client))
 
     async def _stop_brokers(self) -> None:
         """In good order; then nothing of clients and brokers is left."""
@@ -311,24 +316,6 @@ class _Simulation:
         outcome.marks += self._nemesis.counts
         for name, count in cluster.logs.lines.items():
             outcome.marks[f"log {name}"] += count
-
-
-async def _client(
-    scene: Scene, work: Sequence[Work], life: Life, status: trio.TaskStatus[object]
-) -> None:
-    """A process with some actors; ends when they have."""
-    async with scene.connect(life) as client, trio.open_nursery() as nursery:
-        status.started(client)
-        for each in work:
-            match each:
-                case Produce():
-                    nursery.start_soon(produce, scene, client, each)
-                case Consume():
-                    nursery.start_soon(consume, scene, client, each)
-                case Follow():
-                    nursery.start_soon(follow, scene, client, each)
-                case Administer():
-                    nursery.start_soon(administer, scene, client, each)
 
 
 def _split(error: BaseException) -> tuple[list[str], BaseException | None]:

@@ -51,7 +51,7 @@ class JumpClock(trio.abc.Clock):
         self.now = 0.0
         self.idle_turns = 0
         self.on_stuck: Callable[[], None] | None = None
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self.due: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = count()
 
     def start_clock(self) -> None:
@@ -61,8 +61,8 @@ class JumpClock(trio.abc.Clock):
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        if self._due and self._due[0][0] <= deadline:
-            deadline = self._due[0][0]
+        if self.due and self.due[0][0] <= deadline:
+            deadline = self.due[0][0]
         if deadline == inf:
             self.idle_turns += 1
             if self.idle_turns > _IDLE_TURNS_MAX and self.on_stuck is not None:
@@ -76,57 +76,74 @@ class JumpClock(trio.abc.Clock):
         return 0
 
     def at(self, when: float, call: Callable[[], object]) -> None:
-        heappush(self._due, (when, next(self._serial), call))
+        heappush(self.due, (when, next(self._serial), call))
 
     def call_due(self) -> None:
-        due, now = self._due, self.now
+        due, now = self.due, self.now
         while due and due[0][0] <= now:
             heappop(due)[2]()
 
 
 class Policy(random.Random):
-    """Takes the place of trio's own generator: orders each batch, and holds hosts back."""
+    """Takes the place of trio's own generator: orders each batch, and holds hosts back.
 
-    def __init__(self, seed: int, clock: JumpClock, on_batch: Callable[[list[Any]], None]) -> None:
+    It is called for every step, so it only notes who runs; `take_ran` is called now and then.
+    """
+
+    def __init__(self, seed: int, clock: JumpClock, on_full: Callable[[], None]) -> None:
         super().__init__(seed)
         self.held: dict[str, list[Any]] = {}
-        self.steps = 0
         self._clock = clock
-        self._on_batch = on_batch
+        self._on_full = on_full
+        self._ran: list[int] = []
+        self._first = -1  # task; their numbers go on from run to run
+        self._steps = 0
+
+    @property
+    def steps(self) -> int:
+        return self._steps + len(self._ran)
+
+    def take_ran(self) -> bytes:
+        """Which tasks have run since the last call, in this order."""
+        ran, self._ran = self._ran, []
+        if self._first < 0 and ran:
+            self._first = ran[0]
+        self._steps += len(ran)
+        return array("q", [counter - self._first for counter in ran]).tobytes()
 
     def shuffle(self, x: Any) -> None:
-        self._clock.call_due()
-        if len(x) == 1 and not self.held:  # as mostly
-            self.steps += 1
-            self._on_batch(x)
-            return
+        """These tasks run now; trio takes them from the end."""
+        due = self._clock.due
+        if due and due[0][0] <= self._clock.now:
+            self._clock.call_due()
         if self.held:
-            kept = []
-            for task in x:
-                host = task.context.get(HOST, "")
-                if host in self.held:
-                    self.held[host].append(task)
-                else:
-                    kept.append(task)
-            x[:] = kept
-        self.steps += len(x)
-        if len(x) > 1:
+            self._hold_back(x)
+        if len(x) == 1:  # as mostly
+            self._ran.append(x[0]._counter)
+        elif x:
             super().shuffle(x)
-        self._on_batch(x)
+            self._ran += [task._counter for task in x]
+        if len(self._ran) >= _HASHED_AT_ONCE:
+            self._on_full()
+
+    def _hold_back(self, x: Any) -> None:
+        kept: list[Any] = []
+        for task in x:
+            host = task.context.get(HOST, "")
+            self.held.get(host, kept).append(task)
+        x[:] = kept
 
 
 class Scheduler:
     """The handle on a simulated run: hold hosts back, let them go on, hash what happened."""
 
     def __init__(self, seed: int, clock: JumpClock, steps_max: int) -> None:
-        self.policy = Policy(seed, clock, self._count)
+        self.policy = Policy(seed, clock, self._flush)
         self.clock = clock
         self.stop: Callable[[str], None] = lambda reason: None
         self._steps_max = steps_max
         self._hash = hashlib.sha256()
-        self._steps = array("q")
         self._facts: list[tuple[float, tuple[object, ...]]] = []
-        self._first: int | None = None
 
     # -- hosts
 
@@ -176,28 +193,23 @@ class Scheduler:
         """Add to the hash of the run.  Facts must not depend on addresses: no ids, no sets."""
         self._facts.append((self.clock.now, facts))
 
-    def _count(self, batch: list[Any]) -> None:
-        """These tasks run now; trio takes them from the end."""
-        if self._first is None and batch:
-            self._first = batch[0]._counter
-        for task in batch:
-            self._steps.append(task._counter - self._first)
-        if len(self._steps) > _HASHED_AT_ONCE:
-            self._flush()
+    def _flush(self) -> None:
+        """Both in one go: that is most of what the hash costs."""
+        self._hash.update(self.policy.take_ran())
+        self._hash.update(repr(self._facts).encode())
+        self._facts = []
         if self.policy.steps > self._steps_max:
             self.stop("too many steps")
 
-    def _flush(self) -> None:
-        """Both in one go: that is most of what the hash costs."""
-        self._hash.update(self._steps.tobytes())
-        self._hash.update(repr(self._facts).encode())
-        self._steps = array("q")
-        self._facts = []
-
 
 def _look_away() -> None:
-    """Nothing outside happens in a simulated run: ask the system seldom, for Ctrl-C only."""
-    manager: Any = _run.GLOBAL_RUN_CONTEXT.runner.io_manager
+    """Nothing outside happens in a simulated run: ask the system seldom, for Ctrl-C only.
+
+    Nobody has instruments either, and trio asks for them several times in each step.
+    """
+    runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
+    runner.instruments = {}
+    manager = runner.io_manager
     usual, turns = type(manager), count(1)
 
     def get_events(self: Any, timeout: float) -> Any:

@@ -53,6 +53,7 @@ class Settings:
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
     directories: int = 1  # of a bookie
+    racks: int = 0  # bookies stand in so many, in turn; 0: in none
     reclaim_interval_s: float = 5.0
     scrub_interval_s: float = 60.0
     session_timeout_s: float = 2.0

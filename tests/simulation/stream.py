@@ -97,18 +97,20 @@ class SimulatedStream:
         return count
 
     async def wait_readable(self) -> None:
-        while True:
-            self._check()
-            if self._inbox:
-                arrival = self._inbox[0][0]
-                if arrival <= trio.current_time():
-                    await trio.lowlevel.checkpoint()
-                    return
-                if self._network.timers is None:
-                    with trio.move_on_at(arrival):
-                        await self._change()
-                    continue
-            await self._change()
+        waited = False
+        while not self._is_readable():
+            waited = True
+            if self._inbox and self._network.timers is None:
+                with trio.move_on_at(self._inbox[0][0]):
+                    await self._change()
+            else:
+                await self._change()
+        if not waited:
+            await trio.lowlevel.checkpoint()
+
+    def _is_readable(self) -> bool:
+        self._check()
+        return bool(self._inbox) and self._inbox[0][0] <= trio.current_time()
 
     def _arrive(self, data: bytes) -> None:
         if self._closed or self._broken or self._doomed:
@@ -170,13 +172,17 @@ class SimulatedStream:
         return len(data)
 
     async def wait_writable(self) -> None:
-        while True:
-            self._check()
-            assert self.other is not None
-            if self.other._inbox_bytes < BUFFER_BYTES_MAX:
-                await trio.lowlevel.checkpoint()
-                return
+        waited = False
+        while not self._is_writable():
+            waited = True
             await self._change()
+        if not waited:
+            await trio.lowlevel.checkpoint()
+
+    def _is_writable(self) -> bool:
+        self._check()
+        assert self.other is not None
+        return self.other._inbox_bytes < BUFFER_BYTES_MAX
 
     # -- ending
 

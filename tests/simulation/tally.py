@@ -3,12 +3,13 @@
     python -m tests.simulation.tally           the sum, and what the present commit has
 
 A line of the file is a JSON object: what ran (`cluster`), `commit`, whether the working tree was
-`changed`, the first and the last seed, how many runs, how many failed, how many seconds it took.
+`changed`, the first and the last seed, how many runs, how many failed, how many seconds it took,
+and how many of CPU: what else runs on the machine makes the former long.
 """
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ class Entry(msgspec.Struct, frozen=True):
     runs: int
     failures: int
     seconds: float
+    cpu_s: float = 0.0  # 0: nobody has measured it
 
 
 def append(path: Path, entry: Entry) -> None:
@@ -60,9 +62,16 @@ def summary(entries: Sequence[Entry], commit: str) -> list[str]:
 def _sum(title: str, entries: Sequence[Entry]) -> str:
     runs = sum(each.runs for each in entries)
     failures = sum(each.failures for each in entries)
-    seconds = sum(each.seconds for each in entries)
-    rate = f", {60 * runs / seconds:.0f} a minute" if seconds else ""
-    return f"{title}: {runs} runs, {failures} failed{rate}"
+    rates = _rate(entries, lambda entry: entry.seconds, "a minute")
+    rates += _rate(entries, lambda entry: entry.cpu_s, "a minute of CPU")
+    return ", ".join([f"{title}: {runs} runs", f"{failures} failed", *rates])
+
+
+def _rate(entries: Sequence[Entry], seconds: Callable[[Entry], float], of: str) -> list[str]:
+    """Of those of which it is known."""
+    known = [entry for entry in entries if seconds(entry)]
+    total_s = sum(map(seconds, known))
+    return [f"{60 * sum(entry.runs for entry in known) / total_s:.0f} {of}"] if known else []
 
 
 if __name__ == "__main__":

@@ -104,6 +104,16 @@ SCENARIOS = {
         storm_s=2.0,
         power_cycle=False,
     ),
+    # Not a fault of the product: an administrator was not ready to hear that there is no topic yet.
+    "a topic is terminated before anybody has asked for it": Plan(
+        seed=400084,
+        shape=Shape(bookies=1, brokers=1),
+        topics=(Topic(T),),
+        work=(Administer("admin1", "client-1", "terminate", T, 0.01),),
+        faults=(),
+        storm_s=2.0,
+        power_cycle=False,
+    ),
     # Not a fault of the product: consumers did not note that they had a partition that was added,
     # so what they acknowledged there counted for nothing.
     "a partition is added after its subscription was deleted": Plan(

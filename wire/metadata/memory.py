@@ -20,8 +20,7 @@ draw delays and losses from its seed: a write may well be carried out after its 
 that the outcome is unknown.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -302,19 +301,13 @@ class MemorySession:
             except SessionExpiredError:
                 errors.append(StoreUnavailableError("the session is over; nothing was done"))
 
-        with self._under_way():
-            await self.link.request(request, execute)
+        with trio.CancelScope() as scope:
+            self._in_flight.append(scope)
+            try:
+                await self.link.request(request, execute)
+            finally:
+                self._in_flight.remove(scope)
             if errors:
                 raise errors[0]
             return results[0]
         raise NoAnswerError  # Contact was lost while we waited.
-
-    @contextmanager
-    def _under_way(self) -> Generator[None]:
-        """Cancelled when contact is lost."""
-        with trio.CancelScope() as scope:
-            self._in_flight.append(scope)
-            try:
-                yield
-            finally:
-                self._in_flight.remove(scope)

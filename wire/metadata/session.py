@@ -80,6 +80,8 @@ class HostSession:
     async def wait_connected(self, timeout_s: float) -> None:
         """Return when there is contact.  `StoreUnavailableError` if there is none in this session
         and in this time: what the caller wanted to send was not sent."""
+        if self.state is SessionState.CONNECTED and not self.closed:
+            return  # as mostly
         times_lost = self._times_lost
         with trio.move_on_after(timeout_s):
             while not self.closed and self._times_lost == times_lost:

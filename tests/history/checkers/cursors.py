@@ -24,6 +24,7 @@ from tests.history.events import (
     Deliver,
     Detach,
     Drained,
+    Leave,
     Nack,
     Seek,
     Sought,
@@ -113,8 +114,12 @@ class _Check:
                     subscription.asked_for(at_ns, start, is_new=key not in self._unsure)
             case Attached(consumer, since_ns, topic):
                 self._attached(self._consumers[consumer], since_ns, topic, at_ns)
+            case Leave(consumer):
+                subscribe = self._consumers[consumer].subscribe
+                for subscription in self._known(subscribe.topic, subscribe.subscription):
+                    subscription.leave(consumer)
             case Detach(consumer):
-                self._changed(self._consumers[consumer])
+                self._left(self._consumers[consumer])
             case Ack(consumer, _, topic):
                 name = self._consumers[consumer].subscribe.subscription
                 for subscription in self._known(topic, name):
@@ -201,10 +206,14 @@ class _Check:
             subscription.got(at_ns)
             subscription.changes += 1
 
-    def _changed(self, consumer: _Consumer) -> None:
+    def _left(self, consumer: _Consumer) -> None:
         subscribe = consumer.subscribe
         for subscription in self._known(subscribe.topic, subscribe.subscription):
-            subscription.changes += 1
+            before = subscription.changes
+            for name in subscription.left(consumer.name):
+                place = self._consumers[name].places.get(subscription.log.topic)
+                if place is not None and place.changes == before:
+                    place.changes = subscription.changes
 
     # -- deliveries
 
@@ -299,6 +308,7 @@ class _Check:
                     place.changes != subscription.changes
                     or (consumer.nacked_ns >= 0 and self._is_fresh(consumer))
                     or self._record.faults.touch(place.at_ns, at_ns)
+                    or subscription.starts_over(consumer.name)
                 )
                 consumer.went_back_ns = at_ns
                 if not happened:

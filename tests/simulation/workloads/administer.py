@@ -178,7 +178,8 @@ class _Act:
 
     async def _terminate(self) -> None:
         self._scene.terminated[self._work.topic] = None
-        await self._owner(self._terminate_one)
+        with suppress(NotFoundError):  # Nobody has asked for it so far; it may come any moment.
+            await self._owner(self._terminate_one)
 
     async def _terminate_one(self, operations: Operations, topic: TopicName) -> None:
         self._actor.note(Terminate(topic.full))

@@ -19,6 +19,7 @@ from tests.history.events import (
     Attached,
     Deliver,
     Detach,
+    Leave,
     Nack,
     Position,
     Seek,
@@ -240,6 +241,7 @@ class _Session:
 
     async def _leave(self) -> None:
         consuming = self._consuming
+        consuming.actor.note(Leave(consuming.name))
         if self._rng.random() < self._work.abandon:
             with consuming.actor.hand_over(f"{consuming.name} goes without a word"):
                 consuming.consumer.abandon()

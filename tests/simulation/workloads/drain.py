@@ -7,7 +7,7 @@ import trio
 
 from clients.python.client import Client
 from clients.python.errors import BrokerError, BusyError, NotReadyError, TopicTerminatedError
-from tests.history.events import Detach, Drained, Ok, ReadEnd, Send
+from tests.history.events import Detach, Drained, Leave, Ok, ReadEnd, Send
 from tests.history.record import parent
 from tests.simulation.workloads.consume import Consuming, subscribe
 from tests.simulation.workloads.follow import note_read
@@ -118,6 +118,7 @@ async def _drain(actor: Actor, topic: str, subscription: str, kind: str) -> None
             consuming.delivered(messages)
             await _ack(consuming)
     actor.note(Drained(topic, subscription))
+    actor.note(Leave(consuming.name))
     await consuming.consumer.aclose()
     actor.note(Detach(consuming.name))
 

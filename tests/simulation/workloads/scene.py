@@ -1,7 +1,11 @@
 """The stage of a simulated run: the cluster, virtual time, a history in memory."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from clients import ledgers
+from clients.ledgers.client import open_client
 from clients.python.client import connect
 from clients.python.limits import ClientLimits
 from tests.history.recorder import Memory
@@ -9,6 +13,7 @@ from tests.simulation.cluster import Cluster, Life
 from tests.simulation.settings import BROKER_PORT
 from tests.simulation.workloads.stage import Stage
 
+_LEDGERS_ROOT = "/ledgers"
 _LIMITS = ClientLimits(partitions_refresh_s=3.0)
 
 
@@ -42,3 +47,18 @@ class Scene(Stage):
             rng=self.rng(life.name),
             limits=_LIMITS,
         )
+
+    @asynccontextmanager
+    async def connect_ledgers(self, life: Life) -> AsyncGenerator[ledgers.Client]:
+        """Past all brokers; one for each process."""
+        async with (
+            self.cluster.metadata.open(life.host) as store,
+            open_client(
+                store=store,
+                root=_LEDGERS_ROOT,
+                network=self.cluster.network.of(life.host),
+                rng=self.rng(f"{life.name}/ledgers"),
+                clock=self.cluster.clock_of(life.host),
+            ) as client,
+        ):
+            yield client

@@ -21,6 +21,7 @@ class Stage(ABC):
     calm: trio.Event = field(default_factory=trio.Event)  # the storm is over: come to an end
     subscriptions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: has none
+    ledgers: dict[int, None] = field(default_factory=dict[int, None])  # that have no broker
     terminated: dict[str, None] = field(default_factory=dict[str, None])  # or they may be
     marks: Counter[str] = field(default_factory=Counter[str])  # what actors have met
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
