@@ -21,6 +21,7 @@ unknown: nothing is created twice and nothing of others is overwritten.
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -376,6 +377,7 @@ class StoredCookie:
     cookie: Cookie
     version: int
     created_txid: int  # when the bookie was born, in the order of all writes of the cluster
+    modified_txid: int  # when it was last written: the same, or when it was reborn (`renew_cookie`)
 
 
 async def read_cookie(
@@ -389,7 +391,8 @@ async def read_cookie(
         record = await store.get(path)
     if record is None:
         return None
-    return StoredCookie(Cookie.decode(record.value), record.stat.version, record.stat.created_txid)
+    stat, cookie = record.stat, Cookie.decode(record.value)
+    return StoredCookie(cookie, stat.version, stat.created_txid, stat.modified_txid)
 
 
 async def create_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> None:
@@ -420,6 +423,24 @@ async def update_cookie(
         if record is not None and record.value == cookie.encode():
             return record.stat.version
         raise
+
+
+async def renew_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> int:
+    """Write it again as it is; return the transaction id of that, or of a later write.
+
+    RegistryError if it is not there as it was.
+    """
+    path = paths.cookie(cookie.bookie_id)
+    found = await read_cookie(store, paths, cookie.bookie_id)
+    if found is None or found.cookie.encode() != cookie.encode():
+        raise MalformedRecordError(f"{path} is not the cookie of this bookie any more")
+    with suppress(OutcomeUnknownError):  # then the next read says what became of it
+        await store.set(path, cookie.encode(), found.version)
+    await store.sync(path)
+    renewed = await read_cookie(store, paths, cookie.bookie_id)
+    if renewed is None or renewed.version == found.version:
+        raise MalformedRecordError(f"{path} could not be written again")
+    return renewed.modified_txid
 
 
 async def delete_cookie(

@@ -43,7 +43,7 @@ from wire.messages.entry_list import Group, decode_entry_list
 _READS_MAX = 64  # under way at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _HERE = (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
-_ENTRIES_MAX = 1 << 26  # of a ledger: a few bytes of memory for each
+ENTRIES_MAX = 1 << 26  # of a ledger: a few bytes of memory for each
 
 
 class TooManyEntriesError(LedgerError):
@@ -79,7 +79,7 @@ class Checker:
         `spares` are who could take a place, if that is known.
         """
         stretches = settled_stretches(metadata)
-        if (count := sum(max(0, stretch.count) for stretch in stretches)) > _ENTRIES_MAX:
+        if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
             raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
         asked = {b for s in stretches if s.count > 0 for b in s.ensemble}
         lists: dict[BookieId, _List] = {}

@@ -32,7 +32,8 @@ from wire.messages.bookie import LAST_ENTRY, Status
 from wire.messages.bookie_v3 import encode_read, from_v3
 
 _FENCES_MAX = 64  # under way at once
-_FENCED = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)  # all are said behind the fence
+# All are said behind the fence; the last one while it does not know yet what it has lost.
+_FENCED = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER, Status.UNKNOWN_LEDGER_STATE)
 _POLL_S = 2.0
 
 

@@ -7,6 +7,9 @@ Prints one line of JSON on standard output when it serves, and logs to standard 
 SIGTERM and SIGINT end it in order: the port is closed, the registration taken back, the log ends
 with a mark that says so.  With `exit_with_parent` the end of standard input does the same.
 
+With `--repair-cookie` it does not serve: directories that lack their cookies get them again, for a
+bookie that has lost what was there (`host.repair_cookie`).
+
 Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed.
 """
 
@@ -26,7 +29,7 @@ import trio
 from bookie.replication.host import run_autorecovery
 from bookie.server.admin import admin_routes
 from bookie.server.config import BookieConfig, load
-from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
+from bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
 from bookie.server.http import create_app, serve_http
 from bookie.server.logs import Log, log_to_stderr
 from bookie.server.metrics import registry_of
@@ -46,6 +49,9 @@ _STDIN_BYTES = 1 << 16
 def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     parser = argparse.ArgumentParser(prog="python -m bookie.server", description="A bookie.")
     parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
+    parser.add_argument(
+        "--repair-cookie", action="store_true", help="only give its directories their cookies again"
+    )
     arguments = parser.parse_args()
     try:
         config = _absolute(load(arguments.config, os.environ))
@@ -55,7 +61,7 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     process.prepare()
     log = log_to_stderr()
     try:
-        trio.run(_run, config, open_disk, log)
+        trio.run(_repair_cookie if arguments.repair_cookie else _run, config, open_disk, log)
     except (Exception, BaseExceptionGroup) as error:
         return _report(log, _leaves(error))
     return _STOPPED
@@ -94,6 +100,24 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
             nursery.start_soon(_recover, config, metadata, rng, running.bookie_id)
         process.settle()
         _say_ready(running, http_port)
+
+
+async def _repair_cookie(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
+    async with open_zookeeper(
+        config.zookeeper,
+        session_timeout_s=config.session_timeout_s,
+        connect_timeout_s=config.connect_timeout_s,
+    ) as metadata:
+        bookie_id = await repair_cookie(
+            config,
+            metadata=metadata,
+            disk=open_disk(),
+            index=open_rocks_index,
+            clock=SystemClock(),
+            rng=SystemRandom(),
+            log=log,
+        )
+    print(json.dumps({"repaired": bookie_id}), flush=True)  # noqa: T201  for whoever started us
 
 
 async def _recover(

@@ -5,8 +5,9 @@
     GET, PUT  /api/v1/bookie/gc                PUT: drop what was deleted and make room, soon
     GET       /api/v1/bookie/gc_details        what that has done since the start
     GET, PUT  /api/v1/bookie/scrub             what is damaged; PUT: look at everything now
+    GET       /api/v1/bookie/limbo             what may be lost, and what keeps it from being copied
 
-The last one is ours.  A body that is long, or does not come, is refused.
+The last two are ours.  A body that is long, or does not come, is refused.
 """
 
 import json
@@ -22,6 +23,7 @@ from bookie.server.host import RunningBookie
 _GET_PUT = ["GET", "PUT"]
 _BODY_BYTES_MAX = 4096
 _BODY_TIMEOUT_S = 10.0
+_LISTED_MAX = 1000
 _DETAILS = (
     "segments",
     "log_bytes",
@@ -74,6 +76,11 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
             nursery.start_soon(store.scrub)
         return JSONResponse([asdict(finding) for finding in store.findings()])
 
+    async def limbo(_: Request) -> Response:
+        ledgers = running.limbo.ledgers()
+        listed = [{"ledger": each, "why": why} for each, why in list(ledgers.items())[:_LISTED_MAX]]
+        return JSONResponse({**asdict(running.limbo.statistics()), "first_ledgers": listed})
+
     root = "/api/v1/bookie"
     return [
         Route(f"{root}/state/readonly", read_only, methods=_GET_PUT),
@@ -81,6 +88,7 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
         Route(f"{root}/gc", gc, methods=_GET_PUT),
         Route(f"{root}/gc_details", gc_details),
         Route(f"{root}/scrub", scrub, methods=_GET_PUT),
+        Route(f"{root}/limbo", limbo),
     ]
 
 

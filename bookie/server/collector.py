@@ -13,12 +13,14 @@ A ledger is in the metadata before its first entry is anywhere.  So:
 What is dropped leaves a tombstone: nothing that comes late makes it again.  At the end of a round
 that has come that far, those of which nothing is left are looked up once more, each by itself; if
 they are gone still they are forgotten (`storage.tombstones`).  From then on whoever brings such a
-ledger is let in only if the metadata have it: `lives`.
+ledger is let in only if the metadata have it: `facts_of`.
 """
 
-from bookie.errors import RegistryError
+from bookie.errors import MalformedMetadataError, RegistryError
+from bookie.ledger.metadata import LedgerState, decode_metadata
 from bookie.registry import Cookie, LedgerPaths, list_ledgers, read_cookie, read_instance_id
 from bookie.server.logs import Log
+from bookie.storage.contacts import LedgerFacts
 from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore
 from wire.metadata.store import MetadataError, MetadataStore
@@ -30,14 +32,32 @@ class ForeignMetadataError(Exception):
     """The metadata store does not know this bookie, or is that of another cluster."""
 
 
-async def lives(metadata: MetadataStore, paths: LedgerPaths, ledger_id: int) -> bool | None:
-    """Whether the metadata have the ledger; None if they cannot say."""
+async def facts_of(
+    metadata: MetadataStore, paths: LedgerPaths, ledger_id: int
+) -> LedgerFacts | None:
+    """What the metadata say of the ledger by now; None if they cannot say."""
     path = paths.ledger(ledger_id)
     try:
         await metadata.sync(path)
-        return await metadata.get(path) is not None
+        record = await metadata.get(path)
     except MetadataError:
         return None
+    if record is None:
+        return LedgerFacts(there=False)
+    try:
+        state = decode_metadata(record.value, record.stat.created_ms).state
+    except MalformedMetadataError:
+        return LedgerFacts(there=True)  # whoever mends it says what it is
+    return LedgerFacts(True, state is LedgerState.OPEN, record.stat.created_txid)
+
+
+async def check_cluster(metadata: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> None:
+    """Raise ForeignMetadataError unless it is the cluster of this cookie, and knows the bookie."""
+    instance_id = await read_instance_id(metadata, paths)
+    if instance_id != cookie.instance_id:
+        raise ForeignMetadataError(f"these are the metadata of another cluster: {instance_id}")
+    if await read_cookie(metadata, paths, cookie.bookie_id) is None:
+        raise ForeignMetadataError(f"the metadata do not know bookie {cookie.bookie_id}")
 
 
 class Collector:
@@ -80,7 +100,7 @@ class Collector:
         if not ours:
             return
         await self._metadata.sync(self._paths.root)
-        await self._check_cluster()
+        await check_cluster(self._metadata, self._paths, self._cookie)
         missing, listed = set(ours), 0
         async for ledger_id in list_ledgers(self._metadata, self._paths):
             missing.discard(ledger_id)
@@ -108,14 +128,6 @@ class Collector:
             self._log.warning("cannot drop", ledger=ledger_id, why=str(error))
         else:
             self.ledgers_dropped += 1
-
-    async def _check_cluster(self) -> None:
-        bookie_id = self._cookie.bookie_id
-        instance_id = await read_instance_id(self._metadata, self._paths)
-        if instance_id != self._cookie.instance_id:
-            raise ForeignMetadataError(f"these are the metadata of another cluster: {instance_id}")
-        if await read_cookie(self._metadata, self._paths, bookie_id) is None:
-            raise ForeignMetadataError(f"the metadata do not know bookie {bookie_id}")
 
     async def _is_gone(self, ledger_id: int) -> bool:
         path = self._paths.ledger(ledger_id)

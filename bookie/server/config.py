@@ -51,7 +51,8 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledgers_root: str = "/ledgers"
     session_timeout_s: Seconds = 10.0
     connect_timeout_s: Seconds = 30.0  # to ZooKeeper, at the start
-    sync: Literal["always"] = "always"  # when an add is acknowledged: after its sync
+    sync: Literal["always", "deferred"] = "always"  # deferred: plain adds are answered before it
+    cookie_repair: Literal["off", "auto"] = "off"  # auto: start with empty directories, and copy
     exit_with_parent: bool = False  # stop when standard input ends
 
     reclaim_interval_s: Interval = 120.0  # between looks for deleted ledgers; 0: only when asked
@@ -103,7 +104,11 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def store_limits(self) -> StoreLimits:
         reclaim = replace(_STORE_LIMITS.reclaim, bytes_per_s=self.reclaim_bytes_per_s)
-        return StoreLimits(reclaim=reclaim, scrub_bytes_per_s=self.scrub_bytes_per_s)
+        return StoreLimits(
+            reclaim=reclaim,
+            scrub_bytes_per_s=self.scrub_bytes_per_s,
+            ack_early=self.sync == "deferred",
+        )
 
     @property
     def limits(self) -> ServerLimits:

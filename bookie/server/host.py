@@ -6,7 +6,8 @@
 
 The order at the start: know the cluster, take the port (a new bookie is named after it), compare
 the cookies, read the log back, serve, learn whether it must take no entries, announce.  At the end
-the other way round; a bookie that dies without an end loses nothing that it has acknowledged.
+the other way round; a bookie that dies without an end loses nothing that it has acknowledged (with
+`sync = "deferred"`: knows afterwards what it may have lost, `limbo`).
 
 Raises one of `START_ERRORS`, with a sentence for whoever started it, if directories, port and
 metadata do not fit together, or the disk fails or has no room for what a start has to write; what
@@ -14,22 +15,24 @@ is stored is as it was then.  It may be inside an exception group.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import TypeVar
 
 import trio
 
-from bookie.errors import RegistryError
+from bookie.errors import MalformedRecordError, RegistryError
+from bookie.ledger.client import open_ledger_client
 from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import BookieInfo, LedgerPaths, ensure_layout
-from bookie.server.collector import Collector, lives
+from bookie.server.collector import Collector, facts_of
 from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig
 from bookie.server.housekeeping import Housekeeping
 from bookie.server.identity import Identity, StartError, examine
+from bookie.server.limbo import LimboRepair
 from bookie.server.logs import Log, silent_log
 from bookie.server.registration import Registration, new_mark
 from bookie.server.repairs import Repairs
@@ -40,6 +43,7 @@ from bookie.storage.index import OpenIndex
 from bookie.storage.records import UnsupportedVersionError
 from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore, StorageLayoutError, StoreLimits, open_store
+from wire.arena import ArenaPool
 from wire.clock import WallClock
 from wire.metadata.store import MetadataStore, OutcomeUnknownError, StoreUnavailableError
 from wire.outbox import Flusher
@@ -78,6 +82,7 @@ class RunningBookie:
     command: ReadOnlyCommand
     housekeeping: Housekeeping
     repairs: Repairs
+    limbo: LimboRepair
 
     def why_unhealthy(self) -> str:
         """What is wrong, in words; empty while all is well."""
@@ -86,7 +91,8 @@ class RunningBookie:
         if not self.registration.registered:
             reasons.append("not registered: no session with the metadata store")
         if statistics.limbo:
-            reasons.append("records were lost: " + "; ".join(statistics.losses))
+            losses = statistics.losses or ["it is not known yet of which ledgers"]
+            reasons.append("records were lost: " + "; ".join(losses))
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
@@ -105,6 +111,7 @@ class RunningBookie:
             "server": self.server.statistics,
             "registration": registration,
             "housekeeping": self.housekeeping.statistics,
+            "limbo": self.limbo.statistics,
         }
 
 
@@ -137,31 +144,91 @@ async def run_bookie(
                 instance_id=instance_id,
                 wanted_id=config.bookie_id,
                 default_id=f"{config.public_host}:{listener.port}",
+                repair=config.cookie_repair == "auto",
             ),
         )
+        orders = Orders(metadata, paths)
+        limits = config.store_limits
+        if store_limits is not None:
+            limits = replace(store_limits, ack_early=limits.ack_early)
         async with open_store(
             disk=disk,
             directories=config.directories,
             index=index,
             clock=clock,
-            limits=store_limits or config.store_limits,
-            lives=partial(lives, metadata, paths),
+            limits=limits,
+            ask=partial(facts_of, metadata, paths),
+            in_doubt=await _available(log, lambda: _in_doubt(identity, orders)),
         ) as store:
             await _available(log, identity.stamp)
             marks = await new_mark(disk, config.directories[0], rng)
             command = ReadOnlyCommand(disk, config.directories, store)
             await command.load()
-            world = _World(metadata, paths, disk, clock, rng, log)
+            world = _World(network, metadata, paths, disk, clock, rng, log)
             running = _assemble(config, identity, listener.port, store, command, marks, world)
-            await _serve(running, listener, Orders(metadata, paths), task_status)
+            await _serve(running, listener, orders, task_status)
     finally:
         listener.close()
+
+
+async def repair_cookie(
+    config: BookieConfig,
+    *,
+    metadata: MetadataStore,
+    disk: Disk,
+    index: OpenIndex,
+    clock: WallClock,
+    rng: Random,
+    log: Log,
+) -> str:
+    """Give the directories of a bookie that is stopped their cookies again; return its id.
+
+    From then on it starts, in doubt of all that it had.  Raises one of `START_ERRORS`.
+    """
+    paths = LedgerPaths(config.ledgers_root)
+    instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
+    identity = await _available(
+        log,
+        lambda: examine(
+            disk,
+            config.directories,
+            metadata,
+            paths,
+            instance_id=instance_id,
+            wanted_id=config.bookie_id,
+            default_id=f"{config.public_host}:{config.port}",
+            repair=True,
+        ),
+    )
+    if identity.new or not identity.lacking:
+        raise StartError(f"nothing to repair: bookie {identity.bookie_id} can start as it is")
+    async with open_store(
+        disk=disk,
+        directories=config.directories,
+        index=index,
+        clock=clock,
+        limits=config.store_limits,
+        in_doubt=True,
+    ):
+        await _available(log, identity.stamp)
+    return identity.bookie_id
+
+
+async def _in_doubt(identity: Identity, orders: Orders) -> bool:
+    """Whether it had another life.  A new one of which somebody gave an order has had one."""
+    if not identity.new:
+        return identity.in_doubt
+    try:
+        return await orders.read(BookieId(identity.bookie_id)) is not None
+    except MalformedRecordError:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class _World:
     """What a bookie has from outside."""
 
+    network: Network
     metadata: MetadataStore
     paths: LedgerPaths
     disk: Disk
@@ -198,6 +265,26 @@ def _assemble(
         store, metadata, paths, identity.bookie_id, clock=world.clock, rng=world.rng, log=log
     )
     flusher = Flusher()
+    limbo = LimboRepair(
+        store,
+        metadata,
+        paths,
+        identity.cookie,
+        open_client=partial(
+            open_ledger_client,
+            store=metadata,
+            network=world.network,
+            rng=world.rng,
+            clock=world.clock,
+            arenas=ArenaPool(),
+            flusher=flusher,
+            root=config.ledgers_root,
+        ),
+        bytes_per_s=config.replication_bytes_per_s,
+        clock=world.clock,
+        rng=world.rng,
+        log=log,
+    )
     server = BookieServer(
         store,
         limits=config.limits,
@@ -217,6 +304,7 @@ def _assemble(
         command=command,
         housekeeping=housekeeping,
         repairs=repairs,
+        limbo=limbo,
     )
 
 
@@ -236,6 +324,7 @@ async def _serve(
             await nursery.start(bookie.registration.run)
             nursery.start_soon(bookie.housekeeping.run)
             nursery.start_soon(bookie.repairs.run)
+            nursery.start_soon(bookie.limbo.run)
             task_status.started(bookie)
             await trio.sleep_forever()
         finally:

@@ -7,7 +7,13 @@ has acknowledged.  So it starts only if the cookies agree:
     all, the same    the same          it is us
     none, no data    none              a new bookie: written to the directories, then to the store
     some, no data    none              a new bookie whose first start was cut short
+    not all, the     the same          with `repair`: it is us, and has lost its memory, if those
+    others empty                       without a cookie hold nothing and the paths are the same
     anything else                      refused, and nothing is touched
+
+A bookie that may have lost records starts in doubt (`storage.suspects`), and gets its missing
+cookies when that is durable.  So does one whose directories are older than its last loss, an image
+that was put back, say: the transaction of that is in BIRTH and in the metadata's cookie.
 
 The text is Apache BookKeeper's: a line with the layout version, then `CookieFormat` as protobuf
 text.  In a directory it is the file `VERSION`; in the metadata store the record `cookies/<id>`.
@@ -22,9 +28,14 @@ from dataclasses import dataclass
 from bookie.errors import MalformedRecordError
 from bookie.registry import Cookie, LedgerPaths, check_bookie_id, create_cookie, read_cookie
 from bookie.storage.disk import Disk
+from bookie.storage.memory import NEVER_LOST, read_birth
 from wire.metadata.store import MetadataStore, RecordExistsError
 
 COOKIE_FILE = "VERSION"
+_REMEDY = (
+    "If its data are lost for good: `daybook bookies replace-disk` copies them from others first;"
+    " `daybook bookie repair-cookie` lets it start, and copy what it lacks while it serves"
+)
 
 
 class StartError(Exception):
@@ -38,16 +49,18 @@ class Identity:
     bookie_id: str
     cookie: Cookie
     new: bool
+    lacking: Sequence[str]  # directories that are to get their cookies again
+    in_doubt: bool
     disk: Disk
     metadata: MetadataStore
     paths: LedgerPaths
 
     async def stamp(self) -> None:
-        """Write the cookies of a new bookie; may be repeated.  The directories are locked."""
+        """Write what lacks; may be repeated.  The directories are locked, a doubt is durable."""
+        for directory in self.lacking:
+            await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
         if not self.new:
             return
-        for directory in self.cookie.ledger_directories:
-            await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
         try:
             await create_cookie(self.metadata, self.paths, self.cookie)
         except RecordExistsError:
@@ -63,6 +76,7 @@ async def examine(
     instance_id: str,
     wanted_id: str,
     default_id: str,
+    repair: bool = False,
 ) -> Identity:
     """Compare the cookies; nothing is changed.  Raises StartError if they do not agree.
 
@@ -90,24 +104,50 @@ async def examine(
                     " the directory of another cluster, or of a bookie that was removed"
                 )
         cookie = Cookie(bookie_id, tuple(directories), tuple(directories), instance_id)
-        return Identity(bookie_id, cookie, True, disk, metadata, paths)
+        return Identity(bookie_id, cookie, True, directories, False, disk, metadata, paths)
+    missing = [directory for directory in directories if directory not in found]
+    if missing and repair:
+        await _check_repair(disk, known.cookie, local, directories, missing, instance_id)
+        return Identity(bookie_id, known.cookie, False, missing, True, disk, metadata, paths)
     if local is None:
         raise StartError(
             f"bookie {bookie_id} is known to the cluster, but {_names(directories)} hold nothing of"
-            " it: another directory, or its data are lost"
+            f" it: another directory, or its data are lost.  {_REMEDY}"
         )
-    missing = [directory for directory in directories if directory not in found]
     if missing:
         raise StartError(
             f"{_names(missing)} has no {COOKIE_FILE}, and {_names(list(found))} has: a disk that"
-            " was exchanged or is not mounted, or a directory that did not belong here before"
+            " was exchanged or is not mounted, or a directory that did not belong here before."
+            f"  {_REMEDY}"
         )
     if known.cookie != local:
         raise StartError(
             f"the cookie in {_names(directories)} is not the one that the cluster has for bookie"
             f" {bookie_id}: the directories are those of an earlier bookie of that name"
         )
-    return Identity(bookie_id, local, False, disk, metadata, paths)
+    birth = await read_birth(disk, directories)
+    expected = known.modified_txid if known.version else NEVER_LOST
+    return Identity(bookie_id, local, False, (), birth != expected, disk, metadata, paths)
+
+
+async def _check_repair(
+    disk: Disk,
+    known: Cookie,
+    local: Cookie | None,
+    directories: Sequence[str],
+    missing: Sequence[str],
+    instance_id: str,
+) -> None:
+    """Raise StartError unless what is missing is an empty place of this very bookie."""
+    if local is not None and local != known:
+        raise StartError("the directories that have a cookie are those of another bookie")
+    _compare(known, directories, instance_id, known.bookie_id)
+    for directory in missing:
+        if await _has_data(disk, directory):
+            raise StartError(
+                f"{directory} has no {COOKIE_FILE} and holds data: nobody knows whose they are;"
+                " put the file back, or empty the directory"
+            )
 
 
 def _agreed(found: Mapping[str, Cookie]) -> Cookie | None:

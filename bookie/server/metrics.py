@@ -14,7 +14,9 @@ from prometheus_client.registry import Collector
 
 _PREFIX = "daybook_bookie_"
 _COUNTERS = {
+    "attempts_failed",
     "bytes_added",
+    "bytes_copied",
     "bytes_removed",
     "bytes_rewritten",
     "bytes_scrubbed",
@@ -27,6 +29,8 @@ _COUNTERS = {
     "connections_refused",
     "drops_failed",
     "entries_added",
+    "entries_copied",
+    "ledgers_cleared",
     "ledgers_dropped",
     "reclaim_failures",
     "scrub_failures",

@@ -2,15 +2,12 @@
 
     entries that reads or the scrub found damaged    their ledgers
     a directory that has failed                      every ledger that lives there
-    records that the log has lost (limbo)            every ledger that names this bookie, at each
-                                                     start, for nobody knows which were lost
 
-A worker then reads every copy here, writes in place what cannot be read and what we are in doubt
-about, and lets others take the place of what we do not take.  A ledger that does not name us (any
-more) is not marked.  What could not be marked now is tried again.
+A worker then reads every copy here, writes in place what cannot be read, and lets others take the
+place of what we do not take.  A ledger that does not name us (any more) is not marked.  What could
+not be marked now is tried again.  (Records that the log has lost: `limbo`.)
 """
 
-from collections.abc import AsyncIterator
 from random import Random
 
 import trio
@@ -64,13 +61,9 @@ class Repairs:
 
     async def run(self) -> None:
         """For ever."""
-        limbo_marked = not self._store.limbo
         while True:
             self._wake = trio.Event()
             try:
-                if not limbo_marked:
-                    await self._mark_all(self._catalog.list(), "records were lost")
-                    limbo_marked = True
                 await self._mark_damaged()
             except (MetadataError, RegistryError) as error:
                 self._log.warning("damage is not marked yet", why=str(error) or repr(error))
@@ -82,16 +75,16 @@ class Repairs:
     async def _mark_damaged(self) -> None:
         entries = frozenset(self._store.damaged_entries())
         fresh = sorted({ledger_id for ledger_id, _ in entries - self._entries})
-        await self._mark_all(_each(fresh), "entries are damaged")
+        await self._mark_all(fresh, "entries are damaged")
         self._entries = entries
         stranded = frozenset(self._store.stranded_ledgers())
         fresh = sorted(stranded - self._stranded)
-        await self._mark_all(_each(fresh), "a directory has failed")
+        await self._mark_all(fresh, "a directory has failed")
         self._stranded = stranded
 
-    async def _mark_all(self, ledger_ids: AsyncIterator[int], why: str) -> None:
+    async def _mark_all(self, ledger_ids: list[int], why: str) -> None:
         count = 0
-        async for ledger_id in ledger_ids:
+        for ledger_id in ledger_ids:
             if await self._names_us(ledger_id):
                 await mark_under_replicated(
                     self._catalog.store,
@@ -113,8 +106,3 @@ class Repairs:
         except LedgerError:
             return True  # It does not parse, and may name us; whoever mends it says so.
         return any(self._bookie in fragment.ensemble for fragment in metadata.fragments)
-
-
-async def _each(ledger_ids: list[int]) -> AsyncIterator[int]:
-    for ledger_id in ledger_ids:
-        yield ledger_id

@@ -17,7 +17,7 @@ from bookie.storage.index import (
 )
 from bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
 from bookie.storage.places import Places
-from bookie.storage.records import Kind, Record
+from bookie.storage.records import EVERY_LEDGER, Kind, Record
 from bookie.storage.removed import Gap, read_gaps
 from bookie.storage.replay import Replayed, list_segments, replay
 from bookie.storage.segments import Segment
@@ -37,8 +37,8 @@ class Contents:
 
     def apply(self, record: Record, position: int) -> None:
         """The record is in the log, at this position."""
-        if record.kind is Kind.LIMBO:
-            self.limbo = True
+        if record.ledger_id == EVERY_LEDGER:
+            self.limbo = record.kind is Kind.LIMBO
             return
         state = self.ledgers.get(record.ledger_id)
         if state is None:
@@ -60,6 +60,8 @@ class Contents:
                     state.explicit_lac = record.entry_id
                     state.explicit_body = bytes(record.payload)
                     state.accepted_lac = state.lac = max(state.lac, record.entry_id)
+            case Kind.LIMBO | Kind.LIMBO_END:
+                state.limbo = record.kind is Kind.LIMBO
             case Kind.TOMBSTONE:
                 if state.deleted:  # written again, and perhaps not gone from where it was
                     state.middle = max(state.middle, state.last)

@@ -11,8 +11,10 @@ The row, in the index under `ledger_key`:
     | version u8 | flags u8 | last entry i64 | LAC i64 | explicit LAC i64 | key size u16 |
     | body size u32 | first u64 | middle u64 | stated u64 | last u64 | key | body |
 
-Version 1 is without the four positions.  All records of a ledger that was deleted are from `first`
-to `middle`, but for its tombstone as it was written again, which is from `stated` to `last`.
+Version 1 is without the four positions; a ledger in limbo has a row of version 3, so that nobody
+who does not know of limbo takes its absences for certain.  All records of a ledger that was
+deleted are from `first` to `middle`, but for its tombstone as it was written again, which is from
+`stated` to `last`.
 """
 
 import struct
@@ -27,6 +29,7 @@ from bookie.storage.records import UnsupportedVersionError
 
 _ROW = struct.Struct(">BBqqqHIQQQQ")
 _ROW_VERSION = 2
+_ROW_VERSION_LIMBO = 3
 _ROW_V1 = struct.Struct(">BBqqqHI")
 ANYWHERE = (1 << 63) - 1  # a last position that is not known
 _LAC = struct.Struct(">q")
@@ -42,6 +45,7 @@ class RowFlag(IntFlag):
     DELETED = 2
     HAS_KEY = 4
     HAS_EXPLICIT_LAC = 8
+    LIMBO = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +58,10 @@ class LacWatch:
 class LedgerState:
     ledger_id: int
     master_key: bytes | None = None
+    key_position: int = -1
     fenced: bool = False  # accepted; what makes it durable is `fence_position`
     fence_position: int = -1
+    limbo: bool = False  # records of it may be lost (`suspects`)
     deleted: bool = False
     tombstone_position: int = -1
     first: int = 0  # no record of it is in front of this position
@@ -140,10 +146,12 @@ def encode_row(state: LedgerState) -> bytes:
         flags |= RowFlag.HAS_KEY
     if body is not None:
         flags |= RowFlag.HAS_EXPLICIT_LAC
+    if state.limbo:
+        flags |= RowFlag.LIMBO
     key, body = key or b"", body or b""
     lac = max(state.accepted_lac, state.explicit_lac)
     head = _ROW.pack(
-        _ROW_VERSION,
+        _ROW_VERSION_LIMBO if state.limbo else _ROW_VERSION,
         flags,
         state.last_entry,
         lac,
@@ -161,9 +169,10 @@ def encode_row(state: LedgerState) -> bytes:
 def decode_row(ledger_id: int, row: bytes) -> LedgerState:
     """Raises IndexDamagedError, UnsupportedVersionError."""
     version = row[0] if row else 0
-    if version > _ROW_VERSION:
-        raise UnsupportedVersionError(f"ledger row of version {version}, known: {_ROW_VERSION}")
-    head = _ROW if version == _ROW_VERSION else _ROW_V1
+    if version > _ROW_VERSION_LIMBO:
+        known = _ROW_VERSION_LIMBO
+        raise UnsupportedVersionError(f"ledger row of version {version}, known: {known}")
+    head = _ROW_V1 if version == 1 else _ROW
     if version == 0 or len(row) < head.size:
         raise IndexDamagedError(f"ledger {ledger_id} has a row of {len(row)} bytes")
     _, flags, last_entry, lac, explicit_lac, key_size, body_size, *extent = head.unpack_from(row)
@@ -176,6 +185,7 @@ def decode_row(ledger_id: int, row: bytes) -> LedgerState:
         ledger_id,
         master_key=key if flags & RowFlag.HAS_KEY else None,
         fenced=bool(flags & RowFlag.FENCED),
+        limbo=bool(flags & RowFlag.LIMBO),
         deleted=bool(flags & RowFlag.DELETED),
         first=first,
         middle=middle,

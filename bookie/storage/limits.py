@@ -18,6 +18,8 @@ class ReclaimLimits:
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
     log: LogLimits = field(default_factory=LogLimits)
+    ack_early: bool = False  # plain adds are answered before they are on the disk (`memory`)
+    early_bytes_max: int = 32 << 20  # on their way to the disk; then answers wait for it again
     in_flight_bytes_max: int = 256 << 20  # accepted and not durable; more is refused
     checkpoint_entries: int = 100_000  # in memory; then a checkpoint begins
     checkpoint_bytes: int = 256 << 20  # of log behind the last checkpoint: what a boot reads

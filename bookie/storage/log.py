@@ -132,7 +132,12 @@ class Log(Generic[K]):
         return position
 
     def append_run(
-        self, ledger_id: int, first: int, run: memoryview, sizes: Sequence[int], done: Done
+        self,
+        ledger_id: int,
+        first: int,
+        run: memoryview,
+        sizes: Sequence[int],
+        done: Done | None,
     ) -> list[int]:
         """Take consecutive entries into one group; return their positions.  `done` is for all.
 
@@ -142,7 +147,8 @@ class Log(Generic[K]):
         positions = make_records(self._seed, self.end, ledger_id, first, run, sizes)
         group.buffers.append(run)
         group.count += len(sizes)
-        group.dones.append(done)
+        if done is not None:
+            group.dones.append(done)
         self.end += len(run)
         if self.end - group.position > self._group_bytes_max:
             self.seal()

@@ -17,6 +17,7 @@ from bookie.storage.boot import Contents, load
 from bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
 from bookie.storage.growing import Buffer
 from bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
+from bookie.storage.memory import is_dirty
 from bookie.storage.places import Lookup, Places
 from bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
 from bookie.storage.replay import Replayed
@@ -102,6 +103,13 @@ async def check_directory(directory: Path, progress: Progress) -> CheckReport:
         report.problems += replayed.losses
         if contents.limbo and not replayed.losses:
             report.problems.append("records were lost before: what is absent is unknown here")
+        if await is_dirty(disk, str(directory)):
+            report.problems.append(
+                "the last stop was not clean, and adds had been acknowledged before their sync:"
+                " what is absent may be lost"
+            )
+        if limbo := [each for each in contents.ledgers.values() if each.limbo]:
+            report.problems.append(f"{len(limbo)} ledgers are in limbo: they may lack entries")
         for start, end in holes(replayed.segments, contents.gaps):
             lost = len(await contents.places.indexed_entries(start, end))
             where = f"positions {start} to {end}"

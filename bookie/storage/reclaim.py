@@ -254,6 +254,8 @@ class Reclaimer:
             return [*known, record(Kind.TOMBSTONE)]
         if state.fenced:
             known.append(record(Kind.FENCE))
+        if state.limbo:
+            known.append(record(Kind.LIMBO))
         if state.explicit_body is not None:
             known.append(record(Kind.EXPLICIT_LAC, state.explicit_lac, state.explicit_body))
         return known

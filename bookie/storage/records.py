@@ -20,6 +20,7 @@ being written when the machine stopped, and nobody was told of it.
 | EXPLICIT_LAC | its ledger | the LAC | the body of the request, as it came |
 | TOMBSTONE | its ledger | -1 | none: it was deleted, late adds must not bring it back |
 | LIMBO | its ledger, -1 = all of this log | -1 | none: absence is unknown from here on |
+| LIMBO_END | its ledger, -1 = all of this log | -1 | none: until here |
 """
 
 import struct
@@ -60,6 +61,7 @@ class Kind(IntEnum):
     EXPLICIT_LAC = 4
     TOMBSTONE = 5
     LIMBO = 6
+    LIMBO_END = 7
 
 
 class BatchFlag(IntFlag):

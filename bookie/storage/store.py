@@ -13,8 +13,8 @@ commit, in the trio thread, followed by one call of each commit listener.  `done
 
 A ledger lives in one directory, where its first record was written.  That is how it is found again,
 whatever the number and order of the directories: each has its own log, index and lock.  A new
-ledger goes to the writable directory that has the fewest; one that may have been deleted, and
-forgotten since (`tombstones`), only if `lives` says that it is in the metadata.
+ledger goes to the writable directory that has the fewest; one that may have been here, and was
+forgotten since, only if the metadata do not object (`contacts`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -22,17 +22,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
+from bookie.storage.contacts import Ask, FirstContacts, Standing, refusal_of
 from bookie.storage.disk import Disk
 from bookie.storage.index import OpenIndex
 from bookie.storage.ledgers import Cancel
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, LogLimits
+from bookie.storage.memory import NEVER_LOST, read_birth
 from bookie.storage.records import RECORD_HEADER_BYTES, Buffer, entries_of_run
 from bookie.storage.scrub import Finding
 from bookie.storage.statistics import StoreStatistics, gather
 from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.suspects import Suspect, Suspects
 from bookie.storage.together import Together
-from bookie.storage.tombstones import FirstContacts, Lives
 from bookie.storage.upkeep import Upkeep, open_volume
 from bookie.storage.volume import LAST_ENTRY, Volume
 from wire.clock import WallClock
@@ -59,11 +61,12 @@ class StorageLayoutError(Exception):
 class LedgerStore:
     """The ledgers of a bookie.  One trio thread."""
 
-    def __init__(self, contacts: FirstContacts | None = None) -> None:
+    def __init__(self, disk: Disk, contacts: FirstContacts | None = None) -> None:
         self._contacts = contacts
         self._upkeeps: list[Upkeep] = []
         self._volumes: list[Volume] = []
         self._routes: dict[int, Volume] = {}
+        self._suspects = Suspects(disk, self._volumes, self._routes)
         self._commit_listeners: list[Callable[[], None]] = []
         self._writable_listeners: list[Callable[[], None]] = []
         self._finding_listeners: list[Callable[[Finding], None]] = []
@@ -87,11 +90,16 @@ class LedgerStore:
             done(StoreStatus.BAD_REQUEST)
         elif volume is not None:
             volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
-        elif self._contacts is None or ledger_id > self._highest_tombstone():
+        elif self._contacts is None or not self._may_be_forgotten(ledger_id):
             self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
+        elif self._contacts.full:
+            done(StoreStatus.TOO_MANY)
         else:
 
-            def answer(status: StoreStatus) -> None:
+            def answer(standing: Standing) -> None:
+                status = refusal_of(standing, recovery=recovery)
+                if status is StoreStatus.OK and standing is Standing.ENDED:
+                    status = self._fence_again(ledger_id)
                 if status is StoreStatus.OK:
                     self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
                 else:
@@ -137,6 +145,19 @@ class LedgerStore:
         for entry_id, entry in enumerate(entries_of_run(run, sizes), first):
             self.add(ledger_id, entry_id, master_key, entry, recovery=False, done=together)
 
+    def _fence_again(self, ledger_id: int) -> StoreStatus:
+        """It has ended elsewhere, and was perhaps fenced here."""
+        try:
+            self._suspects.take(Suspect(ledger_id, limbo=False, fence=True))
+        except StoreError as error:
+            return error.status
+        return StoreStatus.OK
+
+    def _may_be_forgotten(self, ledger_id: int) -> bool:
+        assert self._contacts is not None
+        reborn = self._contacts.birth != NEVER_LOST
+        return reborn or ledger_id <= self._highest_tombstone()
+
     def _add_new(
         self,
         ledger_id: int,
@@ -180,15 +201,19 @@ class LedgerStore:
 
     async def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> None:
         """Keep an explicit LAC; a lower one than the last is of no use and changes nothing."""
-        asked = self._contacts is not None and 0 <= ledger_id <= self._highest_tombstone()
-        if self._contacts is not None and asked and ledger_id not in self._routes:
-            status = await self._contacts.status_of(ledger_id)
-            if status is not StoreStatus.OK:
-                raise StoreError(status, "it is unknown here, and may have been deleted")
+        if self._contacts is not None and ledger_id >= 0 and ledger_id not in self._routes:
+            await self._check_first_contact(ledger_id)
         volume = self._routes.get(ledger_id) or self._home_of_new(ledger_id)
         position = volume.write_lac(ledger_id, master_key, lac, body)
         self._settle(ledger_id, volume)
         await volume.log.wait_durable(position)
+
+    async def _check_first_contact(self, ledger_id: int) -> None:
+        if self._contacts is not None and self._may_be_forgotten(ledger_id):
+            standing = await self._contacts.standing_of(ledger_id)
+            status = refusal_of(standing, recovery=False)
+            if status is not StoreStatus.OK and ledger_id not in self._routes:
+                raise StoreError(status, "it is unknown here, and may have been forgotten")
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         """Body of the explicit LAC, and the last entry: at least one of them."""
@@ -277,8 +302,20 @@ class LedgerStore:
 
     @property
     def limbo(self) -> bool:
-        """Records were lost: what is absent may have been here."""
+        """Records were lost, and nobody knows whose: what is absent may have been here."""
         return any(volume.limbo for volume in self._volumes)
+
+    @property
+    def suspects(self) -> Suspects:
+        """The ledgers of which it is known that records of them may be lost."""
+        return self._suspects
+
+    async def end_doubt(self, birth: int) -> None:
+        """All suspects are marked; ledgers created since `birth` cannot have lost anything."""
+        await self._suspects.end_doubt(birth)
+        if self._contacts is not None:
+            self._contacts.birth = birth
+        self.changed()
 
     def add_commit_listener(self, listener: Callable[[], None]) -> None:
         """Called after the `done`s of each commit: the moment to flush what they queued."""
@@ -424,17 +461,23 @@ async def open_store(
     index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits | None = None,
-    lives: Lives | None = None,
+    ask: Ask | None = None,
+    in_doubt: bool = False,
 ) -> AsyncGenerator[LedgerStore]:
     """The store in these directories, which nobody else may use meanwhile.
 
-    `lives` says whether the metadata have a ledger; without it no deleted ledger is forgotten.
+    `ask` says what the metadata know of a ledger; without it no deleted ledger is forgotten.
+    `in_doubt`: whatever the directories say, records may be lost.
     On the way out nothing is taken any more, and the next start will have next to nothing to read.
     """
     assert directories, "a store needs a directory"
     limits = limits or StoreLimits()
     bytes_max = limits.in_flight_bytes_max
-    store = LedgerStore(FirstContacts(lives, bytes_max=bytes_max) if lives is not None else None)
+    contacts = FirstContacts(ask, bytes_max=bytes_max) if ask is not None else None
+    store = LedgerStore(disk, contacts)
+    birth = await read_birth(disk, directories)
+    if contacts is not None:
+        contacts.birth = birth or NEVER_LOST
     async with AsyncExitStack() as stack:
         for directory in directories:
             volume = open_volume(
@@ -443,6 +486,7 @@ async def open_store(
                 index,
                 clock,
                 limits,
+                in_doubt=in_doubt or birth is None,
                 committed=store.committed,
                 changed=store.changed,
             )

@@ -8,7 +8,7 @@ A tombstone answers a writer that comes too late.  It goes when all of this is t
 2. **It is gone from the metadata still**: the caller has asked, when 1. was true already.
 3. It is not the highest one of its directory.  That one stays, and speaks for those that went:
    whoever brings an unknown ledger with a lower id is let in only if the metadata have the ledger
-   (`FirstContacts`).
+   (`contacts`).
 
 The record of a tombstone is in a segment, too, and is written again when that is removed.  Not if
 nothing else of the ledger is anywhere, and the metadata have said once that it is gone: then the
@@ -23,20 +23,14 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from math import inf
-from typing import TypeAlias
 
 import trio
 
 from bookie.storage.batches import begins
 from bookie.storage.boot import Contents
 from bookie.storage.ledgers import LedgerState
-from bookie.storage.log import Done
 from bookie.storage.segments import Segment
-from bookie.storage.status import StoreStatus
 from bookie.storage.volume import Volume
-
-# Whether the metadata have the ledger, by their newest state; None if they cannot be asked.
-Lives: TypeAlias = Callable[[int], Awaitable[bool | None]]
 
 _LEDGERS_A_TURN = 2000
 
@@ -160,44 +154,3 @@ class _Spread:
 
     def holds(self, position: int) -> bool:
         return len(self._of(position, position)) > 0
-
-
-class FirstContacts:
-    """Adds of ledgers that are unknown here, and may have been forgotten."""
-
-    def __init__(self, lives: Lives, *, bytes_max: int) -> None:
-        self.bytes_waiting = 0
-        self._lives = lives
-        self._bytes_max = bytes_max
-        self._waiting: dict[int, list[tuple[int, Done]]] = {}
-
-    def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: Done) -> None:
-        """`answer` is told OK if the ledger may be taken in; in order, and once."""
-        if self.bytes_waiting >= self._bytes_max:
-            answer(StoreStatus.TOO_MANY)
-            return
-        self.bytes_waiting += size
-        if ledger_id in self._waiting:
-            self._waiting[ledger_id].append((size, answer))
-        else:
-            self._waiting[ledger_id] = [(size, answer)]
-            nursery.start_soon(self._ask, ledger_id)
-
-    async def _ask(self, ledger_id: int) -> None:
-        status = StoreStatus.READ_ONLY
-        try:
-            status = await self.status_of(ledger_id)
-        finally:
-            for size, answer in self._waiting.pop(ledger_id):
-                self.bytes_waiting -= size
-                answer(status)
-
-    async def status_of(self, ledger_id: int) -> StoreStatus:
-        """OK, or why nothing of it may be taken."""
-        match await self._lives(ledger_id):
-            case True:
-                return StoreStatus.OK
-            case False:
-                return StoreStatus.FENCED  # for ever
-            case None:
-                return StoreStatus.READ_ONLY  # somebody else may take it

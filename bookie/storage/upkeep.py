@@ -1,7 +1,9 @@
 """A directory at work: start, checkpoints, room on the disk, stop.
 
 Starting reads the log behind the last checkpoint (`boot`), and appends two things before anybody is
-served: the records that the last process left in doubt, and a limbo mark if records were lost.
+served: the records that the last process left in doubt, and a limbo mark if records were lost, or
+may have been (`memory`).  Not before the mark is durable is DIRTY taken away, where it is not to
+stay; and at a stop last of all.
 
 A checkpoint begins when enough entries or bytes have come since the last one, and at the stop.  If
 the index cannot follow, the log pauses: memory is bounded, and the bookie says so by taking less.
@@ -24,6 +26,7 @@ from bookie.storage.index import IndexStore, OpenIndex
 from bookie.storage.ledgers import LedgerState
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Group, Log
+from bookie.storage.memory import is_dirty, make_clean, make_dirty
 from bookie.storage.places import Moves, Places
 from bookie.storage.reclaim import Reclaimer
 from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
@@ -48,11 +51,14 @@ class Upkeep:
         nursery: trio.Nursery,
         *,
         creation_id: int,
+        forgetful: bool,
         committed: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         self.volume = Volume(directory, limits, contents, nursery)
         self.replayed = replayed
+        self._forgetful = forgetful
+        self._directory = directory
         self._log: Log[LedgerState] = Log(
             disk,
             log_directory(directory),
@@ -132,7 +138,7 @@ class Upkeep:
         """Put what the last process left in doubt, and a new loss, on the disk."""
         self.nursery.start_soon(self._run_log)
         records = self.replayed.doubtful
-        if self.replayed.losses:
+        if self.replayed.losses or self._forgetful:
             limbo = Record(0, Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, memoryview(b""))
             records = [*records, limbo]
         if records:
@@ -142,6 +148,7 @@ class Upkeep:
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
         self.volume.limbo = self.volume.doubt = self._contents.limbo
+        await self._set_dirty(self._limits.ack_early)
         deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
         self.volume.tombstones = len(deleted)
         self.volume.highest_tombstone = max(deleted, default=-1)
@@ -149,6 +156,13 @@ class Upkeep:
         self._judge()
         self.nursery.start_soon(self._checkpoint_now_and_then)
         self.nursery.start_soon(self._watch_space)
+
+    async def _set_dirty(self, dirty: bool) -> None:
+        there = await is_dirty(self._disk, self._directory)
+        if dirty and not there:
+            await make_dirty(self._disk, self._directory)
+        elif there and not dirty:
+            await make_clean(self._disk, self._directory)
 
     async def _run_log(self) -> None:
         with self._log_scope:
@@ -234,6 +248,8 @@ class Upkeep:
             with trio.CancelScope(shield=True, deadline=deadline):
                 await self._log.close()
                 await self.checkpoint()
+                if self._log.failure is None:
+                    await self._set_dirty(False)
         except (OSError, StoreError):
             pass  # the next start finds out what there is
         finally:
@@ -253,15 +269,20 @@ async def open_volume(
     clock: WallClock,
     limits: StoreLimits,
     *,
+    in_doubt: bool,
     committed: Callable[[], None],
     changed: Callable[[], None],
 ) -> AsyncGenerator[Upkeep]:
-    """The ledgers in this directory, which is locked for this process meanwhile."""
+    """The ledgers in this directory, which is locked for this process meanwhile.
+
+    `in_doubt`: it may have lost anything.
+    """
     await disk.make_directory(log_directory(directory))
     lock = await disk.lock_directory(directory)
     try:
         async with open_index(f"{directory}/index") as index:
             contents, replayed = await _load(disk, directory, index, limits)
+            forgetful = in_doubt or await is_dirty(disk, directory)
             async with trio.open_nursery() as nursery:
                 upkeep = Upkeep(
                     disk,
@@ -271,6 +292,7 @@ async def open_volume(
                     replayed,
                     nursery,
                     creation_id=max(clock.now_ms(), replayed.creation_id + 1),
+                    forgetful=forgetful,
                     committed=committed,
                     changed=changed,
                 )

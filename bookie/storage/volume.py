@@ -12,7 +12,10 @@ order of the decisions:
 - What was read may have been moved meanwhile (`reclaim`): then it is looked up and read again.
 - What the disk does not give is noted: a recovery add of it is a new one (`heal`).
 - **In doubt**, after a log of this bookie has lost records, absence is UNKNOWN, and plain adds are
-  refused for all ledgers, since the lost record may have been anyone's fence.
+  refused for all ledgers, since the lost record may have been anyone's fence.  So it is for a
+  ledger in limbo, until it has all that it may have lost (`suspects`).
+- With `ack_early` a plain add is answered when it is accepted, if the key of its ledger is durable,
+  and not much else is on its way to the disk; everything else when it is durable itself.
 
 Not here: when checkpoints are made, room, start and stop (`upkeep`).
 """
@@ -28,7 +31,13 @@ from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_ent
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
-from bookie.storage.records import NO_ENTRY_ID, Buffer, Kind, Record
+from bookie.storage.records import (
+    EVERY_LEDGER,
+    NO_ENTRY_ID,
+    Buffer,
+    Kind,
+    Record,
+)
 from bookie.storage.status import StoreError, StoreStatus
 
 LAST_ENTRY = -1  # as the id of an entry to be read
@@ -45,11 +54,12 @@ class Volume:
     ) -> None:
         self.directory = directory
         self.ledgers = contents.ledgers
+        self._contents = contents
         self.places: Places = contents.places
         self.log: Log[LedgerState]
         self.heal: Heal
         self.damaged: dict[tuple[int, int], Place] = {}  # ledger and entry: could not be read there
-        self.limbo = False  # this log has lost records
+        self.limbo = False  # this log has lost records, and nobody knows whose
         self.doubt = False  # some log of this bookie has
         self.out_of_space = False
         self.out_of_reserve = False  # then there is room for nothing but what makes room
@@ -65,6 +75,8 @@ class Volume:
         self.bytes_added = 0
         self.tombstones = 0  # ledgers that were deleted
         self.highest_tombstone = -1  # the id; ledgers with lower ones may have been forgotten
+        self._ack_early = limits.ack_early
+        self._early_bytes_max = limits.early_bytes_max
         self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._nursery = nursery
 
@@ -98,10 +110,11 @@ class Volume:
             and entry_id > state.last_entry
             and self.writable
             and not state.fenced
+            and not state.limbo
             and state.master_key == master_key
             and log.end < self._add_at_once_below
         ):
-            self._accept(state, entry_id, entry, done)  # as nearly always
+            self._accept(state, entry_id, entry, recovery, done)  # as nearly always
             return
         refused = self._refusal(state, master_key, recovery)
         if refused is not StoreStatus.OK:
@@ -110,7 +123,7 @@ class Volume:
         state = state or self._make(ledger_id)
         self._keep_key(state, master_key)
         if entry_id > state.last_entry:
-            self._accept(state, entry_id, entry, done)
+            self._accept(state, entry_id, entry, recovery, done)
         else:
             self._add_again(state, entry_id, entry, recovery, done)
 
@@ -130,6 +143,7 @@ class Volume:
             and first > state.last_entry
             and self.writable
             and not state.fenced
+            and not state.limbo
             and state.master_key == master_key
             and self.log.end < self._add_at_once_below
         ):
@@ -151,6 +165,8 @@ class Volume:
                 return StoreStatus.UNAUTHORIZED
             if state.deleted or (state.fenced and not recovery):
                 return StoreStatus.FENCED
+            if state.limbo and not recovery:
+                return StoreStatus.READ_ONLY  # its writer may take another bookie
         if not (recovery or self.writable):
             return StoreStatus.READ_ONLY
         if self.out_of_reserve or self.log.end >= self.recovery_end:
@@ -177,20 +193,28 @@ class Volume:
     def _keep_key(self, state: LedgerState, master_key: Buffer) -> None:
         if state.master_key is None and not state.deleted:  # then there is no further record
             state.master_key = bytes(master_key)
-            self.log.append(Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None)
+            state.key_position = self.log.append(
+                Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None
+            )
             self.places.touch(state)
 
-    def _accept(self, state: LedgerState, entry_id: int, entry: memoryview, done: Done) -> None:
+    def _accept(
+        self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
+    ) -> None:
         log = self.log
+        early = self._ack_early and not recovery and self._may_lose(state)
         lac = lac_of_entry(entry)
         if lac > state.accepted_lac:
             state.accepted_lac = lac
             log.open_group.lacs[state] = lac
-        position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, done)
+        told = None if early else done
+        position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, told)
         size = len(entry)
         self.places.add(state, entry_id, position, size)
         self.entries_added += 1
         self.bytes_added += size
+        if early:
+            done(StoreStatus.OK)
 
     def _accept_run(
         self, state: LedgerState, first: int, run: memoryview, sizes: Sequence[int], done: Done
@@ -199,10 +223,19 @@ class Volume:
         if lac > state.accepted_lac:
             state.accepted_lac = lac
             self.log.open_group.lacs[state] = lac
-        positions = self.log.append_run(state.ledger_id, first, run, sizes, done)
+        early = self._ack_early and self._may_lose(state)
+        told = None if early else done
+        positions = self.log.append_run(state.ledger_id, first, run, sizes, told)
         self.places.add_run(state, first, positions, sizes)
         self.entries_added += len(sizes)
         self.bytes_added += sum(sizes)
+        if early:
+            done(StoreStatus.OK)
+
+    def _may_lose(self, state: LedgerState) -> bool:
+        """Whether a plain add to it may be answered before it is on the disk."""
+        log = self.log
+        return state.key_position < log.durable and log.end - log.durable < self._early_bytes_max
 
     def _add_again(
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
@@ -212,7 +245,7 @@ class Volume:
         if place is not None:
             self._add_known(state, entry_id, place, entry, recovery, done)
         elif known:
-            self._accept(state, entry_id, entry, done)
+            self._accept(state, entry_id, entry, recovery, done)
         else:
             self.looked_up_bytes += len(entry)
             self._nursery.start_soon(self._add_after_lookup, state, entry_id, entry, recovery, done)
@@ -240,7 +273,7 @@ class Volume:
         elif refused is not StoreStatus.OK:
             done(refused)
         else:
-            self._accept(state, entry_id, entry, done)
+            self._accept(state, entry_id, entry, recovery, done)
 
     def _add_known(
         self,
@@ -299,6 +332,44 @@ class Volume:
             self.places.touch(state)
         return state.tombstone_position
 
+    # ---- limbo: `suspects` says in which order
+
+    def suspect(self, ledger_id: int, *, limbo: bool, fence: bool) -> int:
+        """Records of it may be lost; returns the position of what says so, -1 for nothing new."""
+        self._check_log()
+        state = self.ledgers.get(ledger_id) or self._make(ledger_id)
+        position = -1
+        if state.deleted:
+            return position
+        if limbo and not state.limbo:
+            state.limbo = True
+            position = self.log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)
+        if fence and not state.fenced:
+            state.fenced = True
+            position = state.fence_position = self.log.append(
+                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+        self.places.touch(state)
+        return position
+
+    async def clear(self, ledger_id: int) -> None:
+        """It lacks nothing any more."""
+        self._check_log()
+        state = self.ledgers[ledger_id]
+        if state.deleted:
+            return  # there is no further record
+        position = self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
+        await self.log.wait_durable(position)
+        state.limbo = False
+        self.places.touch(state)
+
+    async def end_doubt(self) -> None:
+        """Whose records may be lost is known by now."""
+        self._check_log()
+        position = self.log.append(Kind.LIMBO_END, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
+        await self.log.wait_durable(position)
+        self.limbo = self._contents.limbo = False
+
     def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
         """The ledger, made if need be, ready to take a record."""
         state = self.ledgers.get(ledger_id)
@@ -325,8 +396,8 @@ class Volume:
             raise self.absent(StoreStatus.NO_LEDGER)
         return state
 
-    def absent(self, status: StoreStatus) -> StoreError:
-        if self.doubt:
+    def absent(self, status: StoreStatus, state: LedgerState | None = None) -> StoreError:
+        if self.doubt or (state is not None and state.limbo):
             return StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
         return StoreError(status)
 
@@ -339,7 +410,7 @@ class Volume:
         if not known:
             return None
         if place is None:
-            raise self.absent(StoreStatus.NO_ENTRY)
+            raise self.absent(StoreStatus.NO_ENTRY, state)
         if place[0] >= self.log.durable:
             return None
         try:
@@ -356,7 +427,7 @@ class Volume:
         place = await self.places.find(state, entry_id)
         while True:
             if place is None:
-                raise self.absent(StoreStatus.NO_ENTRY)
+                raise self.absent(StoreStatus.NO_ENTRY, state)
             try:
                 await self.log.wait_durable(place[0])
                 entry = _entry(await self.log.read(*place), ledger_id, entry_id)
@@ -384,7 +455,7 @@ class Volume:
             await self.log.wait_durable(state.explicit_position)
         last = await self.read(ledger_id, LAST_ENTRY) if state.last_entry >= 0 else None
         if body is None and last is None:
-            raise self.absent(StoreStatus.NO_ENTRY)
+            raise self.absent(StoreStatus.NO_ENTRY, state)
         return body, last
 
     async def entry_ids(self, ledger_id: int) -> list[int]:

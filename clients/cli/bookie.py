@@ -16,6 +16,7 @@ class _Care(LazyGroup):
         "check": LazyCommand("bookie_directory", "Read all of a directory; change nothing."),
         "rebuild-index": LazyCommand("bookie_directory", "Make its index again from the log."),
         "export": LazyCommand("bookie_directory", "Write its entries as lines of JSON."),
+        "repair-cookie": LazyCommand("bookie_repair", "Let it start with empty directories."),
     }
 
 

@@ -5,7 +5,7 @@ The options go through the environment, which the parts read over their settings
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,10 +34,18 @@ def part_options(function: Function) -> Function:
     return function
 
 
-def run_part(module: str, prefix: str, options: Mapping[str, object]) -> None:
+def run_part(
+    module: str, prefix: str, options: Mapping[str, object], *, arguments: Sequence[str] = ()
+) -> None:
     """Does not return: signals and the exit code are the part's own."""
     environ = dict(os.environ)
-    command = [sys.executable, "-P", "-m", module]  # -P: a `broker` in this directory is not ours
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        module,
+        *arguments,
+    ]  # -P: a `broker` in this directory is not ours
     for name, value in options.items():
         if name == "config" and value is not None:
             command += ["--config", str(value)]

@@ -27,6 +27,7 @@ from bookie.registry import (
     read_instance_id,
     readonly_bookies,
     register_bookie,
+    renew_cookie,
     unregister_bookie,
     update_cookie,
     writable_bookies,
@@ -244,6 +245,23 @@ async def test_cookies_are_kept_by_version(store: MemorySession) -> None:
     await delete_cookie(store, PATHS, COOKIE.bookie_id, 1)
     await delete_cookie(store, PATHS, COOKIE.bookie_id, 1)
     assert await known_bookies(store, PATHS) == []
+
+
+async def test_a_cookie_that_is_renewed_says_when(store: MemorySession) -> None:
+    await ensure_layout(store, PATHS, random.Random(1))
+    await create_cookie(store, PATHS, COOKIE)
+    born = await read_cookie(store, PATHS, COOKIE.bookie_id)
+    assert born is not None
+    assert born.modified_txid == born.created_txid
+    store.link.lose_next(operation="set", applied=True)  # type: ignore[attr-defined]
+    renewed = await renew_cookie(store, PATHS, COOKIE)
+    again = await read_cookie(store, PATHS, COOKIE.bookie_id)
+    assert again is not None
+    assert again.modified_txid == renewed > born.created_txid == again.created_txid
+    assert again.cookie.encode() == COOKIE.encode()
+    other = Cookie(COOKIE.bookie_id, ["/j"], ["/d0"], "7a1f")
+    with pytest.raises(MalformedRecordError):
+        await renew_cookie(store, PATHS, other)
 
 
 # -- ledgers

@@ -11,7 +11,7 @@ _SINGLE = "tests:tests/bookie/server/test_v2.py"
 _SERVER = "tests:tests/bookie/server/test_blocks.py"
 
 
-_ADD_RUN_HASH = "ceb692502356"
+_ADD_RUN_HASH = "d3bdaec96ed6"
 
 
 def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
@@ -45,10 +45,8 @@ MUTANTS = [
         rule="a run is answered when it is durable -> when it is accepted",
         module=_VOLUME,
         name="Volume._accept_run",
-        replacement=Edit(
-            "run, sizes, done)", "run, sizes, lambda _: None)\n    done(StoreStatus.OK)"
-        ),
-        source_hash="d9d91879f03c",
+        replacement=Edit("run, sizes, told)", "run, sizes, None)\n    done(StoreStatus.OK)"),
+        source_hash="0bd7369cd8c3",
         caught_by=_RUNS,
     ),
     Mutant(

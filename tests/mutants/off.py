@@ -1,13 +1,10 @@
 """Mutants that are off, and why: mostly, the code that they would break is to come."""
 
-_NO_REPAIR = "a bookie that has lost records stays in doubt; nothing repairs and clears that yet"
 _NO_DEDUP = "this broker has no deduplication yet"
 
 OFF: dict[str, str] = {
     "M30": "an append that was not confirmed ends in doubt, and nothing here sends it again",
     "M32": "no single add fails: a bookie does (M20, M25), or the writer stops (M29)",
-    "M36": "every add is synced: no stop loses what was acknowledged; a loss that is found is M43",
-    "M42": _NO_REPAIR,
     "M46": "the index is made again from the log before anybody is served",
     "P75": _NO_DEDUP,
     "P76": _NO_DEDUP,

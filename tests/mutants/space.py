@@ -31,7 +31,7 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.log.end >= self.plain_end and not recovery", "False"),
-        source_hash="655cdb49be22",
+        source_hash="403c593f0a83",
         caught_by=f"{_STORAGE}/test_room.py",
     ),
     Mutant(
@@ -48,8 +48,8 @@ MUTANTS = [
         rule="the metadata let in what may have been forgotten -> anybody may bring it",
         module="bookie.storage.store",
         name="LedgerStore.add",
-        replacement=Edit("self._contacts is None or ledger_id > self._highest_tombstone()", "True"),
-        source_hash="c9312656d0a8",
+        replacement=Edit("self._contacts is None or not self._may_be_forgotten(ledger_id)", "True"),
+        source_hash="95b426cb3631",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(

@@ -25,7 +25,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.fenced\n", ""),
-        source_hash="be5c09175983",
+        source_hash="8b59851f5e15",
         caught_by=_STORE,
     ),
     Mutant(
@@ -52,7 +52,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
-        source_hash="97fc1cb83955",
+        source_hash="462cddad999b",
         caught_by=_HOST,
     ),
     Mutant(
@@ -61,7 +61,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
-        source_hash="97fc1cb83955",
+        source_hash="462cddad999b",
         caught_by=_HOST,
     ),
     Mutant(
@@ -69,8 +69,8 @@ MUTANTS = [
         rule="that records were lost is durable before anybody is served -> kept in memory",
         module=_UPKEEP,
         name="Upkeep.start",
-        replacement=Edit("    if self.replayed.losses:\n", "    if False:\n"),
-        source_hash="b35dddd5c6fd",
+        replacement=Edit("self.replayed.losses or ", ""),
+        source_hash="bce579d599dd",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -78,8 +78,10 @@ MUTANTS = [
         rule="after a loss absence is unknown -> absence of entries is a no",
         module=_VOLUME,
         name="Volume.absent",
-        replacement=Edit("if self.doubt:", "if self.doubt and status is StoreStatus.NO_LEDGER:"),
-        source_hash="788210fb2238",
+        replacement=Edit(
+            "if self.doubt or", "if self.doubt and status is StoreStatus.NO_LEDGER or"
+        ),
+        source_hash="ff7aa822d110",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -87,8 +89,8 @@ MUTANTS = [
         rule="after a loss absence is unknown -> absence of ledgers is a no",
         module=_VOLUME,
         name="Volume.absent",
-        replacement=Edit("if self.doubt:", "if self.doubt and status is StoreStatus.NO_ENTRY:"),
-        source_hash="788210fb2238",
+        replacement=Edit("if self.doubt or", "if self.doubt and status is StoreStatus.NO_ENTRY or"),
+        source_hash="ff7aa822d110",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -97,9 +99,10 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.try_read",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
+            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="9c8605f552b0",
+        source_hash="b84ed6b0c5fd",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -108,9 +111,10 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.read",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
+            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="ef7cfcc3e090",
+        source_hash="841e40552b6d",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -119,9 +123,10 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.read_lac",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY)", "raise StoreError(StoreStatus.NO_ENTRY)"
+            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="e2492a6b7f2b",
+        source_hash="e41de24faafe",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -150,7 +155,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
-        source_hash="655cdb49be22",
+        source_hash="403c593f0a83",
         caught_by=_STORE,
     ),
     Mutant(
@@ -249,7 +254,7 @@ MUTANTS = [
             "            if place[0] >= self.log.durable:\n"
             "                raise self.absent(StoreStatus.NO_ENTRY)\n",
         ),
-        source_hash="ef7cfcc3e090",
+        source_hash="841e40552b6d",
         caught_by=_STORE,
     ),
     Mutant(
@@ -258,7 +263,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._accept",
         replacement=Edit("if lac > state.accepted_lac:", "if True:"),
-        source_hash="58218a45134f",
+        source_hash="1f50b8ce89c5",
         caught_by=_STORE,
     ),
     Mutant(
@@ -288,7 +293,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
-        source_hash="655cdb49be22",
+        source_hash="403c593f0a83",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -311,7 +316,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="b35dddd5c6fd",
+        source_hash="bce579d599dd",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -320,11 +325,12 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._keep_key",
         replacement=Edit(
-            "        self.log.append(Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID,"
-            " state.master_key, None)\n",
-            "",
+            "state.key_position = self.log.append(\n"
+            "            Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None\n"
+            "        )\n",
+            "pass\n",
         ),
-        source_hash="47132c4cede0",
+        source_hash="d5571f510ca0",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -342,7 +348,7 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("    if not listed:\n        return\n", ""),
-        source_hash="dc2eb5c0c2a9",
+        source_hash="fb15466ce446",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -354,7 +360,7 @@ MUTANTS = [
             "for ledger_id in sorted(missing):",
             "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
         ),
-        source_hash="dc2eb5c0c2a9",
+        source_hash="fb15466ce446",
         caught_by=f"{_COLLECTED}::test_a_ledger_that_is_made_while_the_metadata_are_listed_stays",
         also=(
             Mutant(
@@ -373,8 +379,8 @@ MUTANTS = [
         rule="metadata of another cluster say nothing of our ledgers -> they are believed",
         module=_COLLECTOR,
         name="Collector._collect",
-        replacement=Edit("await self._check_cluster()", "pass"),
-        source_hash="dc2eb5c0c2a9",
+        replacement=Edit("await check_cluster(self._metadata, self._paths, self._cookie)", "pass"),
+        source_hash="fb15466ce446",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -401,7 +407,7 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._known_of",
         replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
-        source_hash="88f6492f00a5",
+        source_hash="a38db66a8209",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -450,7 +456,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.read",
         replacement=Edit("if place == read_at:", "if True:"),
-        source_hash="ef7cfcc3e090",
+        source_hash="841e40552b6d",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -459,7 +465,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
-        source_hash="655cdb49be22",
+        source_hash="403c593f0a83",
         caught_by=_RECLAIMED,
     ),
     Mutant(

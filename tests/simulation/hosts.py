@@ -34,6 +34,9 @@ class Seams:
         return Random(f"{self.seed}/{part}" if part else self.seed)
 
 
+UNSYNCED = "bookie-1"  # if any: the others have what it loses
+
+
 async def serve_bookie(
     seams: Seams, platter: Platter, settings: Settings, status: trio.TaskStatus[RunningBookie]
 ) -> None:
@@ -45,6 +48,7 @@ async def serve_bookie(
         reclaim_interval_s=settings.reclaim_interval_s,
         scrub_interval_s=settings.scrub_interval_s,
         rack=_rack(seams.host, settings.racks),
+        sync="deferred" if settings.unsynced and seams.host == UNSYNCED else "always",
     )
     async with seams.metadata.open(seams.host) as session, trio.open_nursery() as nursery:
 

@@ -5,15 +5,19 @@ are on at all (`draw_faults`), and how many of them.  Every fault ends, so a maj
 comes back: what is drawn is survivable, and nothing may be lost.
 """
 
+from dataclasses import replace
 from random import Random
 
 from bookie.ledger.protocol.placement import Quorums
 from broker.log_configs import automatic
+from tests.simulation.acts import Act, At, Kill
 from tests.simulation.draw_faults import draw_faults
+from tests.simulation.hosts import UNSYNCED
 from tests.simulation.plan import (
     Administer,
     Consume,
     Follow,
+    Mishap,
     Plan,
     Produce,
     Shape,
@@ -35,6 +39,7 @@ _QUORUMS = {
 # Shares: up to here tiny, small, medium; the rest is large.
 _TINY, _SMALL, _LARGE = 0.75, 0.94, 0.985
 _WITH_LEDGERS = 0.35  # of all runs
+_UNSYNCED = 0.4  # of the runs in which the others have what one loses
 _MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
 
 
@@ -55,7 +60,7 @@ class _Draw:
 
     def plan(self) -> Plan:
         work = self._draw_work()
-        return Plan(
+        plan = Plan(
             self._seed,
             self._shape,
             self._topics,
@@ -64,6 +69,26 @@ class _Draw:
             storm_s=self._storm_s,
             power_cycle=self._rng.random() < 0.7,
         )
+        return self._unsynced(plan)
+
+    def _unsynced(self, plan: Plan) -> Plan:
+        """Some have a bookie that syncs late, and loses its power.
+
+        Drawn by itself, so that all else of a seed is as it is without.
+        """
+        rng, settings = Random(f"unsynced {self._seed}"), plan.shape.settings
+        alone = plan.shape.bookies == 1 or (settings.quorums or (3, 3, 2))[2] == 1
+        if alone or settings.recovery is not None or rng.random() > _UNSYNCED:
+            return plan
+        losses = (
+            Mishap(f"u{number}", At(rng.uniform(0.0, plan.storm_s * 0.9)), self._loss(rng))
+            for number in range(rng.choice([1, 1, 2, 3]))
+        )
+        shape = replace(plan.shape, settings=replace(settings, unsynced=True))
+        return replace(plan, shape=shape, faults=(*plan.faults, *losses))
+
+    def _loss(self, rng: Random) -> Act:
+        return Kill(UNSYNCED, rng.uniform(0.0, 2.0), power=rng.random() < 0.8)
 
     def _chance(self, odds: float) -> bool:
         return self._rng.random() < odds

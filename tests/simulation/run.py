@@ -221,8 +221,20 @@ class _Simulation:
         if self._plan.shape.settings.recovery is not None:
             recorder = self._scene.recorder("caretaker")
             await within(LIVENESS_S, "making copies", partial(replicate, cluster, recorder))
+        await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         for kept in await reclaim(cluster, members.names(), self._audit):
             self._leak(kept)
+
+    async def _nothing_in_limbo(self) -> None:
+        """What a bookie may have lost it has again."""
+        while any(map(self._is_in_limbo, self._members.names())):
+            await self._handle.sleep(0.1)
+
+    def _is_in_limbo(self, name: str) -> bool:
+        running = self._cluster.bookie(name)
+        return running is not None and (
+            running.store.limbo or bool(running.store.suspects.ledgers())
+        )
 
     async def _create_topics(self) -> None:
         """Those with partitions; the others come by themselves."""

@@ -60,6 +60,7 @@ class Settings:
     message_bytes_max: int = 1 << 20
     split: float = 0.0  # how often a segment of the network arrives in two parts
     recovery: AutoRecovery | None = None  # None: copies that are lost stay lost
+    unsynced: bool = False  # bookie-1 acknowledges before its sync
 
     def broker(self, name: str) -> BrokerConfig:
         return BrokerConfig(

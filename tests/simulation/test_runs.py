@@ -41,6 +41,13 @@ def test_nothing_is_lost_whatever_goes_wrong(seed: int) -> None:
     assert outcome.violations == []
 
 
+def test_a_bookie_that_syncs_late_knows_what_it_may_have_lost() -> None:
+    late = (plan for plan in map(draw_plan, range(5000, 6000)) if plan.shape.settings.unsynced)
+    outcome = simulate(next(late))
+    assert outcome.violations == []
+    assert outcome.marks["log records may be lost"] > 0
+
+
 def test_plans_are_survivable_data() -> None:
     for seed in range(300):
         plan = draw_plan(seed)

@@ -220,8 +220,10 @@ async def open_client(
 
 
 @asynccontextmanager
-async def open_cluster(bookies: int = 4, seed: int = 1) -> AsyncGenerator[Cluster]:
-    async with open_world(bookies, seed) as world:
+async def open_cluster(
+    bookies: int = 4, seed: int = 1, settings: dict[str, object] | None = None
+) -> AsyncGenerator[Cluster]:
+    async with open_world(bookies, seed, settings) as world:
         session = world.sessions["client"] = world.metadata.session("client")
         async with open_client(world, session, "client") as client:
             yield Cluster(world, client, session)

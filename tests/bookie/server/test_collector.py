@@ -19,7 +19,7 @@ from bookie.registry import (
     ensure_layout,
     prune_parents,
 )
-from bookie.server.collector import Collector, lives
+from bookie.server.collector import Collector, facts_of
 from bookie.server.housekeeping import Housekeeping
 from bookie.server.logs import silent_log
 from bookie.storage.log import LogLimits
@@ -109,7 +109,7 @@ async def open_world(platter: Platter, *directories: str) -> AsyncGenerator[Worl
         index=platter.indexes().open,
         clock=FixedClock(),
         limits=StoreLimits(log=LogLimits(segment_bytes=2000), reclaim=EAGER, space_check_s=1),
-        lives=partial(lives, session, PATHS),
+        ask=partial(facts_of, session, PATHS),
     ) as store:
         world = World(store, session, cookie)
         for ledger_id in LEDGERS:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from random import Random, SystemRandom
 import pytest
 import trio
 
+from clients import ledgers
 from clients.cli.ports import PortChooser
 from clients.cli.zookeeper import find_server
 from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
@@ -199,3 +202,77 @@ async def check(port: int, acknowledged: dict[tuple[int, int], bytes], fenced: l
 async def ask(peer: Peer, wanted: list[tuple[int, int]]) -> None:
     for start in range(0, len(wanted), 100):
         await peer.send(*(encode_read(*ids) for ids in wanted[start : start + 100]))
+
+
+async def test_a_bookie_that_syncs_late_ends_its_limbo_after_a_kill(config: Path) -> None:
+    """What two of three have acknowledged is read again, and is at the killed one, too."""
+    files = [_of_many(config, number) for number in range(3)]
+    bookies = [await BookieProcess(file).wait_ready() for file in files]
+    try:
+        async with ledgers.connect(_address(config)) as client:
+            async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
+                for number in range(60):
+                    if number == 30:
+                        bookies[1].kill()
+                    await writer.append(b"%d" % number)
+            bookies[1] = await BookieProcess(files[1]).wait_ready()
+            await _until_free(bookies[1])
+            reader = await client.open(writer.ledger_id, recover=False)
+            assert [bytes(entry.data) async for entry in reader.read()] == [
+                b"%d" % number for number in range(60)
+            ]
+        async with connect(bookies[1].port) as peer:
+            for number in (0, 29, 59):
+                assert (await peer.read(writer.ledger_id, number)).status == Status.OK
+    finally:
+        for bookie in bookies:
+            bookie.kill()
+
+
+def _address(config: Path) -> str:
+    settings = tomllib.loads(config.read_text())
+    return f"zk://{settings['zookeeper']}{settings['ledgers_root']}"
+
+
+def _of_many(config: Path, number: int) -> Path:
+    """The settings of one of several bookies, which acknowledges before the sync."""
+    directory = config.parent / f"b{number}"
+    directory.mkdir()
+    settings = tomllib.loads(config.read_text())
+    settings |= {"directories": [str(directory / "d0")], "sync": "deferred", "session_timeout_s": 2}
+    settings |= {"autorecovery": False}
+    file = directory / "bookie.toml"
+    file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    return file
+
+
+async def _until_free(bookie: BookieProcess) -> None:
+    url = f"http://127.0.0.1:{bookie.ready['http_port']}/api/v1/bookie/limbo"
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            limbo = json.loads((await trio.to_thread.run_sync(get, url))[1])
+            if not limbo["in_doubt"] and not limbo["ledgers"]:
+                assert limbo["ledgers_cleared"] == 1
+                return
+            await trio.sleep(0.1)
+
+
+async def test_a_cookie_that_was_lost_is_given_back_by_command(config: Path) -> None:
+    bookie = await BookieProcess(config).wait_ready()
+    bookie.process.terminate()
+    assert await bookie.wait() == 0
+    bookie.close()
+    shutil.rmtree(tomllib.loads(config.read_text())["directories"][0])  # noqa: ASYNC240
+    environ = {**os.environ, "DAYBOOK_BOOKIE_BOOKIE_ID": bookie.ready["name"]}
+    command = [sys.executable, "-m", "bookie.server", "--config", str(config), "--repair-cookie"]
+    for code, told in ((0, json.dumps({"repaired": bookie.ready["name"]})), (2, "")):
+        done = await trio.run_process(
+            command, env=environ, capture_stdout=True, capture_stderr=True, check=False
+        )
+        assert (done.returncode, done.stdout.decode().strip()) == (code, told)
+    assert "nothing to repair" in done.stderr.decode()
+    bookie = await BookieProcess(config).wait_ready()
+    try:
+        assert bookie.ready["name"] == environ["DAYBOOK_BOOKIE_BOOKIE_ID"]
+    finally:
+        bookie.kill()

@@ -263,7 +263,9 @@ def believe_every_byte(patch: pytest.MonkeyPatch) -> None:
 
 
 def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
-    def add_again(self: Volume, state: Any, entry_id: int, entry: Any, _: bool, done: Any) -> None:
+    def add_again(
+        self: Volume, state: Any, entry_id: int, entry: Any, recovery: bool, done: Any
+    ) -> None:
         for recent in (state.recent, state.frozen):
             if recent and recent.find(entry_id):
                 at = recent.ids.index(entry_id)
@@ -272,7 +274,7 @@ def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
                 )
                 recent.sizes[at] = len(entry)
                 return
-        self._accept(state, entry_id, entry, done)
+        self._accept(state, entry_id, entry, recovery, done)
 
     patch.setattr(Volume, "_add_again", add_again)
 

@@ -11,6 +11,7 @@ import pytest
 from bookie.storage.disk import DirectoryInUseError, FileDisk
 from bookie.storage.index import open_rocks_index
 from bookie.storage.log import LogLimits
+from bookie.storage.memory import make_dirty
 from bookie.storage.offline import (
     ExportedEntry,
     OfflineError,
@@ -20,6 +21,7 @@ from bookie.storage.offline import (
     remake_index,
 )
 from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
+from bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
 
@@ -212,3 +214,13 @@ async def test_a_torn_tail_is_no_problem_and_what_is_in_doubt_is_exported(tmp_pa
     assert [each.entry_id for each in await exported(copy)] == list(range(19))
     segment.write_bytes(whole[:400] + bytes([whole[400] ^ 1]) + whole[401:])
     assert (await check_directory(copy, lambda _: None)).problems != []
+
+
+async def test_a_check_says_what_may_be_lost(directory: Path) -> None:
+    async with opened(directory, 2000) as store:
+        await store.suspects.mark([Suspect(1, limbo=True, fence=True)])
+    (problem,) = (await check_directory(directory, lambda _: None)).problems
+    assert problem.startswith("1 ledgers are in limbo")
+    await make_dirty(FileDisk(), str(directory))
+    dirty, _ = (await check_directory(directory, lambda _: None)).problems
+    assert "not clean" in dirty

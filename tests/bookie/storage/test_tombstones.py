@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from bookie.storage.contacts import LedgerFacts
 from bookie.storage.index import ledger_key
 from bookie.storage.ledgers import LedgerState, decode_row, encode_row
 from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
@@ -30,12 +31,12 @@ class World:
         self.sleeps = False
         self.asked: list[int] = []
 
-    async def lives(self, ledger_id: int) -> bool | None:
+    async def ask(self, ledger_id: int) -> LedgerFacts | None:
         self.asked.append(ledger_id)
         await trio.lowlevel.checkpoint()
         if self.sleeps:
             await trio.sleep_forever()
-        return ledger_id in self.living if self.reachable else None
+        return LedgerFacts(ledger_id in self.living) if self.reachable else None
 
     @asynccontextmanager
     async def store(self, **limits: object) -> AsyncGenerator[LedgerStore]:
@@ -46,7 +47,7 @@ class World:
             index=self.host.platter.indexes().open,
             clock=FixedClock(),
             limits=StoreLimits(**options),  # type: ignore[arg-type]
-            lives=self.lives,
+            ask=self.ask,
         ) as store:
             yield store
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from bookie.ledger.racks import Placement
-from bookie.server.config import BookieConfig
+from bookie.server.config import parse
 from bookie.server.host import RunningBookie, run_bookie
 from clients.ledgers.client import Client, open_client
 from clients.ledgers.limits import Limits
@@ -39,24 +39,32 @@ class World:
     ended: dict[str, trio.Event] = field(default_factory=dict)
     running: dict[str, RunningBookie] = field(default_factory=dict)
     racks: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)  # of the bookies that start from now
 
     @property
     def bookies(self) -> list[str]:
         """The ids of the bookies, as ensembles name them."""
         return [f"{name}:3181" for name in self.platters]
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, link: DirectLink | None = None) -> None:
         if name in self.ended:
             await self.ended[name].wait()
         ended = self.ended[name] = trio.Event()
         self.platters.setdefault(name, Platter(self.rng, latency_s=(0.0002, 0.002)))
-        session = self.sessions[name] = self.metadata.session(name)
+        session = self.sessions[name] = self.metadata.session(name, link=link)
         scope = self.scopes[name] = trio.CancelScope()
 
         async def live(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
             with suppress(BaseExceptionGroup), scope:
                 await run_bookie(
-                    BookieConfig(directories=("d0",), host=name, rack=self.racks.get(name, "")),
+                    parse(
+                        {
+                            "directories": ("d0",),
+                            "host": name,
+                            "rack": self.racks.get(name, ""),
+                            **self.settings,
+                        }
+                    ),
                     network=self.network.of(name),
                     metadata=session,
                     disk=self.platters[name].mount(),
@@ -74,6 +82,11 @@ class World:
         self.scopes[name].cancel()
         self.network.crash(name)
         self.metadata.expire(self.sessions[name].store_session_id)
+
+    def lose_power(self, name: str) -> None:
+        """As `stop`, in the middle of whatever it does; what is not synced may be gone."""
+        self.platters[name].lose_power()
+        self.stop(name)
 
     @asynccontextmanager
     async def client(
@@ -102,10 +115,13 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(bookies: int = 3, seed: int = 1) -> AsyncGenerator[World]:
+async def open_world(
+    bookies: int = 3, seed: int = 1, settings: dict[str, object] | None = None
+) -> AsyncGenerator[World]:
     rng = random.Random(seed)
     async with trio.open_nursery() as nursery:
         world = World(nursery, rng, SimulatedNetwork(rng), MemoryStore(SystemClock()))
+        world.settings = settings or {}
         for number in range(1, bookies + 1):
             await world.start(f"b{number}")
         yield world

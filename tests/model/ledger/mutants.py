@@ -117,7 +117,7 @@ M33 = Mutant(
     module=_VOLUME,
     name="Volume.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
-    source_hash="be5c09175983",
+    source_hash="8b59851f5e15",
     caught_by=_MODEL,
 )
 M34 = Mutant(
@@ -153,9 +153,9 @@ M56 = Mutant(
     name="Volume._add_again",
     replacement=Edit(
         "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
-        "        self._accept(state, entry_id, entry, done)\n    elif",
+        "        self._accept(state, entry_id, entry, recovery, done)\n    elif",
     ),
-    source_hash="3361d45e002a",
+    source_hash="6a0d7d897522",
     caught_by=_MODEL,
 )
 M03_M05 = replace(catalogue.M03, id="M03+M05 shell", caught_by=_MODEL, also=(M05,))

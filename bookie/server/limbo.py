@@ -1,0 +1,357 @@
+"""Ends the limbo of a bookie that may have lost records: first whose, then ledger by ledger.
+
+While it serves, and takes no plain adds:
+
+    suspects    the metadata, all of them, say which ledgers name us.  Each is marked: in limbo if
+                any of its fragments names us, fenced if its writer may still believe in us or was
+                fenced here before.  What is here and not in the metadata any more is fenced, too.
+                From the birth on, a transaction id that is taken before, nothing can be lost.
+                A list that fails, or comes in part, says nothing: all of it is done again.
+
+Then it takes plain adds of all other ledgers.  Meanwhile, each ledger by itself:
+
+    recover     if it has not ended and we are in its last ensemble, as any client would do it
+    copy        what we should have and have not, with digests verified, as recovery adds
+    clear       when all of that is durable, and looked at once more
+
+Where an end or an entry cannot be had now (its bookies are away, or in limbo themselves) it is
+tried again, later each time; for an entry nobody gives the ledger is marked, so that auto-recovery
+tells.  A crash at any moment leaves in limbo what was not cleared.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+import trio
+
+from bookie.errors import (
+    LedgerError,
+    MalformedMetadataError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadUnknownError,
+    RegistryError,
+)
+from bookie.ledger.catalog import Catalog
+from bookie.ledger.client import LedgerClient
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.marks import mark_under_replicated
+from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.reader import digester_of, read_entries
+from bookie.ledger.recoverer import recover_ledger
+from bookie.registry import Cookie, LedgerPaths, renew_cookie
+from bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
+from bookie.replication.protocol.copies import (
+    Copy,
+    Stretch,
+    entry_bytes,
+    expected,
+    runs,
+    settled_stretches,
+)
+from bookie.replication.protocol.pace import Pace
+from bookie.server.collector import ForeignMetadataError, check_cluster
+from bookie.server.logs import Log
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.store import LedgerStore
+from bookie.storage.suspects import Suspect
+from wire.clock import WallClock
+from wire.digest import master_key
+from wire.entry import Entry, encode_header
+from wire.metadata.store import MetadataError, MetadataStore
+
+OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[LedgerClient]]
+
+_RETRY_S = 0.5
+_RETRY_S_MAX = 30.0
+_REPAIRS_MAX = 8  # ledgers
+_CHUNK_BYTES = 1 << 20
+_BURST_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LimboStatistics:
+    in_doubt: bool  # whose records may be lost is not known yet
+    ledgers: int  # in limbo
+    ledgers_cleared: int  # since the start, as all of these
+    entries_copied: int
+    bytes_copied: int
+    attempts_failed: int
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What kept a ledger from being repaired."""
+
+    why: str
+    retry_s: float
+    due: float
+    marked: bool = False
+
+
+def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Suspect:
+    """What a bookie that has lost its memory has to believe of a ledger."""
+    named = any(bookie in fragment.ensemble for fragment in metadata.fragments)
+    if metadata.state is LedgerState.OPEN:
+        return Suspect(ledger_id, named, bookie in metadata.last_fragment.ensemble)
+    return Suspect(ledger_id, named, True)
+
+
+class LimboRepair:
+    """`run` ends with the limbo; `open_client` is only called if there is some."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        metadata: MetadataStore,
+        paths: LedgerPaths,
+        cookie: Cookie,
+        *,
+        open_client: OpenClient,
+        bytes_per_s: float,
+        clock: WallClock,
+        rng: Random,
+        log: Log,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._paths = paths
+        self._cookie = cookie
+        self._bookie = BookieId(cookie.bookie_id)
+        self._open_client = open_client
+        self._pace = Pace(bytes_per_s, _BURST_BYTES)
+        self._clock = clock
+        self._rng = rng
+        self._log = log
+        self._catalog = Catalog(metadata, paths, rng)
+        self._troubles: dict[int, _Trouble] = {}
+        self._cleared = 0
+        self._entries_copied = 0
+        self._bytes_copied = 0
+        self._failed = 0
+
+    def statistics(self) -> LimboStatistics:
+        return LimboStatistics(
+            in_doubt=self._store.limbo,
+            ledgers=len(self._store.suspects.ledgers()),
+            ledgers_cleared=self._cleared,
+            entries_copied=self._entries_copied,
+            bytes_copied=self._bytes_copied,
+            attempts_failed=self._failed,
+        )
+
+    def ledgers(self) -> dict[int, str]:
+        """Those in limbo, and what kept each from being repaired so far, in words."""
+        return {
+            ledger_id: trouble.why if (trouble := self._troubles.get(ledger_id)) else ""
+            for ledger_id in self._store.suspects.ledgers()
+        }
+
+    async def run(self) -> None:
+        """Until nothing is in limbo."""
+        if self._store.limbo:
+            await self._end_doubt()
+        while self._store.suspects.ledgers():
+            try:
+                async with self._open_client() as client:
+                    await self._repair_all(client.context)
+            except* (MetadataError, RegistryError) as errors:
+                self._log.warning("repairing starts again", why=str(errors.exceptions[0]))
+            except* Exception as errors:  # A repair that fails must not end the bookie.
+                self._log.error("repairing has failed and starts again", exc_info=errors)
+            else:
+                self._log.info("nothing is in limbo any more", ledgers=self._cleared)
+                return
+            await trio.sleep(self._rng.uniform(0.5, 1.5) * _RETRY_S_MAX)
+
+    # -- whose records may be lost
+
+    async def _end_doubt(self) -> None:
+        retry_s = _RETRY_S
+        while True:
+            try:
+                birth = await self._find_suspects()
+                await self._store.end_doubt(birth)
+            except (
+                MetadataError,
+                RegistryError,
+                ForeignMetadataError,
+                StoreError,
+                OSError,
+            ) as error:
+                why = str(error) or repr(error)
+                self._log.warning("it is not known yet what may be lost", why=why)
+                await trio.sleep(self._rng.uniform(0.5, 1.5) * retry_s)
+                retry_s = min(2 * retry_s, _RETRY_S_MAX)
+                continue
+            suspects = len(self._store.suspects.ledgers())
+            self._log.warning("records may be lost", ledgers=suspects, birth=birth)
+            return
+
+    async def _find_suspects(self) -> int:
+        """Mark them; return the birth."""
+        await self._metadata.sync(self._paths.root)
+        await check_cluster(self._metadata, self._paths, self._cookie)
+        birth = await renew_cookie(self._metadata, self._paths, self._cookie)
+        await self._metadata.sync(self._paths.root)
+        here = set(self._store.ledgers())
+        suspects: dict[int, Suspect] = {}
+        async for ledger_id, metadata in self._all_metadata():
+            if metadata is None:
+                suspects[ledger_id] = Suspect(ledger_id, limbo=True, fence=True)
+                continue
+            suspect = suspicion(ledger_id, metadata, self._bookie)
+            if suspect.limbo or ledger_id in here:
+                suspects[ledger_id] = suspect
+        for ledger_id in here - suspects.keys():
+            suspects[ledger_id] = Suspect(ledger_id, limbo=False, fence=True)
+        await self._store.suspects.mark([suspects[each] for each in sorted(suspects)])
+        return birth
+
+    async def _all_metadata(self) -> AsyncIterator[tuple[int, LedgerMetadata | None]]:
+        """Of every ledger; None where they do not parse.  Raises if any is not to be had."""
+        async for ledger_id in self._catalog.list():
+            try:
+                metadata = (await self._catalog.read(ledger_id)).metadata
+            except NoSuchLedgerError:
+                continue
+            except MalformedMetadataError:
+                yield ledger_id, None
+            else:
+                yield ledger_id, metadata
+
+    # -- ledger by ledger
+
+    async def _repair_all(self, context: LedgerContext) -> None:
+        room = trio.CapacityLimiter(_REPAIRS_MAX)
+        while ledger_ids := self._store.suspects.ledgers():
+            now = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for ledger_id in ledger_ids:
+                    trouble = self._troubles.get(ledger_id)
+                    if trouble is None or trouble.due <= now:
+                        token = object()
+                        await room.acquire_on_behalf_of(token)
+                        nursery.start_soon(self._try, context, ledger_id, room, token)
+            left = self._store.suspects.ledgers()
+            self._troubles = {each: self._troubles[each] for each in left if each in self._troubles}
+            await trio.sleep_until(min((t.due for t in self._troubles.values()), default=now))
+
+    async def _try(
+        self, context: LedgerContext, ledger_id: int, room: trio.CapacityLimiter, token: object
+    ) -> None:
+        try:
+            await self._repair(context, ledger_id)
+        except (LedgerError, MetadataError, RegistryError, StoreError, OSError) as error:
+            self._failed += 1
+            trouble = self._put_off(ledger_id, str(error) or repr(error))
+            self._log.warning("stays in limbo for now", ledger=ledger_id, why=trouble.why)
+            if isinstance(error, NoSuchEntryError | ReadUnknownError) and not trouble.marked:
+                await self._mark(ledger_id, trouble)
+        else:
+            self._troubles.pop(ledger_id, None)
+            self._cleared += 1
+        finally:
+            room.release_on_behalf_of(token)
+
+    def _put_off(self, ledger_id: int, why: str) -> _Trouble:
+        trouble = self._troubles.setdefault(ledger_id, _Trouble(why, _RETRY_S, 0))
+        trouble.why = why
+        trouble.due = trio.current_time() + self._rng.uniform(0.5, 1.5) * trouble.retry_s
+        trouble.retry_s = min(2 * trouble.retry_s, _RETRY_S_MAX)
+        return trouble
+
+    async def _mark(self, ledger_id: int, trouble: _Trouble) -> None:
+        """Auto-recovery looks at every copy, and says what is gone for good."""
+        try:
+            await mark_under_replicated(
+                self._metadata, self._paths, ledger_id, [self._bookie], self._clock.now_ms()
+            )
+            trouble.marked = True
+        except MetadataError as error:
+            self._log.warning("not marked yet", ledger=ledger_id, why=str(error))
+
+    async def _repair(self, context: LedgerContext, ledger_id: int) -> None:
+        await self._metadata.sync(self._paths.ledger(ledger_id))
+        try:
+            stored = await self._catalog.read(ledger_id)
+        except NoSuchLedgerError:  # Deleted: nobody misses anything.
+            await self._store.suspects.clear(ledger_id)
+            return
+        metadata = stored.metadata
+        ours = self._bookie in metadata.last_fragment.ensemble
+        if metadata.state is LedgerState.IN_RECOVERY or (not metadata.closed and ours):
+            metadata = (await recover_ledger(context, ledger_id, stored)).metadata
+        while missing := await self._missing(ledger_id, metadata):
+            for run in missing:
+                await self._copy(context, ledger_id, metadata, run)
+        await self._store.suspects.clear(ledger_id)
+
+    async def _missing(self, ledger_id: int, metadata: LedgerMetadata) -> list[range]:
+        """What we should have, and have not."""
+        stretches = settled_stretches(metadata)
+        if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
+            raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
+        here = await self._store.entry_ids(ledger_id)
+        return [run for stretch in stretches for run in self._gaps(stretch, metadata, here)]
+
+    def _gaps(self, stretch: Stretch, metadata: LedgerMetadata, here: list[int]) -> list[range]:
+        if self._bookie not in stretch.ensemble:
+            return []
+        position = stretch.ensemble.index(self._bookie)
+        codes = expected(stretch, metadata.quorums, position)
+        for entry_id in here:
+            if stretch.first <= entry_id <= stretch.last:
+                codes[entry_id - stretch.first] = Copy.PRESENT
+        return runs(codes, [Copy.UNHEARD], stretch.first)
+
+    async def _copy(
+        self, context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, run: range
+    ) -> None:
+        first, size_of_one = run.start, entry_bytes(metadata)
+        while first < run.stop:
+            wanted = min(_CHUNK_BYTES, size_of_one * (run.stop - first))
+            await trio.sleep(self._pace.take(wanted, trio.current_time()))
+            entries = await read_entries(
+                context,
+                ledger_id,
+                metadata,
+                first,
+                run.stop - 1,
+                max_bytes=_CHUNK_BYTES,
+                entry_bytes=size_of_one,
+            )
+            size = await self._take(ledger_id, metadata, entries)
+            size_of_one = max(1, size // len(entries))
+            self._entries_copied += len(entries)
+            self._bytes_copied += size
+            first = entries[-1].entry_id + 1
+
+    async def _take(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
+        """Have them here; return their bytes when all are durable."""
+        digester, key = digester_of(metadata), master_key(metadata.password or b"")
+        waiting, size, refused, told = len(entries), 0, StoreStatus.OK, trio.Event()
+
+        def done(status: StoreStatus) -> None:
+            nonlocal waiting, refused
+            waiting -= 1
+            refused = refused if status is StoreStatus.OK else status
+            if not waiting:
+                told.set()
+
+        for entry in entries:
+            payload = [entry.payload]
+            header = encode_header(
+                ledger_id, entry.entry_id, entry.lac, entry.length, digester, payload
+            )
+            data = memoryview(header + bytes(entry.payload))
+            size += len(data)
+            self._store.add(ledger_id, entry.entry_id, key, data, recovery=True, done=done)
+        await told.wait()
+        if refused is not StoreStatus.OK:
+            raise StoreError(refused, f"entries of ledger {ledger_id} were not taken")
+        return size

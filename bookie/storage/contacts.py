@@ -1,0 +1,116 @@
+"""Ledgers that come here for the first time, and may have been here before.
+
+Of a ledger without a record nobody here knows whether it was forgotten: because it was deleted
+(`tombstones`), or because this bookie has lost its memory (`memory`) and with it a fence.  Then the
+metadata are asked, once for all that wait:
+
+    what they say                               plain adds         adds of recoveries
+    open, and created since the bookie's birth  taken              taken
+    open, and older                             READ_ONLY          taken
+    not open any more                           FENCED             taken, behind a fence of ours
+    gone                                        FENCED             FENCED
+    nothing                                     READ_ONLY          READ_ONLY
+
+READ_ONLY makes a writer take another bookie.  Who has never lost its memory asks only for ledgers
+that may have been deleted, and whether they are there at all.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+import trio
+
+from bookie.storage.memory import NEVER_LOST
+from bookie.storage.status import StoreStatus
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """What the metadata say of a ledger, by their newest state."""
+
+    there: bool
+    open: bool = False
+    created_txid: int = 0
+
+
+# None if the metadata cannot be asked.
+Ask: TypeAlias = Callable[[int], Awaitable[LedgerFacts | None]]
+
+
+class Standing(Enum):
+    WELCOME = auto()
+    OLDER = auto()
+    ENDED = auto()
+    GONE = auto()
+    UNKNOWN = auto()
+
+
+Answer: TypeAlias = Callable[[Standing], None]
+
+
+def standing_of(facts: LedgerFacts | None, birth: int) -> Standing:
+    if facts is None:
+        return Standing.UNKNOWN
+    if not facts.there:
+        return Standing.GONE
+    if birth == NEVER_LOST:
+        return Standing.WELCOME
+    if not facts.open:
+        return Standing.ENDED
+    return Standing.WELCOME if facts.created_txid > birth else Standing.OLDER
+
+
+def refusal_of(standing: Standing, *, recovery: bool) -> StoreStatus:
+    """OK if such an add may be taken."""
+    match standing:
+        case Standing.WELCOME:
+            return StoreStatus.OK
+        case Standing.OLDER:
+            return StoreStatus.OK if recovery else StoreStatus.READ_ONLY
+        case Standing.ENDED:
+            return StoreStatus.OK if recovery else StoreStatus.FENCED
+        case Standing.GONE:
+            return StoreStatus.FENCED  # for ever
+        case Standing.UNKNOWN:
+            return StoreStatus.READ_ONLY  # somebody else may take it
+        case _:
+            assert_never(standing)
+
+
+class FirstContacts:
+    """`birth` may become later."""
+
+    def __init__(self, ask: Ask, *, bytes_max: int) -> None:
+        self.bytes_waiting = 0
+        self.birth = NEVER_LOST
+        self._ask_metadata = ask
+        self._bytes_max = bytes_max
+        self._waiting: dict[int, list[tuple[int, Answer]]] = {}
+
+    @property
+    def full(self) -> bool:
+        """As much waits as may."""
+        return self.bytes_waiting >= self._bytes_max
+
+    def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: Answer) -> None:
+        """`answer` is told where the ledger stands; in order, and once."""
+        self.bytes_waiting += size
+        if ledger_id in self._waiting:
+            self._waiting[ledger_id].append((size, answer))
+        else:
+            self._waiting[ledger_id] = [(size, answer)]
+            nursery.start_soon(self._ask, ledger_id)
+
+    async def _ask(self, ledger_id: int) -> None:
+        standing = Standing.UNKNOWN
+        try:
+            standing = await self.standing_of(ledger_id)
+        finally:
+            for size, answer in self._waiting.pop(ledger_id):
+                self.bytes_waiting -= size
+                answer(standing)
+
+    async def standing_of(self, ledger_id: int) -> Standing:
+        return standing_of(await self._ask_metadata(ledger_id), self.birth)

@@ -1,0 +1,92 @@
+"""Ledgers in limbo: of these the store may have lost records, and absence is *unknown*.
+
+What is lost is known in two steps.  At first it may be anybody's (`LedgerStore.limbo`): no plain
+adds at all, and no absence is believed.  When the metadata have said whose, all of them, each of
+those ledgers is marked by itself, and the rest is free:
+
+    in doubt          `mark` for each ledger that may have lost something, then `end_doubt`
+    ledger by ledger  what it lacks is copied here; then `clear`
+
+Every step is durable before the next one, so a crash in between leaves more in limbo than needed,
+never less.  A ledger in limbo takes no plain adds; with a fence, for ever.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from bookie.storage.disk import Disk
+from bookie.storage.memory import write_birth
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.volume import Volume
+
+_MARKS_A_TURN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A ledger that may have lost records: entries (`limbo`), a fence, or both."""
+
+    ledger_id: int
+    limbo: bool
+    fence: bool
+
+
+class Suspects:
+    """`volumes` and `routes` are those of the store."""
+
+    def __init__(self, disk: Disk, volumes: list[Volume], routes: dict[int, Volume]) -> None:
+        self._disk = disk
+        self._volumes = volumes
+        self._routes = routes
+
+    def ledgers(self) -> list[int]:
+        """Those in limbo, sorted."""
+        return sorted(
+            ledger_id
+            for volume in self._volumes
+            for ledger_id, state in volume.ledgers.items()
+            if state.limbo and not state.deleted
+        )
+
+    async def mark(self, suspects: Sequence[Suspect]) -> None:
+        """Durable on return; what has a record already stays in its directory."""
+        ends: dict[str, tuple[Volume, int]] = {}
+        for number, suspect in enumerate(suspects):
+            if number % _MARKS_A_TURN == _MARKS_A_TURN - 1:
+                await trio.lowlevel.checkpoint()
+            volume, position = self.take(suspect)
+            if position >= 0:
+                ends[volume.directory] = volume, position
+        for volume, position in ends.values():
+            await volume.log.wait_durable(position)
+
+    def take(self, suspect: Suspect) -> tuple[Volume, int]:
+        """The same for one; it is in force, and durable when that position is (-1: it is)."""
+        volume = self._routes.get(suspect.ledger_id) or self._home()
+        position = volume.suspect(suspect.ledger_id, limbo=suspect.limbo, fence=suspect.fence)
+        self._routes.setdefault(suspect.ledger_id, volume)
+        return volume, position
+
+    def _home(self) -> Volume:
+        usable = [volume for volume in self._volumes if volume.log.failure is None]
+        return min(usable or self._volumes, key=lambda volume: len(volume.ledgers))
+
+    async def end_doubt(self, birth: int) -> None:
+        """All that may have lost something is marked; the rest never was here before `birth`."""
+        for volume in self._volumes:
+            await write_birth(self._disk, volume.directory, birth)
+        for volume in self._volumes:
+            if volume.limbo:
+                await volume.end_doubt()
+        for volume in self._volumes:
+            volume.doubt = any(each.limbo for each in self._volumes)
+            volume.judge()
+
+    async def clear(self, ledger_id: int) -> None:
+        """Nothing of it is missing any more; believed when that is durable."""
+        volume = self._routes.get(ledger_id)
+        if volume is None:
+            raise StoreError(StoreStatus.NO_LEDGER)
+        await volume.clear(ledger_id)

@@ -1,0 +1,144 @@
+"""Directories that were emptied or exchanged: what starts, in doubt, and what never does."""
+
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from bookie.ledger.orders import Kind, Order, Orders
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry import readonly_bookies, writable_bookies
+from bookie.server.config import BookieConfig
+from bookie.server.host import RunningBookie, repair_cookie
+from bookie.server.identity import COOKIE_FILE, StartError
+from bookie.server.logs import silent_log
+from bookie.storage.disk import FileDisk
+from bookie.storage.memory import BIRTH_FILE, read_birth
+from tests.bookie.server.peer import PATIENCE_S, connect
+from tests.bookie.server.test_admin import administered
+from tests.bookie.server.test_host import PATHS, Cluster
+from wire.clock import SystemClock
+from wire.messages.bookie import Status
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def auto(config: BookieConfig) -> BookieConfig:
+    return msgspec.structs.replace(config, cookie_repair="auto")
+
+
+async def free(running: RunningBookie) -> None:
+    """Return when nothing is in limbo."""
+    with trio.fail_after(PATIENCE_S):
+        while running.store.limbo or running.store.suspects.ledgers():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def offline(cluster: Cluster, config: BookieConfig) -> str:
+    return await repair_cookie(
+        config,
+        metadata=cluster.looking,
+        disk=FileDisk(),
+        index=cluster._indexes.open,
+        clock=SystemClock(),
+        rng=cluster._rng,
+        log=silent_log(),
+    )
+
+
+async def by_itself(cluster: Cluster, config: BookieConfig) -> BookieConfig:
+    return auto(config)
+
+
+async def by_command(cluster: Cluster, config: BookieConfig) -> BookieConfig:
+    assert await offline(cluster, config) == "b1"
+    return config
+
+
+Repair = Callable[[Cluster, BookieConfig], Awaitable[BookieConfig]]
+
+
+@pytest.mark.parametrize("repair", [by_itself, by_command])
+@pytest.mark.parametrize("gone", [("d0",), ("d1",), ("d0", "d1")])
+async def test_it_starts_with_empty_directories_and_is_born_anew(
+    cluster: Cluster, repair: Repair, gone: tuple[str, ...]
+) -> None:
+    config = cluster.config("d0", "d1")
+    async with cluster.run(config):
+        pass
+    for name in gone:
+        shutil.rmtree(cluster.tmp_path / name)
+        cluster._indexes = type(cluster._indexes)()
+    assert "repair-cookie" in await cluster.refused(config)
+    async with cluster.run(await repair(cluster, config)) as running:
+        await free(running)
+        with trio.fail_after(PATIENCE_S):
+            while await writable_bookies(cluster.looking, PATHS) != ["b1"]:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+    assert (await read_birth(FileDisk(), config.directories) or 0) > 0
+    async with cluster.run(config) as running:
+        assert not running.store.limbo, "its cookies are those of the new life"
+
+
+async def test_it_says_over_http_what_is_in_limbo(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running, administered(running) as admin:
+        answer = await admin.ask("limbo")
+        assert (answer["in_doubt"], answer["ledgers"], answer["first_ledgers"]) == (False, 0, [])
+        assert running.sources()["limbo"]() == running.limbo.statistics()
+
+
+async def test_an_empty_place_is_not_filled_without_being_asked(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()):
+        pass
+    shutil.rmtree(cluster.tmp_path / "d0")
+    assert "hold nothing of it" in await cluster.refused(cluster.config())
+
+
+async def test_data_without_a_cookie_are_nobody_s(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running, connect(running.port) as peer:
+        assert await peer.add(7, 0) is Status.OK
+    (cluster.tmp_path / "d0" / COOKIE_FILE).unlink()
+    assert "holds data" in await cluster.refused(auto(cluster.config()))
+    with pytest.raises(StartError, match="holds data"):
+        await offline(cluster, cluster.config())
+
+
+async def test_other_directories_are_no_loss(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config("d0", "d1")):
+        pass
+    assert "was started with" in await cluster.refused(auto(cluster.config("d2")))
+    assert "was started with" in await cluster.refused(auto(cluster.config("d0", "d1", "d2")))
+    assert "was started with" in await cluster.refused(auto(cluster.config("d1", "d0")))
+    async with cluster.run(cluster.config("e0", bookie_id="b2")):
+        pass
+    both = cluster.config("d0", "e0", bookie_id="b1")
+    assert "not belong to the same bookie" in await cluster.refused(auto(both))
+
+
+async def test_there_is_nothing_to_repair_where_all_is_well(cluster: Cluster) -> None:
+    with pytest.raises(StartError, match="nothing to repair"):
+        await offline(cluster, cluster.config())
+    async with cluster.run(cluster.config()):
+        pass
+    with pytest.raises(StartError, match="nothing to repair"):
+        await offline(cluster, cluster.config())
+
+
+async def test_a_name_that_was_here_before_is_born_anew(cluster: Cluster) -> None:
+    """It has left, perhaps with fences; a new one of that name has an order to wait for."""
+    orders = Orders(cluster.looking, PATHS)
+    await orders.give(BookieId("b1"), Order(Kind.LEFT, 1))
+    async with cluster.run(cluster.config()) as running:
+        await free(running)
+        assert not running.store.writable
+        assert await readonly_bookies(cluster.looking, PATHS) == ["b1"]
+    assert (cluster.tmp_path / "d0" / BIRTH_FILE).exists()
+    async with cluster.run(cluster.config("d1", bookie_id="b2")) as running:
+        assert not running.store.limbo
+    assert not (cluster.tmp_path / "d1" / BIRTH_FILE).exists()
