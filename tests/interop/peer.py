@@ -16,7 +16,8 @@ from select import select
 from typing import Literal, TypeAlias
 
 from clients.ledgers import Entry
-from tests.interop.cluster import PATIENCE_S, Apache, Cluster, Process, end, start
+from tests.interop.cluster import SESSION_S, Cluster
+from tests.interop.processes import PATIENCE_S, Apache, Process, end, start
 
 Wire: TypeAlias = Literal["v2", "v3"]
 
@@ -94,6 +95,7 @@ class Peer(Pipe):
 
     def connect(self, cluster: Cluster, wire: Wire, **settings: object) -> "PeerClient":
         name = self.name("client")
+        settings = {"zkTimeout": SESSION_S * 1000} | settings
         options = (f"{key}={value}" for key, value in settings.items())
         self.ask("connect", name, cluster.java_uri, wire, *options)
         return PeerClient(self, name)

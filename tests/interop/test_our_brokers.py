@@ -8,7 +8,8 @@ import pytest
 
 import daybook
 from clients import ledgers
-from tests.interop.cluster import PATIENCE_S, Cluster, Process, end, run_daybook
+from tests.interop.cluster import Cluster
+from tests.interop.processes import PATIENCE_S, Process, end, run_daybook
 
 pytestmark = pytest.mark.interop
 

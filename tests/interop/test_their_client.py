@@ -9,8 +9,9 @@ import pytest
 
 from clients import ledgers
 from clients.ledgers import Digest
-from tests.interop.cluster import PATIENCE_S, Cluster
+from tests.interop.cluster import Cluster
 from tests.interop.peer import DIGESTS, Peer, PeerClient, PeerError, Wire, check
+from tests.interop.processes import PATIENCE_S
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop

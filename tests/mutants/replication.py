@@ -303,4 +303,13 @@ MUTANTS = [
         source_hash="c8e1ecd394f6",
         caught_by=f"{_TESTS}/test_moved_copies.py -k among_many",
     ),
+    Mutant(
+        id="RR32",
+        rule="a bookie that offers no lists is asked for each entry -> it counts as silent",
+        module="bookie.replication.checker",
+        name="Checker._list",
+        replacement=Edit("if had_time and await", "if False and await"),
+        source_hash="6ad02873dd9a",
+        caught_by=f"{_TESTS}/test_checker.py -k never_answers_a_question",
+    ),
 ]
