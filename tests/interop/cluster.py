@@ -7,6 +7,7 @@ that no pause of a busy machine ends one; of what was killed or paused, `expire`
 import json
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from kazoo.exceptions import NoNodeError
 from clients.cli.ports import PortChooser
 from tests.interop.processes import (
     PATIENCE_S,
+    ROOT,
     SMALL_JVM,
     Apache,
     Process,
@@ -298,12 +300,26 @@ class Cluster:
     def own_auto_recovery(self, **settings: object) -> Iterator[None]:
         """Ours, in the same way."""
         directory = self.zookeeper.directory / self.root.strip("/") / "auto-recovery"
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-        where = ("--zookeeper", self.zookeeper.address, "--ledgers-root", self.root)
-        log = directory / "own.txt"
-        process = run_daybook(log, "autorecovery", "run", "--name", "own", *where, *words)
+        given = {"name": "own"} | settings
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        process = run_daybook(directory / "own.txt", "autorecovery", "run", *self._where, *words)
         with self._for_a_while(process):
             yield
+
+    @property
+    def _where(self) -> Sequence[str]:
+        return ("--zookeeper", self.zookeeper.address, "--ledgers-root", self.root)
+
+    def daybook(
+        self, *words: str, exit_codes: Sequence[int] = (0,)
+    ) -> subprocess.CompletedProcess[str]:
+        """`daybook WORDS` on this cluster."""
+        command = [sys.executable, "-m", "clients.cli.main", *words, *self._where]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
+        assert done.returncode in exit_codes, done.stdout + done.stderr
+        return done
 
     @contextmanager
     def _for_a_while(self, process: Process) -> Iterator[None]:

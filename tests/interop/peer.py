@@ -148,9 +148,9 @@ class PeerClient:
     def delete(self, ledger_id: int) -> None:
         self.peer.ask("delete", self.name, ledger_id)
 
-    def re_replicate(self, ledger_id: int, bookie_id: str) -> None:
-        """Copy what that bookie holds of a ledger to another one, which takes its place."""
-        self.peer.ask("re-replicate", self.name, ledger_id, bookie_id)
+    def entries(self, bookie_id: str, ledger_id: int) -> int:
+        """How many of a ledger that bookie lists."""
+        return int(self.peer.ask("entries", self.name, bookie_id, ledger_id))
 
     def close(self) -> None:
         self.peer.ask("disconnect", self.name)
@@ -187,6 +187,9 @@ class PeerReader:
 
     def read(self, first: int, last: int, size: int) -> int:
         return int(self.peer.ask("read", self.handle, first, last, size))
+
+    def read_unconfirmed(self, first: int, last: int, size: int) -> int:
+        return int(self.peer.ask("read-unconfirmed", self.handle, first, last, size))
 
     def batch_read(self, first: int, number: int, max_bytes: int, size: int) -> int:
         return int(self.peer.ask("batch-read", self.handle, first, number, max_bytes, size))

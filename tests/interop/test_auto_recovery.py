@@ -3,6 +3,7 @@
 In each cluster only the auto-recovery runs that a test starts.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Literal, TypeAlias
@@ -14,6 +15,7 @@ from bookie.registry import LedgerPaths
 from clients import ledgers
 from tests.interop.cluster import Bookie, Cluster
 from tests.interop.faults import assert_whole, away, member
+from tests.interop.peer import Peer
 from tests.interop.processes import wait_until
 from tests.interop.test_our_client import append
 
@@ -114,7 +116,9 @@ def marks(cluster: Cluster) -> list[str]:
 
 @pytest.mark.parametrize("lost", ["own", "apache"])
 @pytest.mark.parametrize("side", ["own", "apache"])
-def test_what_our_writer_marked_is_copied(mixed: Cluster, side: Side, lost: Kind) -> None:
+def test_what_our_writer_marked_is_copied(
+    mixed: Cluster, peer: Peer, side: Side, lost: Kind
+) -> None:
     """Our writer goes on without a bookie when there is no spare, and says what lacks copies."""
     spare = mixed.bookies[0]
     with away(mixed, spare):
@@ -129,6 +133,8 @@ def test_what_our_writer_marked_is_copied(mixed: Cluster, side: Side, lost: Kind
             with away(mixed, gone):
                 append(writer, 50, 100)
                 wait_until(lambda: mixed.zookeeper.exists(mark), "the ledger is marked")
+                said = peer.shell(mixed, "listunderreplicated", "-missingreplica", gone.bookie_id)
+                assert re.search(rf"\b{writer.ledger_id}\b", said), said
                 writer.close()
                 assert ours.metadata(writer.ledger_id).last_fragment.ensemble == ensemble
                 spare.start()
@@ -176,3 +182,47 @@ def test_a_bookie_that_is_back_gets_what_it_missed(mixed: Cluster, kind: Kind) -
                 wait_until(lambda: not mixed.zookeeper.exists(mark), "the mark is gone")
             assert ours.metadata(writer.ledger_id).fragments == before.fragments
             assert_whole(mixed, writer.ledger_id, before)
+
+
+@pytest.mark.parametrize("kind", ["own", "apache"])
+def test_their_shell_restores_the_copies_of_a_lost_bookie(
+    mixed: Cluster, peer: Peer, ours: ledgers.blocking.Client, kind: Kind
+) -> None:
+    """`bookkeeper shell recover`: from ours to theirs and from theirs to ours."""
+    other: Kind = "apache" if kind == "own" else "own"
+    ledger_id, metadata = written_with_spare(mixed, ours, other)
+    gone = member(mixed, metadata, kind)
+    with away(mixed, gone):
+        mixed.expire(gone)
+        peer.shell(mixed, "recover", "-force", "-ledger", ledger_id, gone.bookie_id)
+        after = ours.metadata(ledger_id)
+        assert gone.bookie_id not in after.ensemble_at(0)
+        assert_whole(mixed, ledger_id, after)
+
+
+@pytest.mark.parametrize("kind", ["own", "apache"])
+def test_either_side_takes_a_bookie_of_the_other_out_of_the_cluster(
+    mixed: Cluster, peer: Peer, ours: ledgers.blocking.Client, kind: Kind
+) -> None:
+    """A stopped one: `daybook bookies decommission` and `bookkeeper shell decommissionbookie`."""
+    leaver = mixed.add_own() if kind == "own" else mixed.add_apache()
+    mixed.wait_ready()
+    written: list[int] = []
+    while not any(leaver.bookie_id in ours.metadata(n).ensemble_at(0) for n in written):
+        with ours.create(password=b"pw") as writer:
+            append(writer, 50, 100)
+        written.append(writer.ledger_id)
+    leaver.kill()
+    mixed.bookies.remove(leaver)
+    mixed.expire(leaver)
+    if kind == "own":
+        with mixed.apache_auto_recovery(lostBookieRecoveryDelay=0):
+            peer.shell(mixed, "decommissionbookie", "-bookieid", leaver.bookie_id)
+    else:
+        with mixed.own_auto_recovery(lost_delay_s=0):
+            mixed.daybook("bookies", "decommission", leaver.bookie_id)
+    for ledger_id in written:
+        metadata = ours.metadata(ledger_id)
+        assert leaver.bookie_id not in metadata.ensemble_at(0)
+        assert_whole(mixed, ledger_id, metadata)
+    assert leaver.bookie_id not in mixed.zookeeper.children(f"{mixed.root}/cookies")

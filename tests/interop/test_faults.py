@@ -6,7 +6,7 @@ import pytest
 
 from clients import ledgers
 from tests.interop.cluster import Cluster
-from tests.interop.faults import assert_whole, away, member
+from tests.interop.faults import away, member
 from tests.interop.peer import Peer, PeerClient, Wire, check
 from tests.interop.processes import PATIENCE_S, wait_until
 from tests.interop.test_our_client import append
@@ -107,19 +107,3 @@ def test_a_bookie_that_hangs_is_replaced_and_read_around(
         assert check(ours.open(writer.ledger_id, recover=False, password=b"pw").read(), 0, 100)
         reader = theirs.open(writer.ledger_id, recover=False)
         assert reader.read(0, 199, 100) == 200
-
-
-@pytest.mark.parametrize("kind", ["own", "apache"])
-def test_their_tools_restore_the_copies_of_a_lost_bookie(
-    mixed: Cluster, theirs: PeerClient, ours: ledgers.blocking.Client, kind: str
-) -> None:
-    """From ours to theirs and from theirs to ours; the ensembles then name the newcomer."""
-    with ours.create(password=b"pw") as writer:
-        append(writer, 100, 100)
-    lost = member(mixed, writer.metadata, kind)
-    with away(mixed, lost):
-        mixed.expire(lost)
-        theirs.re_replicate(writer.ledger_id, lost.bookie_id)
-        metadata = ours.metadata(writer.ledger_id)
-        assert lost.bookie_id not in metadata.last_fragment.ensemble
-        assert_whole(mixed, writer.ledger_id, metadata)

@@ -194,6 +194,27 @@ def test_ids_may_be_given(theirs: PeerClient, ours: ledgers.blocking.Client) -> 
     assert gone.value.code == NO_LEDGER_RECORD
 
 
+def test_each_reads_behind_the_lac_what_nobody_has_confirmed_to_it(
+    theirs: PeerClient, ours: ledgers.blocking.Client
+) -> None:
+    with ours.create(password=b"pw") as writer:
+        append(writer, 10, 100)
+        reader = theirs.open(writer.ledger_id, recover=False)
+        append(writer, 10, 100)
+        assert reader.read_unconfirmed(0, 19, 100) == 20
+
+
+def test_each_bookie_lists_its_entries(
+    theirs: PeerClient, ours: ledgers.blocking.Client, cluster: Cluster
+) -> None:
+    """As their auditor compares copies.  (Of Apache's, RocksDB's storage does not answer that.)"""
+    with ours.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
+        append(writer, 300, 100)
+    for bookie_id in writer.metadata.last_fragment.ensemble:
+        if cluster.bookie(bookie_id).name != "apache-2":
+            assert theirs.entries(bookie_id, writer.ledger_id) == 200
+
+
 def test_another_password_opens_nothing(theirs: PeerClient, ours: ledgers.blocking.Client) -> None:
     with ours.create(password=b"pw") as writer:
         append(writer, 1, 100)
