@@ -34,7 +34,7 @@ mkdir -p "$cache"
 
 fetch() {
   rm -rf "$part"
-  mvn -B --strict-checksums -f "$pom" dependency:copy-dependencies \
+  mvn -B -U --strict-checksums -f "$pom" dependency:copy-dependencies \
     "-Dbookkeeper.version=$version" "-DoutputDirectory=$part" -DincludeScope=runtime >"$log" 2>&1 &
   maven=$!
   trap 'kill $maven 2>/dev/null; exit 1' INT TERM
@@ -43,7 +43,7 @@ fetch() {
     sleep 1
     beats=$((beats + 1))
     if [ $((beats % 10)) = 0 ]; then
-      echo "  $beats s: $(grep -c '^Downloaded from.*\.jar\|^\[INFO\] Copying' "$log" || true) jars"
+      echo "  $beats s: $(grep -c 'Downloaded from.*\.jar' "$log" || true) jars have come"
     fi
   done
   wait $maven
@@ -51,7 +51,7 @@ fetch() {
 
 try=1
 until fetch; do
-  grep '^\[ERROR\]' "$log" | head -3 >&2 || true
+  grep '^\[ERROR\]' "$log" | head -1 >&2 || true
   [ $try -lt $tries ] || fail "Maven Central gave not all of it, $tries times; see $log.
 It has to be reachable by mvn (a mirror or a proxy: ~/.m2/settings.xml); then try again: what came is kept"
   try=$((try + 1))
