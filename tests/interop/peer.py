@@ -166,8 +166,9 @@ class PeerWriter:
         """Return when all are confirmed; the last id."""
         return int(self.peer.ask("append", self.handle, number, size))
 
-    def append_at(self, entry_id: int, size: int) -> None:
-        self.peer.ask("append-at", self.handle, entry_id, size)
+    def append_at(self, entry_ids: Iterable[int], size: int) -> None:
+        """In that order; return when all are confirmed."""
+        self.peer.ask("append-at", self.handle, size, *entry_ids)
 
     def force(self) -> int:
         """Return when what was appended is on disks; the LAC."""

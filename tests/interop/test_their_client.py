@@ -16,7 +16,7 @@ from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop
 
-FENCED, UNAUTHORIZED, NO_LEDGER_RECORD = -101, -102, -25
+FENCED, UNAUTHORIZED, NO_LEDGER_RECORD, DUPLICATE_ENTRY = -101, -102, -25, -22
 
 
 @pytest.fixture(scope="module", params=["own", "mixed"])
@@ -177,8 +177,10 @@ def test_ids_may_be_given(theirs: PeerClient, ours: ledgers.blocking.Client) -> 
     wanted = (9 << 40) + max([0, *ours.list_ledgers()]) % (1 << 40) + 1
     written = theirs.create(f"id={wanted}")
     assert written.ledger_id == wanted
-    for entry_id in range(3):
-        written.append_at(entry_id, 100)
+    written.append_at([2, 0, 1], 100)
+    with pytest.raises(PeerError) as twice:
+        written.append_at([1], 100)
+    assert twice.value.code == DUPLICATE_ENTRY
     written.close()
     assert check(ours.open(wanted, recover=False, password=b"pw").read(), 0, 100) == 3
     with ours.create_advanced(password=b"pw", ledger_id=wanted + 1) as writer:

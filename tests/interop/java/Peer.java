@@ -88,7 +88,7 @@ public final class Peer {
             case "disconnect": return disconnect(words[0]);
             case "create": return create(words);
             case "append": return append(words[0], number(words[1]), (int) number(words[2]));
-            case "append-at": return appendAt(words[0], number(words[1]), (int) number(words[2]));
+            case "append-at": return appendAt(words);
             case "force": return force(words[0]);
             case "close": return close(words[0]);
             case "open": return open(words);
@@ -192,8 +192,18 @@ public final class Peer {
         return first + count - 1;
     }
 
-    private Object appendAt(String name, long entryId, int size) throws Exception {
-        return ((WriteAdvHandle) handles.get(name)).writeAsync(entryId, payload(entryId, size)).get();
+    /** append-at HANDLE SIZE ENTRY...: in this order; all are confirmed. */
+    private Object appendAt(String[] words) throws Exception {
+        WriteAdvHandle handle = (WriteAdvHandle) handles.get(words[0]);
+        List<CompletableFuture<Long>> appended = new ArrayList<>();
+        for (int i = 2; i < words.length; i++) {
+            byte[] payload = payload(number(words[i]), (int) number(words[1]));
+            appended.add(handle.writeAsync(number(words[i]), payload));
+        }
+        for (CompletableFuture<Long> one : appended) {
+            one.get();
+        }
+        return "";
     }
 
     private Object force(String name) throws Exception {
