@@ -101,6 +101,7 @@ def test_the_delay_of_a_lost_bookie_is_one_for_both(own: Cluster, peer: Peer) ->
 def test_our_auditor_is_the_one(own: Cluster, peer: Peer) -> None:
     """They know auditors by the ids of bookies, as ours are called that run beside one."""
     auditor = own.bookies[1].bookie_id
+    peer.shell(own, "lostbookierecoverydelay", "-set", 30)  # without any they trigger nothing
     with own.own_auto_recovery(name=auditor):
         wait_until(lambda: status(own)["auditor"] == auditor, "there is an auditor")
         assert auditor in peer.shell(own, "whoisauditor")
