@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0  # a machine may be busy
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
