@@ -225,6 +225,7 @@ def test_either_side_takes_a_bookie_of_the_other_out_of_the_cluster(
     mixed.expire(leaver)
     if kind == "own":
         with mixed.apache_auto_recovery(lostBookieRecoveryDelay=0):
+            wait_until(lambda: has_auditor(mixed), "there is an auditor")
             peer.shell(mixed, "decommissionbookie", "-bookieid", leaver.bookie_id)
     else:
         with mixed.own_auto_recovery(lost_delay_s=0):
@@ -234,3 +235,10 @@ def test_either_side_takes_a_bookie_of_the_other_out_of_the_cluster(
         assert leaver.bookie_id not in metadata.ensemble_at(0)
         assert_whole(mixed, ledger_id, metadata)
     assert leaver.bookie_id not in mixed.zookeeper.children(f"{mixed.root}/cookies")
+
+
+def has_auditor(cluster: Cluster) -> bool:
+    """One that was elected, and has written its delay: their tool gives up without."""
+    root = f"{cluster.root}/underreplication"
+    voted = cluster.zookeeper.children(f"{root}/auditorelection")
+    return bool(voted) and cluster.zookeeper.exists(f"{root}/lostBookieRecoveryDelay")
