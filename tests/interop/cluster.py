@@ -323,13 +323,15 @@ class Cluster:
 
     @contextmanager
     def _for_a_while(self, process: Process) -> Iterator[None]:
-        """Killed at the end, with what its session has left of votes and locks."""
+        """Killed at the end, with what it has left: votes, locks, and the delay of its settings."""
         try:
             yield
         finally:
             end(process)
+            marks = f"{self.root}/underreplication"
+            self.zookeeper.delete(f"{marks}/lostBookieRecoveryDelay")
             for where in ("auditorelection", "locks"):
-                path = f"{self.root}/underreplication/{where}"
+                path = f"{marks}/{where}"
                 for name in self.zookeeper.children(path):
                     self.zookeeper.delete(f"{path}/{name}")
 
