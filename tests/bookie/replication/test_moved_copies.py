@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-import trio.testing
 from trio.abc import Clock
 
 from bookie.errors import ReadUnknownError
@@ -134,27 +133,28 @@ async def test_a_read_that_fails_among_many_is_told(autojump_clock: Clock) -> No
             await replicator.copy(ledger_id, metadata, [range(300)], to)
 
 
-async def test_what_is_on_its_way_is_bounded(autojump_clock: Clock) -> None:
-    """In pieces and in bytes; a piece that is larger than all the room goes alone."""
+@pytest.mark.parametrize(
+    ("size", "at_once"),
+    [(10, 3), (60, 1), (50, 2), (500, 1)],
+    ids=["in pieces", "in bytes", "to the last byte", "one that is larger goes alone"],
+)
+async def test_what_is_on_its_way_is_bounded(
+    size: int, at_once: int, autojump_clock: Clock
+) -> None:
     room = Room(CopyLimits(pieces_max=3, bytes_max=100))
-    entered: list[int] = []
+    under_way = most = done = 0
 
-    async def enter(size: int) -> None:
+    async def go() -> None:
+        nonlocal under_way, most, done
         await room.enter(size)
-        entered.append(size)
+        under_way += 1
+        most = max(most, under_way)
+        await trio.sleep(1)
+        under_way -= 1
+        room.leave(size)
+        done += 1
 
     async with trio.open_nursery() as nursery:
-        for size in (500, 10, 20, 30, 90, 5):
-            nursery.start_soon(enter, size)
-            await trio.testing.wait_all_tasks_blocked()
-        assert entered == [500]
-        room.leave(500)
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(entered) == 4, "three pieces"
-        assert sum(entered[1:]) <= 100
-        for size in entered[1:]:
-            room.leave(size)
-        await trio.testing.wait_all_tasks_blocked()
-        for size in list(entered[4:]):
-            room.leave(size)
-    assert sorted(entered) == [5, 10, 20, 30, 90, 500]
+        for _ in range(7):
+            nursery.start_soon(go)
+    assert (most, done) == (at_once, 7)
