@@ -63,8 +63,9 @@ soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers
 
 interop: setup ## with Apache BookKeeper's own bookies, client and tools; BOOKKEEPER=4.17.3 for one release
 	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
-	  sh tests/interop/fetch.sh $$version && \
-	  BOOKKEEPER=$$version nice $(BIN)/pytest -q -m interop tests/interop || exit 1; done
+	  sh tests/interop/fetch.sh $$version || exit 1; \
+	  echo "with Apache BookKeeper $$version"; \
+	  BOOKKEEPER=$$version $(BIN)/pytest -q -n 2 --dist loadfile -m interop tests/interop || exit 1; done
 
 clean: ## forget the virtual environment and what tools left
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,7 +22,7 @@ from bench import limit
 from bench.peers import failing, reading, writing
 from bench.peers.rows import Row, Sizes
 from bench.peers.sides import Bench
-from tests.interop.cluster import apache_here
+from tests.interop.processes import apache_here
 
 RESULTS = Path("bench/results/peers.json")
 CASES: dict[str, Callable[[Bench, Sizes], list[Row]]] = {

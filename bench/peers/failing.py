@@ -7,7 +7,8 @@ from bench.peers.rows import Demand, Row, Sizes
 from bench.peers.sides import JAVA, OURS, Bench, Load, Pair
 from bench.peers.watch import forget, settle
 from bench.peers.writing import WINDOW, WINDOW_64KB
-from tests.interop.cluster import PATIENCE_S, Bookie, ask
+from tests.interop.cluster import Bookie, ask
+from tests.interop.processes import PATIENCE_S
 from wire.messages.bookie import ReadAnswer, Status, encode_read
 
 _RECOVERED = 20

@@ -21,8 +21,9 @@ from types import TracebackType
 from typing import Self
 
 from bench.peers.load import words
-from tests.interop.cluster import ROOT, Apache, Cluster, ZooKeeper, start
+from tests.interop.cluster import Cluster, ZooKeeper
 from tests.interop.peer import Peer, Pipe
+from tests.interop.processes import ROOT, Apache, start
 
 BOOKIES = 3
 _LOAD = ROOT / "bench" / "peers" / "java" / "Load.java"

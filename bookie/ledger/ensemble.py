@@ -112,6 +112,26 @@ class BookieDirectory:
         """Many adds in one frame (`wire.messages.blocks`), by what it said when last heard of."""
         return bookie in self._with_blocks
 
+    @property
+    def rack_rule(self) -> RackRule:
+        return self._placement.rule
+
+    async def racks_of(self, bookies: Sequence[BookieId]) -> dict[BookieId, str]:
+        """Where these stand, as far as they are registered: also those that take no entries."""
+        infos = {b: self._infos[b] for b in bookies if b in self._infos}
+        with trio.move_on_after(self._limits.racks_timeout_s):
+            for bookie in bookies:
+                info = infos.get(bookie) or await self._info(bookie)
+                if info is not None:
+                    infos[bookie] = info
+            try:
+                found = await self._placement.racks.racks(list(infos.values()))
+            except RackError:
+                pass  # What was learnt before stays true.
+            else:
+                return {BookieId(name): rack for name, rack in found.items()}
+        return {bookie: self._racks.rack(bookie) for bookie in infos if bookie in self._writable}
+
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Called after a bookie came, went, or is usable again."""
         self._listeners[listener] = None
@@ -315,10 +335,7 @@ class BookieDirectory:
         self._racks_problem = problem
 
     async def _learn_info(self, bookie: BookieId) -> None:
-        try:
-            info = await bookie_info(self._store, self._paths, bookie)
-        except (MetadataError, RegistryError):
-            return
+        info = await self._info(bookie)
         if info is not None:
             self._infos[bookie] = info
             self._heard_of(bookie, info)
@@ -328,6 +345,13 @@ class BookieDirectory:
             self._with_blocks.add(bookie)
         else:
             self._with_blocks.discard(bookie)
+
+    async def _info(self, bookie: BookieId) -> BookieInfo | None:
+        """None if it is away, or nobody can say."""
+        try:
+            return await bookie_info(self._store, self._paths, bookie)
+        except (MetadataError, RegistryError):
+            return None
 
     def _list_is(self, writable: list[BookieId]) -> None:
         for bookie in writable:

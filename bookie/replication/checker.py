@@ -6,6 +6,9 @@ to be verified every copy is read, at the pace that was given, and its digest co
 settled fragments are looked at.
 
 An answer that says nothing of the entry, like that of a bookie with too much to do, is no answer.
+
+Apache's bookies with RocksDB (Pulsar's default) never answer when they are asked for a list, and do
+answer everything else.  They are asked for each entry, and for no list for an hour.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,6 +46,7 @@ from wire.messages.entry_list import Group, decode_entry_list
 _READS_MAX = 64  # under way at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _HERE = (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
+_LISTLESS_S = 3600.0  # so long a bookie is not asked for lists that did not answer it
 ENTRIES_MAX = 1 << 26  # of a ledger: a few bytes of memory for each
 
 
@@ -53,7 +57,7 @@ class TooManyEntriesError(LedgerError):
 class _NoList(Enum):
     NO_ANSWER = auto()
     NO_LEDGER = auto()  # an explicit no: it has nothing of it
-    NOT_OFFERED = auto()  # an old bookie, or one in doubt: it has to be asked for each entry
+    NOT_OFFERED = auto()  # an old bookie, Apache's with RocksDB, or one in doubt: entry by entry
 
 
 _List: TypeAlias = Sequence[Group] | _NoList
@@ -63,6 +67,7 @@ class Checker:
     def __init__(self, context: LedgerContext, pace: Pace | None = None) -> None:
         self._context = context
         self._pace = pace
+        self._listless_until: dict[BookieId, float] = {}
 
     async def check(
         self,
@@ -109,9 +114,16 @@ class Checker:
     async def _list(self, bookie: BookieId, ledger_id: int) -> _List:
         encode = partial(encode_list_entries, ledger_id=ledger_id)
         timeout_s = self._context.limits.bookies.read_timeout_s
+        began = trio.current_time()
+        if began < self._listless_until.get(bookie, began):
+            return _NoList.NOT_OFFERED
         try:
             response = await self._context.exchange.ask(bookie, encode, timeout_s)
         except ConnectionLostError:
+            had_time = trio.current_time() >= began + timeout_s
+            if had_time and await self._context.bookies.probe(bookie):
+                self._listless_until[bookie] = trio.current_time() + _LISTLESS_S
+                return _NoList.NOT_OFFERED
             return _NoList.NO_ANSWER
         status = from_v3(response.status)
         if status in _NO:

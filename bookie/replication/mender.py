@@ -13,6 +13,9 @@
 Lists of entries are believed until a copy that should be there cannot be read: then every copy is
 read, so that it comes out whose it is that is damaged.
 
+A copy that moves goes to a bookie that leaves its write sets in as many racks as can be, as a
+writer would choose; but a copy in the same rack as the others is better than none.
+
 Cancelling it leaves nothing half done: metadata change only when all entries are durable at the
 newcomer.  Copying ends by itself when the bookie that it was for is back.
 
@@ -38,7 +41,8 @@ from bookie.errors import (
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerState
-from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.protocol.placement import BookieId, Quorums
+from bookie.ledger.protocol.racks import RackRule, Racks
 from bookie.ledger.recoverer import recover_ledger
 from bookie.replication.board import Alarm, Board, Trouble
 from bookie.replication.checker import Checker, TooManyEntriesError
@@ -51,6 +55,7 @@ from bookie.replication.protocol.copies import (
     Move,
     Presence,
     Report,
+    Stretch,
     names,
     settled_stretches,
 )
@@ -298,7 +303,7 @@ class Mender:
         usable = [b for b in candidates if self._context.directory.is_usable(b)] or candidates
         if not usable:
             return False
-        newcomer = self._context.rng.choice(usable)
+        newcomer = await self._best(usable, report.stretch, move, stored.metadata.quorums)
         with self._unless_back(move.bookie):
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
@@ -312,6 +317,26 @@ class Mender:
             if replaced is Replaced.YES:
                 _log.info("ledger %d: %s for %s", ledger_id, newcomer, move.bookie)
         return True
+
+    async def _best(
+        self, candidates: Sequence[BookieId], stretch: Stretch, move: Move, quorums: Quorums
+    ) -> BookieId:
+        """By lot, among those that leave the write sets in as many racks as can be.
+
+        Of members whose rack nobody knows, or whose copies will be somewhere else, nothing counts.
+        """
+        members = [b for b in stretch.ensemble if b != move.bookie]
+        racks = await self._context.directory.racks_of([*members, *candidates])
+        presence = self._members.of(members)
+        missing = [b for b in members if b not in racks or presence[b] in GONE]
+        drawn = self._context.rng.sample(candidates, len(candidates))
+        drawn.sort(key=lambda bookie: bookie not in racks)
+        least = self._context.directory.rack_rule.least
+        best = Racks(racks).replacement(
+            stretch.ensemble, move.position, drawn, quorums, RackRule(least), missing
+        )
+        assert best is not None, "nothing is enforced, and there are candidates"
+        return best
 
     @contextmanager
     def _unless_back(self, bookie: BookieId) -> Generator[None]:

@@ -3,14 +3,20 @@
 An entry goes out with the bytes that it has elsewhere, its digest verified on the way, as a
 recovery add: a fenced ledger takes it, and a copy that is there stays as it is.  The metadata
 change after every entry is acknowledged, that is durable; `protocol.replace` says when they may.
+
+Entries travel in pieces, runs of consecutive ones; many pieces are on their way at once, bounded in
+number and in bytes.  Of a striped ledger a bookie holds short runs only: one after the other they
+would cost a round trip and a sync each.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import assert_never
 
 import trio
 
+from bookie.errors import NoSuchEntryError, ReadUnknownError
 from bookie.ledger.bookies import Purpose
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerContext
@@ -25,8 +31,6 @@ from bookie.replication.protocol.replace import Replacement, replace_bookie
 from wire.digest import master_key
 from wire.entry import Entry, encode_header
 from wire.messages.bookie import Status, encode_add_header
-
-_CHUNK_BYTES = 1 << 20
 
 
 class TargetError(Exception):
@@ -44,6 +48,13 @@ class Replaced(Enum):
     NOT_NOW = auto()  # the metadata store does not answer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyLimits:
+    piece_bytes: int = 1 << 20
+    pieces_max: int = 64  # on their way at once
+    bytes_max: int = 8 << 20  # of these
+
+
 class Replicator:
     """`copied` hears of entries and bytes as they become durable."""
 
@@ -52,10 +63,12 @@ class Replicator:
         context: LedgerContext,
         pace: Pace,
         copied: Callable[[int, int], None] = lambda entries, size: None,
+        limits: CopyLimits | None = None,
     ) -> None:
         self._context = context
         self._pace = pace
         self._copied = copied
+        self._limits = limits or CopyLimits()
 
     async def copy(
         self,
@@ -69,28 +82,60 @@ class Replicator:
         TargetError; NoSuchEntryError or ReadUnknownError if a copy to read cannot be had.
         """
         sending = _Sending(self._context, ledger_id, metadata, to)
-        size_of_one = entry_bytes(metadata)
+        flow = _Flow(sending, Room(self._limits), entry_bytes(metadata))
         try:
-            for run in entries:
-                first = run.start
-                while first < run.stop:
-                    await self._wait_turn(min(_CHUNK_BYTES, size_of_one * (run.stop - first)))
-                    chunk = await read_entries(
-                        self._context,
-                        ledger_id,
-                        metadata,
-                        first,
-                        run.stop - 1,
-                        max_bytes=_CHUNK_BYTES,
-                        entry_bytes=size_of_one,
-                    )
-                    await sending.send(chunk)
-                    size = sum(len(entry.payload) for entry in chunk)
-                    size_of_one = max(1, size // len(chunk))
-                    self._copied(len(chunk), size)
-                    first = chunk[-1].entry_id + 1
+            async with trio.open_nursery() as nursery:
+                for run in entries:
+                    first = run.start
+                    while first < run.stop:
+                        size = max(
+                            1, min(self._limits.piece_bytes, flow.entry_bytes * (run.stop - first))
+                        )
+                        count = max(1, size // flow.entry_bytes)
+                        piece = range(first, min(run.stop, first + count))
+                        await self._wait_turn(size)
+                        await flow.room.enter(size)
+                        nursery.start_soon(
+                            self._copy_piece, flow, ledger_id, metadata, piece, size, nursery
+                        )
+                        first = piece.stop
         finally:
-            sending.close()
+            flow.sending.close()
+        if flow.failure is not None:
+            raise flow.failure
+
+    async def _copy_piece(
+        self,
+        flow: "_Flow",
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        piece: range,
+        size: int,
+        nursery: trio.Nursery,
+    ) -> None:
+        """Return when it is durable there; what cannot be copied ends all the others, too."""
+        try:
+            first = piece.start
+            while first < piece.stop:
+                read = await read_entries(
+                    self._context,
+                    ledger_id,
+                    metadata,
+                    first,
+                    piece.stop - 1,
+                    max_bytes=self._limits.piece_bytes,
+                    entry_bytes=flow.entry_bytes,
+                )
+                await flow.sending.send(read)
+                read_bytes = sum(len(entry.payload) for entry in read)
+                flow.entry_bytes = max(1, read_bytes // len(read))
+                self._copied(len(read), read_bytes)
+                first = read[-1].entry_id + 1
+        except (TargetError, NoSuchEntryError, ReadUnknownError) as error:
+            flow.failure = flow.failure or error
+            nursery.cancel_scope.cancel()
+        finally:
+            flow.room.leave(size)
 
     async def _wait_turn(self, size: int) -> None:
         await trio.sleep(self._pace.take(size, trio.current_time()))
@@ -119,6 +164,47 @@ class Replicator:
                 assert_never(result)
 
 
+class Room:
+    """For pieces that are on their way; one that is larger than all the room goes alone."""
+
+    def __init__(self, limits: CopyLimits) -> None:
+        self._limits = limits
+        self._pieces = self._bytes = 0
+        self._left = trio.Event()
+
+    async def enter(self, size: int) -> None:
+        while self._pieces and (
+            self._pieces >= self._limits.pieces_max or self._bytes + size > self._limits.bytes_max
+        ):
+            await self._left.wait()
+        self._pieces += 1
+        self._bytes += size
+
+    def leave(self, size: int) -> None:
+        self._pieces -= 1
+        self._bytes -= size
+        self._left.set()
+        self._left = trio.Event()
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What the pieces of one copy share."""
+
+    sending: "_Sending"
+    room: Room
+    entry_bytes: int  # what an entry has, as far as is known
+    failure: NoSuchEntryError | ReadUnknownError | TargetError | None = None
+
+
+@dataclass(slots=True)
+class _Unconfirmed:
+    """Entries that were sent together."""
+
+    left: int
+    done: trio.Event = field(default_factory=trio.Event)
+
+
 class _Sending:
     """Recovery adds to one bookie."""
 
@@ -128,19 +214,19 @@ class _Sending:
         self._ledger_id = ledger_id
         self._digester = digester_of(metadata)
         self._master_key = master_key(metadata.password or b"")
-        self._under_way: set[int] = set()
-        self._changed = trio.Event()
+        self._under_way: dict[int, _Unconfirmed] = {}
         self._failure: TargetError | None = None
         self._lane: Lane = context.bookies.open_lane(to, ledger_id, Purpose.RECOVER, self)
 
     async def send(self, entries: Sequence[Entry]) -> None:
         """Return when all are acknowledged."""
+        together = _Unconfirmed(len(entries))
         for entry in entries:
-            self._under_way.add(entry.entry_id)
+            self._under_way[entry.entry_id] = together
         for entry in entries:
             self._lane.add(entry.entry_id, self._frame(entry))
-        while self._under_way and self._failure is None:
-            await self._changed.wait()
+        if self._failure is None:
+            await together.done.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -158,17 +244,20 @@ class _Sending:
     # -- what the bookie says
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
-        self._under_way.difference_update(range(first, first + count))
-        self._wake()
+        for entry_id in range(first, first + count):
+            together = self._under_way.pop(entry_id, None)
+            if together is not None:
+                together.left -= 1
+                if not together.left:
+                    together.done.set()
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
-        self._failure = TargetError(bookie, reason)
-        self._wake()
+        self._fail(TargetError(bookie, reason))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
-        self._failure = TargetError(bookie, f"it answered {status.name}")
-        self._wake()
+        self._fail(TargetError(bookie, f"it answered {status.name}"))
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    def _fail(self, failure: TargetError) -> None:
+        self._failure = failure
+        for together in self._under_way.values():
+            together.done.set()

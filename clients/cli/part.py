@@ -25,6 +25,11 @@ _OPTIONS = (
     click.option("--http-port", type=_port, help="Of metrics, health and admin; 0: any free one."),
     click.option("--zookeeper", metavar="HOST:PORT,...", help="Where ZooKeeper is."),
     click.option("--ledgers-root", help="Where ledgers are in ZooKeeper."),
+    click.option(
+        "--metadata",
+        metavar="URI",
+        help="Both, as Apache BookKeeper writes it: zk+hierarchical://HOST:PORT;HOST:PORT/ledgers",
+    ),
 )
 
 
@@ -39,13 +44,9 @@ def run_part(
 ) -> None:
     """Does not return: signals and the exit code are the part's own."""
     environ = dict(os.environ)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        module,
-        *arguments,
-    ]  # -P: a `broker` in this directory is not ours
+    options = _with_metadata(options)
+    # -P: a `broker` in this directory is not ours
+    command = [sys.executable, "-P", "-m", module, *arguments]
     for name, value in options.items():
         if name == "config" and value is not None:
             command += ["--config", str(value)]
@@ -53,3 +54,20 @@ def run_part(
             environ[prefix + name.upper()] = str(value)
     sys.stdout.flush()
     os.execve(sys.executable, command, environ)  # noqa: S606  the part is a program of ours
+
+
+def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
+    """`metadata` says what `zookeeper` and `ledgers_root` say."""
+    told = dict(options)
+    uri = told.pop("metadata", None)
+    if uri is None:
+        return told
+    from clients.ledgers.address import MetadataAddress
+
+    if told.get("zookeeper") is not None or told.get("ledgers_root") is not None:
+        raise click.UsageError("--metadata says both: leave --zookeeper and --ledgers-root away.")
+    try:
+        address = MetadataAddress.parse(str(uri))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--metadata") from error
+    return told | {"zookeeper": address.hosts, "ledgers_root": address.root}

@@ -1,45 +1,41 @@
 """Clusters of real processes: a ZooKeeper, Apache's bookies, ours, or both in one cluster.
 
-Jars are where `make interop` has put them; without them nothing starts, and says so.  Processes
-listen on the loopback interface, on free ports, and end with the test session however it ends.
+Processes listen on the loopback interface, on free ports.  Sessions with ZooKeeper are long, so
+that no pause of a busy machine ends one; of what was killed or paused, `expire` ends it.
 """
 
-import ctypes
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from clients.cli.ports import PortChooser
+from tests.interop.processes import (
+    PATIENCE_S,
+    ROOT,
+    SMALL_JVM,
+    Apache,
+    Process,
+    end,
+    is_open,
+    run_daybook,
+    start,
+    wait_until,
+)
 from wire.messages.bookie import Answer, decode_answer
 
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
-_POLL_S = 0.05
-_PR_SET_PDEATHSIG = 1
-_SESSION_S = 4  # so long the record stays of a bookie that was killed
+SESSION_S = 120
 
-Process: TypeAlias = "subprocess.Popen[str]"
-
-_OPENED = (
-    *("java.base/java.lang", "java.base/java.io", "java.base/java.nio", "java.base/java.util.zip"),
-    *("java.base/jdk.internal.misc", "java.base/jdk.internal.loader", "java.base/sun.net"),
-)
-SMALL_JVM = (
-    *("-Xmx128m", "-XX:MaxDirectMemorySize=128m", "-XX:+UseSerialGC"),
-    *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
-)
 SMALL_BOOKIE: Mapping[str, object] = {
     "dbStorage_writeCacheMaxSizeMb": 16,
     "dbStorage_readAheadCacheMaxSizeMb": 16,
@@ -48,79 +44,6 @@ SMALL_BOOKIE: Mapping[str, object] = {
     "numReadWorkerThreads": 2,
     "numHighPriorityWorkerThreads": 2,
 }
-_LOG4J = """\
-status=error
-appender.err.type=Console
-appender.err.name=err
-appender.err.target=SYSTEM_ERR
-appender.err.layout.type=PatternLayout
-appender.err.layout.pattern=%d{ISO8601} [%t] %p %c{1} %m%n
-rootLogger.level=warn
-rootLogger.appenderRef.err.ref=err
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Apache:
-    """A release of Apache BookKeeper on this machine."""
-
-    version: str
-    jars: Path
-
-    @classmethod
-    def found(cls, environment: Mapping[str, str]) -> "Apache":
-        version = environment.get("BOOKKEEPER", "4.18.0")
-        cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        jars = Path(cache) / "daybook" / "interop" / f"bookkeeper-{version}"
-        if not list(jars.glob("bookkeeper-server-*.jar")):
-            raise RuntimeError(f"{jars} holds no BookKeeper: `make interop` fetches it")
-        return cls(version, jars)
-
-    def command(self, directory: Path, *words: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
-        directory.mkdir(parents=True, exist_ok=True)
-        log4j = directory / "log4j2.properties"
-        log4j.write_text(_LOG4J)
-        return [
-            *("java", *jvm, "-Djava.awt.headless=true"),
-            *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
-            *("-Dio.netty.tryReflectionSetAccessible=true", f"-Dlog4j2.configurationFile={log4j}"),
-            *("-cp", f"{self.jars}/*", *words),
-        ]
-
-
-def start(command: Sequence[str], log: Path) -> Process:
-    """A child with pipes to its standard input and output; what it logs is in `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as stderr:
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            preexec_fn=_die_with_parent,
-        )
-
-
-def run_daybook(log: Path, *words: str) -> Process:
-    """`daybook WORDS` as a child."""
-    return start([sys.executable, "-m", "clients.cli.main", *words], log)
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def end(process: Process, number: signal.Signals = signal.SIGKILL) -> None:
-    if process.poll() is None:
-        process.send_signal(number)
-    process.wait(PATIENCE_S)
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
 
 
 class Bookie(Protocol):
@@ -229,7 +152,7 @@ class ApacheBookie(_Bookie):
             "advertisedAddress": "127.0.0.1",
             "allowLoopback": "true",
             "metadataServiceUri": self.cluster.java_uri,
-            "zkTimeout": _SESSION_S * 1000,
+            "zkTimeout": SESSION_S * 1000,
             "journalDirectories": self.directory / "journal",
             "ledgerDirectories": self.directory / "ledgers",
             "ledgerStorageClass": f"org.apache.bookkeeper.bookie.{storage}",
@@ -256,7 +179,8 @@ class OwnBookie(_Bookie):
             "port": self.port,
             "zookeeper": self.cluster.zookeeper.address,
             "ledgers_root": self.cluster.root,
-            "session_timeout_s": _SESSION_S,
+            "session_timeout_s": SESSION_S,
+            "autorecovery": False,  # tests start what they try
             "exit_with_parent": True,
             **self._given,
         }
@@ -276,7 +200,7 @@ class ZooKeeper:
         self.port = self.free_port()
         config = directory / "zoo.cfg"
         config.write_text(
-            f"tickTime=500\nmaxSessionTimeout=60000\ndataDir={directory / 'zookeeper'}\n"
+            f"tickTime=500\nmaxSessionTimeout=600000\ndataDir={directory / 'zookeeper'}\n"
             f"clientPort={self.port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n"
             "admin.enableServer=false\npreAllocSize=4096\n"
         )
@@ -284,7 +208,7 @@ class ZooKeeper:
         command = apache.command(directory, main, str(config))
         self._process = start(command, directory / "zookeeper.txt")
         wait_until(lambda: is_open(self.port), "ZooKeeper listens")
-        self.client = KazooClient(hosts=self.address, timeout=30)
+        self.client = KazooClient(hosts=self.address, timeout=600)
         self.client.start(timeout=PATIENCE_S)
 
     @property
@@ -296,7 +220,18 @@ class ZooKeeper:
             return chooser.any()
 
     def children(self, path: str) -> list[str]:
-        return sorted(self.client.get_children(path)) if self.client.exists(path) else []
+        try:
+            return sorted(self.client.retry(self.client.get_children, path))
+        except NoNodeError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return self.client.retry(self.client.exists, path) is not None
+
+    def delete(self, path: str) -> None:
+        """If it is there."""
+        with suppress(NoNodeError):
+            self.client.retry(self.client.delete, path)
 
     def close(self) -> None:
         self.client.stop()
@@ -338,14 +273,15 @@ class Cluster:
         bookie.start()
         return bookie
 
-    def start_auto_recovery(self, **settings: object) -> Process:
-        """Apache's: an auditor and a worker, as a process of their own."""
+    @contextmanager
+    def apache_auto_recovery(self, **settings: object) -> Iterator[None]:
+        """Theirs: an auditor and a worker, as a process of their own."""
         directory = self.zookeeper.directory / self.root.strip("/") / "auto-recovery"
         directory.mkdir(parents=True, exist_ok=True)
         config = directory / "auto-recovery.conf"
         whole = {
             "metadataServiceUri": self.java_uri,
-            "zkTimeout": _SESSION_S * 1000,
+            "zkTimeout": SESSION_S * 1000,
             "allowLoopback": "true",
             "advertisedAddress": "127.0.0.1",
             "httpServerEnabled": "false",
@@ -357,7 +293,47 @@ class Cluster:
         config.write_text("".join(f"{key}={value}\n" for key, value in whole.items()))
         main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
         command = self.zookeeper.apache.command(directory, main, "--conf", str(config))
-        return start(command, directory / "log.txt")
+        with self._for_a_while(start(command, directory / "log.txt")):
+            yield
+
+    @contextmanager
+    def own_auto_recovery(self, **settings: object) -> Iterator[None]:
+        """Ours, in the same way."""
+        directory = self.zookeeper.directory / self.root.strip("/") / "auto-recovery"
+        given = {"name": "own"} | settings
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        process = run_daybook(directory / "own.txt", "autorecovery", "run", *self._where, *words)
+        with self._for_a_while(process):
+            yield
+
+    @property
+    def _where(self) -> Sequence[str]:
+        return ("--zookeeper", self.zookeeper.address, "--ledgers-root", self.root)
+
+    def daybook(
+        self, *words: str, exit_codes: Sequence[int] = (0,)
+    ) -> subprocess.CompletedProcess[str]:
+        """`daybook WORDS` on this cluster."""
+        command = [sys.executable, "-m", "clients.cli.main", *words, *self._where]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
+        assert done.returncode in exit_codes, done.stdout + done.stderr
+        return done
+
+    @contextmanager
+    def _for_a_while(self, process: Process) -> Iterator[None]:
+        """Killed at the end, with what it has left: votes, locks, and the delay of its settings."""
+        try:
+            yield
+        finally:
+            end(process)
+            marks = f"{self.root}/underreplication"
+            self.zookeeper.delete(f"{marks}/lostBookieRecoveryDelay")
+            for where in ("auditorelection", "locks"):
+                path = f"{marks}/{where}"
+                for name in self.zookeeper.children(path):
+                    self.zookeeper.delete(f"{path}/{name}")
 
     def bookie(self, bookie_id: str) -> Bookie:
         return next(bookie for bookie in self.bookies if bookie.bookie_id == bookie_id)
@@ -371,8 +347,10 @@ class Cluster:
         wait_until(lambda: self.registered() == everybody, f"{everybody} are registered")
         return self
 
-    def wait_gone(self, bookie: Bookie) -> None:
-        wait_until(lambda: bookie.bookie_id not in self.registered(), f"{bookie.bookie_id} is gone")
+    def expire(self, bookie: Bookie) -> None:
+        """Its session is over, as it is some time after it was killed or paused."""
+        for where in ("available", "available/readonly"):
+            self.zookeeper.delete(f"{self.root}/{where}/{bookie.bookie_id}")
 
     def close(self) -> None:
         for bookie in self.bookies:
@@ -392,26 +370,3 @@ def ask(bookie: Bookie, *requests: bytes) -> list[Answer]:
             size = int.from_bytes(got.read(4), "big")
             answers.append(decode_answer(memoryview(got.read(size))))
     return answers
-
-
-class Condition(Protocol):
-    def __call__(self) -> bool: ...
-
-
-def wait_until(condition: Condition, what: str) -> None:
-    """For what other processes do, and tell nobody."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {PATIENCE_S:g} s: {what}")
-        time.sleep(_POLL_S)
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.settimeout(1)
-        return sock.connect_ex(("127.0.0.1", port)) == 0
-
-
-def apache_here() -> Apache:
-    return Apache.found(os.environ)

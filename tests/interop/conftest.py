@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.cluster import Apache, Cluster, ZooKeeper, apache_here
+from tests.interop.cluster import Cluster, ZooKeeper
 from tests.interop.peer import Peer
+from tests.interop.processes import Apache, apache_here
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,65 @@
 #!/bin/sh
 # Fetches Apache BookKeeper (the release that is named) with all that it needs, from Maven Central,
 # into a cache outside of the repository; and a JDK and Maven where they are missing and may be.
+# Maven compares checksums; what breaks off is tried again; what is not whole is not used.
 set -eu
 version=$1
-jars=${XDG_CACHE_HOME:-$HOME/.cache}/daybook/interop/bookkeeper-$version
+tries=3
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/daybook/interop
+jars=$cache/bookkeeper-$version
+
+fail() {
+  echo "$1" >&2
+  exit 1
+}
+
 if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing a headless JDK and Maven"
-    apt-get update -qq && apt-get install -y -qq openjdk-17-jdk-headless maven >/dev/null
+    echo "installing a headless JDK and Maven (a minute or two)"
+    apt-get update -qq && apt-get install -y -qq openjdk-17-jdk-headless maven >/dev/null ||
+      fail "a JDK and Maven could not be installed: install them by hand, then try again"
   else
-    echo "make interop needs a JDK (17 or newer) and Maven: install them" >&2
-    exit 1
+    fail "a JDK (17 or newer) and Maven are needed: install them (Debian: openjdk-17-jdk-headless, maven)"
   fi
 fi
+
 pom=$(dirname "$0")/java/pom.xml
 wanted=$(cksum <"$pom")
 [ "$(cat "$jars/.complete" 2>/dev/null)" = "$wanted" ] && exit 0
+
 echo "fetching Apache BookKeeper $version (100 MB with what it needs)"
-rm -rf "$jars" && mkdir -p "$jars"
-mvn -B -q -f "$pom" dependency:copy-dependencies \
-  "-Dbookkeeper.version=$version" "-DoutputDirectory=$jars" -DincludeScope=runtime
+part=$jars.part
+log=$cache/fetch-$version.txt
+mkdir -p "$cache"
+
+fetch() {
+  rm -rf "$part"
+  mvn -B -U --strict-checksums -f "$pom" dependency:copy-dependencies \
+    "-Dbookkeeper.version=$version" "-DoutputDirectory=$part" -DincludeScope=runtime >"$log" 2>&1 &
+  maven=$!
+  trap 'kill $maven 2>/dev/null; exit 1' INT TERM
+  beats=0
+  while kill -0 $maven 2>/dev/null; do
+    sleep 1
+    beats=$((beats + 1))
+    if [ $((beats % 10)) = 0 ]; then
+      echo "  $beats s: $(grep -c 'Downloaded from.*\.jar' "$log" || true) jars have come"
+    fi
+  done
+  wait $maven
+}
+
+try=1
+until fetch; do
+  grep '^\[ERROR\]' "$log" | head -1 >&2 || true
+  [ $try -lt $tries ] || fail "Maven Central gave not all of it, $tries times; see $log.
+It has to be reachable by mvn (a mirror or a proxy: ~/.m2/settings.xml); then try again: what came is kept"
+  try=$((try + 1))
+  echo "that broke off; try $try of $tries in 5 s"
+  sleep 5
+done
+[ -n "$(find "$part" -name 'bookkeeper-server-*.jar')" ] || fail "no BookKeeper came of that; see $log"
+rm -rf "$jars"
+mv "$part" "$jars"
 echo "$wanted" >"$jars/.complete"
+echo "it is in $jars"

@@ -16,7 +16,8 @@ from select import select
 from typing import Literal, TypeAlias
 
 from clients.ledgers import Entry
-from tests.interop.cluster import PATIENCE_S, Apache, Cluster, Process, end, start
+from tests.interop.cluster import SESSION_S, Cluster
+from tests.interop.processes import PATIENCE_S, Apache, Process, end, start
 
 Wire: TypeAlias = Literal["v2", "v3"]
 
@@ -94,6 +95,7 @@ class Peer(Pipe):
 
     def connect(self, cluster: Cluster, wire: Wire, **settings: object) -> "PeerClient":
         name = self.name("client")
+        settings = {"zkTimeout": SESSION_S * 1000} | settings
         options = (f"{key}={value}" for key, value in settings.items())
         self.ask("connect", name, cluster.java_uri, wire, *options)
         return PeerClient(self, name)
@@ -146,9 +148,9 @@ class PeerClient:
     def delete(self, ledger_id: int) -> None:
         self.peer.ask("delete", self.name, ledger_id)
 
-    def re_replicate(self, ledger_id: int, bookie_id: str) -> None:
-        """Copy what that bookie holds of a ledger to another one, which takes its place."""
-        self.peer.ask("re-replicate", self.name, ledger_id, bookie_id)
+    def entries(self, bookie_id: str, ledger_id: int) -> int:
+        """How many of a ledger that bookie lists."""
+        return int(self.peer.ask("entries", self.name, bookie_id, ledger_id))
 
     def close(self) -> None:
         self.peer.ask("disconnect", self.name)
@@ -164,8 +166,9 @@ class PeerWriter:
         """Return when all are confirmed; the last id."""
         return int(self.peer.ask("append", self.handle, number, size))
 
-    def append_at(self, entry_id: int, size: int) -> None:
-        self.peer.ask("append-at", self.handle, entry_id, size)
+    def append_at(self, entry_ids: Iterable[int], size: int) -> None:
+        """In that order; return when all are confirmed."""
+        self.peer.ask("append-at", self.handle, size, *entry_ids)
 
     def force(self) -> int:
         """Return when what was appended is on disks; the LAC."""
@@ -185,6 +188,9 @@ class PeerReader:
 
     def read(self, first: int, last: int, size: int) -> int:
         return int(self.peer.ask("read", self.handle, first, last, size))
+
+    def read_unconfirmed(self, first: int, last: int, size: int) -> int:
+        return int(self.peer.ask("read-unconfirmed", self.handle, first, last, size))
 
     def batch_read(self, first: int, number: int, max_bytes: int, size: int) -> int:
         return int(self.peer.ask("batch-read", self.handle, first, number, max_bytes, size))

@@ -8,45 +8,53 @@ import pytest
 
 import daybook
 from clients import ledgers
-from tests.interop.cluster import PATIENCE_S, Cluster, Process, end, run_daybook
+from tests.interop.cluster import Cluster
+from tests.interop.faults import away
+from tests.interop.processes import PATIENCE_S, Process, end, run_daybook
 
 pytestmark = pytest.mark.interop
 
 
 class Brokers:
-    """As `daybook broker` starts them, one after the other."""
+    """As `daybook broker` starts them."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
         self._directory = directory
-        self.running: dict[str, Process] = {}
+        self.running: dict[str, Process] = {}  # by service URL
 
     def start(self, name: str) -> str:
         """Its service URL, when it serves."""
-        zookeeper = self._cluster.zookeeper
-        where = ("--zookeeper", zookeeper.address, "--ledgers-root", self._cluster.root)
-        ports = ("--port", "0", "--http-port", "0")
+        words = ("--name", name, "--metadata", self._cluster.java_uri)
         log = self._directory / f"{name}.txt"
-        process = self.running[name] = run_daybook(log, "broker", "--name", name, *where, *ports)
+        process = run_daybook(log, "broker", *words, "--port", "0", "--http-port", "0")
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline() or "{}")
         assert ready, log.read_text()
-        return str(ready["service_url"])
+        url = str(ready["service_url"])
+        self.running[url] = process
+        return url
 
-    def kill(self, name: str) -> None:
-        end(self.running.pop(name))
+    def kill(self, url: str) -> None:
+        end(self.running.pop(url))
 
 
 @pytest.fixture
 def brokers(apache: Cluster, tmp_path: Path) -> Iterator[Brokers]:
     made = Brokers(apache, tmp_path)
     yield made
-    for name in list(made.running):
-        made.kill(name)
+    for url in list(made.running):
+        made.kill(url)
+
+
+def read_all(client: daybook.blocking.Client, topic: str, count: int) -> list[int]:
+    with client.create_reader(topic, start="earliest") as reader:
+        return [int(reader.receive(timeout_s=PATIENCE_S).data) for _ in range(count)]
 
 
 def test_a_topic_outlives_its_broker_on_their_bookies(brokers: Brokers, apache: Cluster) -> None:
-    with daybook.blocking.connect(brokers.start("first")) as client:
+    first = brokers.start("first")
+    with daybook.blocking.connect(first) as client:
         with client.create_producer("interop") as producer:
             for number in range(1000):
                 producer.send_nowait(b"%d" % number)
@@ -54,14 +62,12 @@ def test_a_topic_outlives_its_broker_on_their_bookies(brokers: Brokers, apache: 
         with client.subscribe("interop", "half", initial_position="earliest") as consumer:
             for _ in range(500):
                 consumer.ack(consumer.receive(timeout_s=PATIENCE_S))
-    brokers.kill("first")
+    brokers.kill(first)
 
     with daybook.blocking.connect(brokers.start("second")) as client:
         with client.create_producer("interop") as producer:
             producer.send(b"1000")
-        with client.create_reader("interop", start="earliest") as reader:
-            got = [reader.receive(timeout_s=PATIENCE_S).data for _ in range(1001)]
-        assert got == [b"%d" % number for number in range(1001)]
+        assert read_all(client, "interop", 1001) == list(range(1001))
         with client.subscribe("interop", "half") as consumer:
             again = int(consumer.receive(timeout_s=PATIENCE_S).data)
         assert again <= 500, "what was not acknowledged comes again"
@@ -71,3 +77,22 @@ def test_a_topic_outlives_its_broker_on_their_bookies(brokers: Brokers, apache: 
         for ledger_id in client.list_ledgers():
             for fragment in client.metadata(ledger_id).fragments:
                 assert set(fragment.ensemble) <= theirs
+
+
+def test_a_producer_goes_on_while_brokers_and_bookies_of_theirs_are_killed(
+    brokers: Brokers, apache: Cluster
+) -> None:
+    """The other broker takes over; two bookies of three do.  Nothing confirmed is lost or twice."""
+    urls = [brokers.start("one"), brokers.start("other")]
+    hosts = ",".join(url.removeprefix("pulsar://") for url in urls)
+    with daybook.blocking.connect(f"pulsar://{hosts}") as client:
+        with client.create_producer("failover") as producer:
+            for number in range(100):
+                producer.send(b"%d" % number)
+            brokers.kill(client.lookup("failover"))
+            for number in range(100, 200):
+                producer.send(b"%d" % number)
+            with away(apache, apache.bookies[0]):
+                for number in range(200, 300):
+                    producer.send(b"%d" % number)
+        assert read_all(client, "failover", 300) == list(range(300))

@@ -7,8 +7,9 @@ import pytest
 
 from clients import ledgers
 from clients.ledgers import Digest
-from tests.interop.cluster import PATIENCE_S, Cluster, ask
+from tests.interop.cluster import Cluster, ask
 from tests.interop.peer import check, payload
+from tests.interop.processes import PATIENCE_S
 from wire.digest import Digester, DigestType
 from wire.entry import decode_entry
 from wire.messages.bookie import BatchReadAnswer, Status, encode_batch_read

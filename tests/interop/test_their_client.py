@@ -9,13 +9,14 @@ import pytest
 
 from clients import ledgers
 from clients.ledgers import Digest
-from tests.interop.cluster import PATIENCE_S, Cluster
+from tests.interop.cluster import Cluster
 from tests.interop.peer import DIGESTS, Peer, PeerClient, PeerError, Wire, check
+from tests.interop.processes import PATIENCE_S
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop
 
-FENCED, UNAUTHORIZED, NO_LEDGER_RECORD = -101, -102, -25
+FENCED, UNAUTHORIZED, NO_LEDGER_RECORD, DUPLICATE_ENTRY = -101, -102, -25, -22
 
 
 @pytest.fixture(scope="module", params=["own", "mixed"])
@@ -176,8 +177,10 @@ def test_ids_may_be_given(theirs: PeerClient, ours: ledgers.blocking.Client) -> 
     wanted = (9 << 40) + max([0, *ours.list_ledgers()]) % (1 << 40) + 1
     written = theirs.create(f"id={wanted}")
     assert written.ledger_id == wanted
-    for entry_id in range(3):
-        written.append_at(entry_id, 100)
+    written.append_at([2, 0, 1], 100)
+    with pytest.raises(PeerError) as twice:
+        written.append_at([1], 100)
+    assert twice.value.code == DUPLICATE_ENTRY
     written.close()
     assert check(ours.open(wanted, recover=False, password=b"pw").read(), 0, 100) == 3
     with ours.create_advanced(password=b"pw", ledger_id=wanted + 1) as writer:
@@ -191,6 +194,30 @@ def test_ids_may_be_given(theirs: PeerClient, ours: ledgers.blocking.Client) -> 
     with pytest.raises(PeerError) as gone:
         theirs.open(wanted + 1, recover=False)
     assert gone.value.code == NO_LEDGER_RECORD
+
+
+def test_each_reads_behind_the_lac_what_nobody_has_confirmed_to_it(
+    theirs: PeerClient, ours: ledgers.blocking.Client
+) -> None:
+    with ours.create(password=b"pw") as writer:
+        append(writer, 10, 100)
+        reader = theirs.open(writer.ledger_id, recover=False)
+        append(writer, 10, 100)
+        assert reader.read_unconfirmed(0, 19, 100) == 20
+
+
+def test_each_bookie_lists_its_entries(
+    theirs: PeerClient, ours: ledgers.blocking.Client, cluster: Cluster, wire: Wire
+) -> None:
+    """As their auditor compares copies, over v3.  (Of theirs, those with RocksDB never answer.)"""
+    with ours.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
+        append(writer, 300, 100)
+    for bookie_id in writer.metadata.last_fragment.ensemble:
+        if wire == "v2":
+            with pytest.raises(PeerError):
+                theirs.entries(bookie_id, writer.ledger_id)
+        elif cluster.bookie(bookie_id).name != "apache-2":
+            assert theirs.entries(bookie_id, writer.ledger_id) == 200
 
 
 def test_another_password_opens_nothing(theirs: PeerClient, ours: ledgers.blocking.Client) -> None:

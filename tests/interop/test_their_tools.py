@@ -1,12 +1,15 @@
 """`bookkeeper shell` on a cluster of ours: what it says is what is there."""
 
+import json
 import re
+from typing import Any
 
 import pytest
 
 from clients import ledgers
 from tests.interop.cluster import Cluster
 from tests.interop.peer import Peer
+from tests.interop.processes import PATIENCE_S, wait_until
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop
@@ -46,6 +49,66 @@ def test_a_ledger_is_read(own: Cluster, peer: Peer, ledger_id: int) -> None:
         # Of one bookie, they read up to the last entry without that one.
         words = ("-ledgerid", ledger_id, "-bookie", bookie.bookie_id, "-lastentryid", 50)
         assert entries_in(peer.shell(own, "readledger", *words)) == 50, bookie.bookie_id
+
+
+def test_the_ledgers_of_a_bookie_are_listed(own: Cluster, peer: Peer, ledger_id: int) -> None:
+    said = peer.shell(own, "listledgers", "-bookieid", own.bookies[0].bookie_id)
+    assert re.search(rf"\b{ledger_id}\b", said), said
+
+
+def test_an_open_ledger_is_recovered_to_be_read(own: Cluster, peer: Peer) -> None:
+    with ledgers.blocking.connect(own.address) as client:
+        writer = client.create()
+        append(writer, 20, 100)
+        said = peer.shell(own, "readledger", "-ledgerid", writer.ledger_id, "-force-recovery")
+        assert entries_in(said) == 20, said
+        assert client.metadata(writer.ledger_id).closed
+        with pytest.raises((ledgers.InDoubtError, ledgers.LedgerFencedError)):
+            writer.append(b"too late", timeout_s=PATIENCE_S)
+
+
+def test_a_bookie_is_described(own: Cluster, peer: Peer) -> None:
+    bookie = own.bookies[0].bookie_id
+    said = peer.shell(own, "endpointinfo", "-b", bookie)
+    assert bookie in said
+    assert "bookie-rpc" in said
+    assert re.search(r"totalBookiesCount\W+3\b", peer.shell(own, "clusterinfo"))
+
+
+def status(cluster: Cluster) -> dict[str, Any]:
+    words = ("autorecovery", "status", "--output", "json")
+    found: dict[str, Any] = json.loads(cluster.daybook(*words, exit_codes=(0, 4)).stdout)
+    return found
+
+
+def test_auto_recovery_of_ours_is_paused_and_resumed(own: Cluster, peer: Peer) -> None:
+    with own.own_auto_recovery():
+        assert status(own)["state"] == "on"
+        peer.shell(own, "autorecovery", "-disable")
+        assert status(own)["state"] == "paused"
+        assert "disabled" in peer.shell(own, "autorecovery")
+        peer.shell(own, "autorecovery", "-enable")
+        assert status(own)["state"] == "on"
+        assert "enabled" in peer.shell(own, "autorecovery")
+
+
+def test_the_delay_of_a_lost_bookie_is_one_for_both(own: Cluster, peer: Peer) -> None:
+    peer.shell(own, "lostbookierecoverydelay", "-set", 30)
+    assert status(own)["lost_bookie_delay_s"] == 30
+    assert "30" in peer.shell(own, "lostbookierecoverydelay", "-get")
+
+
+def test_our_auditor_is_the_one(own: Cluster, peer: Peer) -> None:
+    """They know auditors by the ids of bookies, as ours are called that run beside one."""
+    auditor = own.bookies[1].bookie_id
+    peer.shell(own, "lostbookierecoverydelay", "-set", 30)  # without any they trigger nothing
+    with own.own_auto_recovery(name=auditor):
+        wait_until(lambda: status(own)["auditor"] == auditor, "there is an auditor")
+        assert auditor in peer.shell(own, "whoisauditor")
+        wait_until(lambda: status(own)["all_checked"] is not None, "it has looked at all ledgers")
+        before = status(own)["all_checked"]
+        peer.shell(own, "triggeraudit")
+        wait_until(lambda: status(own)["all_checked"] != before, "it has looked again")
 
 
 def test_the_space_of_the_bookies_is_told(own: Cluster, peer: Peer) -> None:

@@ -121,7 +121,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.try_add_run",
         replacement=Edit("        and not state.limbo\n", ""),
-        source_hash="9332c01683aa",
+        source_hash="d3bdaec96ed6",
         caught_by=_LIMBO,
     ),
     Mutant(

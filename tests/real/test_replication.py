@@ -1,6 +1,7 @@
 """Bookies that are gone for good, and disks that rot, on real processes: all copies come back."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ ENTRIES = 300
 
 @pytest.fixture(scope="module")
 def four() -> Iterator[StandaloneProcess]:
-    """A cluster with a bookie to spare; its tests use up the bookies in their order."""
+    """A cluster with a bookie to spare; in their order, its tests use up the bookies."""
     with StandaloneProcess(bookies=4, brokers=1) as cluster:
         yield cluster
 
@@ -139,6 +140,52 @@ def test_a_ledger_that_nobody_can_recover_is_ended_with_loss_accepted(
 
 def payload(ledger: int, entry: int) -> bytes:
     return b"%d %d " % (ledger, entry) * 40
+
+
+def test_a_bookie_gets_new_disks_while_the_cluster_serves(four: StandaloneProcess) -> None:
+    """Emptied onto others, stopped, its directories deleted, started, taken back; all is there."""
+    with ledgers.blocking.connect(f"zk://{four.zookeeper}/ledgers") as client:
+        written: list[int] = []
+        for number in range(4):
+            with client.create() as writer:
+                for entry in range(ENTRIES):
+                    writer.append_soon(payload(number, entry))
+            written.append(writer.ledger_id)
+        frozen = client.create()  # its writer is let go, with a fence on each of its bookies
+        frozen.append(b"before")
+        client.open(frozen.ledger_id, recover=True)
+        bookie = client.metadata(frozen.ledger_id).ensemble_at(0)[0]
+        part = part_of(four, bookie)
+        command = ("bookies", "replace-disk", bookie, "--output", "json")
+
+        emptied = daybook(four, *command, "--no-wait")
+        assert emptied.returncode == 0, emptied.stderr
+        assert json.loads(emptied.stdout)["state"] == "empty"
+        for ledger_id in (*written, frozen.ledger_id):
+            assert bookie not in client.metadata(ledger_id).ensemble_at(0)
+        four.local("stop", part["name"])
+        for path in (four.directory / part["name"]).iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+        four.local("start", part["name"])
+
+        back = daybook(four, *command)
+        assert back.returncode == 0, back.stderr
+        record = json.loads(back.stdout)
+        assert record["state"] == "replaced"
+        assert record["fenced"] >= len(written) + 1
+        with pytest.raises((ledgers.InDoubtError, ledgers.LedgerFencedError)):
+            frozen.append(b"too late", timeout_s=PATIENCE_S)
+        for number, ledger_id in enumerate(written):
+            reader = client.open(ledger_id, recover=False)
+            entries = [bytes(e.data) for e in reader.read()]
+            assert entries == [payload(number, n) for n in range(ENTRIES)]
+        deadline = time.monotonic() + PATIENCE_S
+        named: tuple[str, ...] = ()
+        while bookie not in named:
+            assert time.monotonic() < deadline, "it takes entries, and is drawn by lot"
+            with client.create() as writer:
+                named = writer.metadata.ensemble_at(0)
 
 
 def test_all_is_copied_again_and_the_next_one_may_go(four: StandaloneProcess) -> None:

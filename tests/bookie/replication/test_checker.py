@@ -3,8 +3,10 @@
 from collections.abc import AsyncGenerator, Mapping
 
 import pytest
+import trio
 from trio.abc import Clock
 
+from bookie.ledger.exchange import Encode
 from bookie.ledger.protocol.placement import BookieId
 from bookie.replication.checker import Checker
 from bookie.replication.protocol.copies import Fill, Presence, Report
@@ -15,6 +17,8 @@ from tests.bookie.replication.cluster import (
     closed_on,
     open_cluster,
 )
+from wire.errors import ConnectionLostError
+from wire.proto import bookkeeper_pb2 as pb
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
 HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)
@@ -109,6 +113,38 @@ async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
     (report,) = await checker.check(ledger_id, metadata, HERE)
     assert report.no_copy == (range(1, 3),)
     assert not report.no_answer
+
+
+async def test_one_that_never_answers_a_question_for_lists_is_asked_for_entries(
+    cluster: Cluster, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apache's bookies with RocksDB: a mark stayed for ever, as of one that does not answer."""
+    asked: list[BookieId] = []
+    exchange = cluster.client.context.exchange
+    ask = exchange.ask
+
+    async def no_lists_of_b3(bookie: BookieId, encode: Encode, timeout_s: float) -> pb.Response:
+        asked.append(bookie)
+        if bookie != B3:
+            return await ask(bookie, encode, timeout_s)
+        await trio.sleep(timeout_s)
+        raise ConnectionLostError("it did not answer in time")
+
+    metadata = closed_on((0, ["b1", "b2", "b3"]))
+    hole: dict[int, Entry] = {0: "good", 3: "good"}
+    ledger_id = await cluster.plant(metadata, {"b1": WHOLE, "b2": WHOLE, "b3": hole})
+    monkeypatch.setattr(exchange, "ask", no_lists_of_b3)
+    checker = Checker(cluster.client.context)
+    (report,) = await checker.check(ledger_id, metadata, HERE)
+    assert report.fills == (Fill(2, B3, (range(1, 3),)),)
+    began = trio.current_time()
+    (again,) = await checker.check(ledger_id, metadata, HERE)
+    assert again == report
+    assert trio.current_time() - began < 1, "nobody waits for its list again"
+    assert asked.count(B3) == 1
+    cluster.world.network.crash("b3")
+    (silent,) = await checker.check(ledger_id, metadata, HERE)
+    assert silent.unheard == (B3,)
 
 
 async def test_all_fragments_are_compared(cluster: Cluster, autojump_clock: Clock) -> None:

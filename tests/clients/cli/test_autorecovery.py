@@ -190,6 +190,24 @@ def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: St
     assert daybook("bookies", "recommission", "b1")[0] == 0
 
 
+def test_waiting_for_retention_moves_nothing(daybook: Daybook, stored: Stored) -> None:
+    trio.run(stored.ledger, closed())
+
+    async def left() -> tuple[Order | None, list[int]]:
+        marks = [ledger_id async for ledger_id in Marks(stored.session, PATHS, "").list()]
+        return await Orders(stored.session, PATHS).read(B1), marks
+
+    code, out, _ = daybook("bookies", "decommission", "b1", "--wait-retention", "--no-wait")
+    assert code == 0
+    assert "`daybook bookies health` shows what still names it" in out
+    order, marked = trio.run(left)
+    assert order is not None
+    assert order.kind is Kind.RETIRE
+    assert marked == []
+    assert daybook("bookies", "recommission", "b1")[0] == 0
+    assert trio.run(left)[0] is None
+
+
 def test_disks_are_replaced_in_two_steps(daybook: Daybook, stored: Stored) -> None:
     code, out, _ = daybook("bookies", "replace-disk", "b1", "--no-wait", "--output", "json")
     assert code == 0

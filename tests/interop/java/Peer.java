@@ -12,7 +12,6 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -50,7 +49,6 @@ import org.apache.logging.log4j.core.config.Property;
 
 public final class Peer {
     private final Map<String, BookKeeper> clients = new HashMap<>();
-    private final Map<String, ClientConfiguration> configurations = new HashMap<>();
     private final Map<String, ReadHandle> handles = new HashMap<>();
     private final Map<String, Long> nextEntry = new HashMap<>();
 
@@ -90,11 +88,13 @@ public final class Peer {
             case "disconnect": return disconnect(words[0]);
             case "create": return create(words);
             case "append": return append(words[0], number(words[1]), (int) number(words[2]));
-            case "append-at": return appendAt(words[0], number(words[1]), (int) number(words[2]));
+            case "append-at": return appendAt(words);
             case "force": return force(words[0]);
             case "close": return close(words[0]);
             case "open": return open(words);
             case "read": return read(words);
+            case "read-unconfirmed": return readUnconfirmed(words);
+            case "entries": return entries(words[0], words[1], number(words[2]));
             case "batch-read": return batchRead(words);
             case "lac": return handles.get(words[0]).readLastAddConfirmed();
             case "wait-lac": return waitLac(words);
@@ -102,7 +102,6 @@ public final class Peer {
             case "list": return list(words[0]);
             case "bookies": return bookies(words[0]);
             case "delete": return delete(words[0], number(words[1]));
-            case "re-replicate": return reReplicate(words[0], number(words[1]), words[2]);
             case "shell": return shell(words);
             default: throw new IllegalArgumentException("unknown command " + command);
         }
@@ -140,7 +139,6 @@ public final class Peer {
             String[] setting = words[i].split("=", 2);
             configuration.setProperty(setting[0], setting[1]);
         }
-        configurations.put(words[0], configuration);
         clients.put(words[0], new BookKeeper(configuration));
         return "";
     }
@@ -194,8 +192,18 @@ public final class Peer {
         return first + count - 1;
     }
 
-    private Object appendAt(String name, long entryId, int size) throws Exception {
-        return ((WriteAdvHandle) handles.get(name)).writeAsync(entryId, payload(entryId, size)).get();
+    /** append-at HANDLE SIZE ENTRY...: in this order; all are confirmed. */
+    private Object appendAt(String[] words) throws Exception {
+        WriteAdvHandle handle = (WriteAdvHandle) handles.get(words[0]);
+        List<CompletableFuture<Long>> appended = new ArrayList<>();
+        for (int i = 2; i < words.length; i++) {
+            byte[] payload = payload(number(words[i]), (int) number(words[1]));
+            appended.add(handle.writeAsync(number(words[i]), payload));
+        }
+        for (CompletableFuture<Long> one : appended) {
+            one.get();
+        }
+        return "";
     }
 
     private Object force(String name) throws Exception {
@@ -226,6 +234,21 @@ public final class Peer {
                 .readAsync(number(words[1]), number(words[2])).get()) {
             return check(entries, number(words[1]), (int) number(words[3]));
         }
+    }
+
+    /** The same, also behind the LAC. */
+    private Object readUnconfirmed(String[] words) throws Exception {
+        try (LedgerEntries entries = handles.get(words[0])
+                .readUnconfirmedAsync(number(words[1]), number(words[2])).get()) {
+            return check(entries, number(words[1]), (int) number(words[3]));
+        }
+    }
+
+    /** entries CLIENT BOOKIE LEDGER: how many the bookie lists, as auto-recovery asks for them. */
+    private Object entries(String client, String bookie, long ledgerId) throws Exception {
+        return new BookKeeperAdmin(clients.get(client))
+                .asyncGetListOfEntriesOfLedger(BookieId.parse(bookie), ledgerId)
+                .get().getTotalNumOfAvailableEntries();
     }
 
     /** batch-read HANDLE FIRST COUNT BYTES SIZE: how many entries came. */
@@ -301,15 +324,6 @@ public final class Peer {
 
     private Object delete(String client, long ledgerId) throws Exception {
         clients.get(client).newDeleteLedgerOp().withLedgerId(ledgerId).execute().get();
-        return "";
-    }
-
-    /** re-replicate CLIENT LEDGER BOOKIE: copy what it holds of a ledger to others. */
-    private Object reReplicate(String client, long ledgerId, String bookie) throws Exception {
-        BookKeeperAdmin admin =
-                new BookKeeperAdmin(clients.get(client), configurations.get(client));
-        Set<BookieId> lost = new HashSet<>(Set.of(BookieId.parse(bookie)));
-        admin.recoverBookieData(ledgerId, lost, false, false);
         return "";
     }
 

@@ -1,0 +1,48 @@
+"""Bookies that go away and come back, and where the copies of a ledger are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clients import ledgers
+from tests.interop.cluster import Bookie, Cluster, ask
+from wire.messages.bookie import ReadAnswer, Status, encode_read
+
+
+def kinds(cluster: Cluster, metadata: ledgers.LedgerMetadata) -> list[str]:
+    """Of the last ensemble: `own` and `apache`."""
+    names = (cluster.bookie(b).name for b in metadata.last_fragment.ensemble)
+    return [name.partition("-")[0] for name in names]
+
+
+def member(cluster: Cluster, metadata: ledgers.LedgerMetadata, kind: str) -> Bookie:
+    position = kinds(cluster, metadata).index(kind)
+    return cluster.bookie(metadata.last_fragment.ensemble[position])
+
+
+@contextmanager
+def away(cluster: Cluster, bookie: Bookie, *, hangs: bool = False) -> Iterator[None]:
+    """Killed, or stopped in its tracks, for the time of the block; then back."""
+    if hangs:
+        bookie.pause()
+    else:
+        bookie.kill()
+    try:
+        yield
+    finally:
+        bookie.kill()
+        cluster.expire(bookie)
+        bookie.start()
+        cluster.wait_ready()
+
+
+def assert_whole(cluster: Cluster, ledger_id: int, metadata: ledgers.LedgerMetadata) -> None:
+    """Each bookie of each ensemble has all entries of its fragment.  (WQ = E.)"""
+    ends = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
+    ends.append(metadata.last_entry_id + 1)
+    for fragment, end_at in zip(metadata.fragments, ends, strict=True):
+        for bookie_id in fragment.ensemble:
+            ids = range(fragment.first_entry_id, end_at)
+            answers = ask(cluster.bookie(bookie_id), *(encode_read(ledger_id, e) for e in ids))
+            for answer in answers:
+                assert isinstance(answer, ReadAnswer)
+                assert answer.status == Status.OK, (bookie_id, answer.entry_id)
