@@ -104,17 +104,18 @@ def test_a_checkpoint_survives_its_encoding_and_newer_ones_are_refused() -> None
         LedgerState(5),
         LedgerState(5, master_key=b"key", fenced=True, last_entry=9, accepted_lac=8, lac=8),
         LedgerState(2**60, master_key=b"", explicit_lac=7, explicit_body=b"body", deleted=True),
+        LedgerState(6, master_key=b"key", fenced=True, limbo=True),
     ],
 )
 def test_a_row_survives_its_encoding(state: LedgerState) -> None:
     row = encode_row(state)
     again = decode_row(state.ledger_id, row)
     assert encode_row(again) == row
-    for name in ("master_key", "fenced", "deleted", "last_entry", "explicit_body"):
+    for name in ("master_key", "fenced", "limbo", "deleted", "last_entry", "explicit_body"):
         assert getattr(again, name) == getattr(state, name)
     assert again.lac == max(state.lac, state.explicit_lac)
     with pytest.raises(UnsupportedVersionError):
-        decode_row(5, b"\x03" + row[1:])
+        decode_row(5, b"\x04" + row[1:])
 
 
 ids = st.integers(0, 3 * BLOCK_ENTRIES)

@@ -91,7 +91,7 @@ def test_the_settings_are_those_that_the_parts_know(directory: Directory) -> Non
 def test_every_option_of_a_part_is_a_setting(
     command: click.Command, config: type[msgspec.Struct]
 ) -> None:
-    options = {str(parameter.name) for parameter in command.params} - {"config"}
+    options = {str(parameter.name) for parameter in command.params} - {"config", "metadata"}
     assert options <= {field.name for field in msgspec.structs.fields(config)}
 
 
