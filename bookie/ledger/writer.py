@@ -346,13 +346,15 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
-        pieces = list(self._pieces(first, count))
+        pieces = list(self._pieces(first, count)) if count > 1 else []
         for bookie in to:
             lane = self._lanes.get(bookie)
             if lane is None:
                 lane = self._lanes[bookie] = self._context.bookies.open_lane(
                     bookie, self.ledger_id, self.purpose, self
                 )
+            if count == 1:
+                lane.add(first, self._frames[first - self.last_add_confirmed - 1])
             for adds in pieces:
                 lane.add_all(adds)
 
