@@ -6,8 +6,9 @@ A line on standard input is a command, `NAME key=value ...`; a line on standard 
 answer, `ok key=value ...` or `error 0 WHY`.  Lists have commas.  Each command says by `on` which
 client it is for.
 
-    connect at [explicit_lac_s]           a client; `on` is the name that it gets
-            at=HOST:PORT/ROOT; 0: readers are never told of the LAC but by later entries
+    connect at [explicit_lac_s] [blocks]  a client; `on` is the name that it gets
+            at=HOST:PORT/ROOT; 0: readers are never told of the LAC but by later entries;
+            blocks=0: entries travel one by one, also where bookies take blocks (not in Java)
     append  copies size ledgers window warm_s seconds       -> entries seconds total
             so many entries under way, to ledgers in turn; counted are those confirmed
             after the warm-up, and in total
@@ -238,7 +239,12 @@ _COMMANDS = {
 async def connect(stack: AsyncExitStack, given: Given) -> ledgers.Client:
     usual = ledgers.LedgerLimits()
     pause_s = given.real("explicit_lac_s", usual.explicit_lac_s) or math.inf
-    patient = replace(usual.bookies, add_timeout_s=_PATIENCE_S, read_timeout_s=_PATIENCE_S)
+    patient = replace(
+        usual.bookies,
+        add_timeout_s=_PATIENCE_S,
+        read_timeout_s=_PATIENCE_S,
+        blocks=given.real("blocks", 1) > 0,
+    )
     limits = ledgers.Limits(ledger=replace(usual, explicit_lac_s=pause_s, bookies=patient))
     return await stack.enter_async_context(
         ledgers.connect(f"zk://{given.text('at')}", limits=limits)

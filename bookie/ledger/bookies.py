@@ -53,6 +53,7 @@ class Purpose(Enum):
 class BookieLimits:
     protocol: WireChoice = "auto"  # v2 with whoever speaks it, else v3; or always one of them
     protocol_retry_s: float = 60.0  # so long a bookie that did not answer to v2 is spoken to in v3
+    blocks: bool = True  # many adds in one frame, with bookies that say that they take them
     connect_timeout_s: float = 3.0
     add_timeout_s: float = 5.0
     read_timeout_s: float = 5.0
@@ -148,7 +149,7 @@ class Channel:
             self._blocks = False
             self._dialect = V3(deferred=self._deferred)
         else:
-            self._blocks = self._bookies.takes_blocks(self.bookie)
+            self._blocks = self._bookies.limits.blocks and self._bookies.takes_blocks(self.bookie)
             self._dialect = V2(blocks=self._blocks)
         self._answered = False
         self._scope, self._why_closed = trio.CancelScope(), ""

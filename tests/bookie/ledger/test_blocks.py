@@ -8,7 +8,8 @@ from trio.abc import Clock
 
 from bookie.errors import InDoubtError, LedgerFencedError
 from bookie.ledger.adds import Adds
-from bookie.ledger.client import LedgerClient, Quorums
+from bookie.ledger.bookies import BookieLimits
+from bookie.ledger.client import LedgerClient, LedgerLimits, Quorums
 from bookie.ledger.dialects import V2, V3
 from bookie.ledger.writer import LedgerWriter
 from tests.bookie.ledger.cluster import Cluster, FakeBookie, open_cluster
@@ -98,6 +99,15 @@ async def test_nobody_is_sent_a_block_who_did_not_say_that_it_takes_them(
     for bookie in three.bookies:
         assert singles(bookie) == list(range(50))
         assert not bookie.blocks
+
+
+async def test_a_client_may_do_without_blocks(three: Cluster, autojump_clock: Clock) -> None:
+    await all_take_blocks(three)
+    client = await three.client(LedgerLimits(bookies=BookieLimits(blocks=False)))
+    writer = await client.create(QUORUMS)
+    push(writer, 50)
+    await confirm(writer)
+    assert not any(bookie.blocks for bookie in three.bookies)
 
 
 async def test_in_a_mixed_ensemble_each_gets_what_it_takes_and_holds_the_same_bytes(
