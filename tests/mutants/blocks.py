@@ -80,10 +80,10 @@ MUTANTS = [
     ),
     Mutant(
         id="N15",
-        rule="each add of a run is answered -> the first one is",
+        rule="each add of a run is answered by its id -> by that of the first one",
         module="bookie.server.v2",
         name="RunDone.__call__",
-        replacement=Edit("self._first + self._count", "self._first + 1"),
+        replacement=Edit("ledger_id, entry_id)", "ledger_id, self._first)"),
         source_hash="364569761292",
         caught_by=_SINGLE,
     ),
