@@ -90,13 +90,16 @@ class AckTracker:
             self._finish(key)
 
     def ack_cumulative(self, key: EntryKey, index: int) -> None:
-        """The application is done with everything up to this message."""
+        """The application is done with everything up to this message.
+
+        Of a batch that is not with the application nothing is said, as in `ack`; what lies before
+        it is done all the same.
+        """
         pending = self._pending.get(key)
-        if index == _INDEX_UNKNOWN:
-            rest = 0
-        elif pending is None:
-            return
-        else:
+        rest = 0
+        if index != _INDEX_UNKNOWN and pending is None:
+            key = (key[0], key[1] - 1)
+        elif index != _INDEX_UNKNOWN and pending is not None:
             rest = pending & (-1 << (index + 1))
         if self._mark is not None and key < self._mark:
             return

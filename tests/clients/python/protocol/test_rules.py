@@ -43,10 +43,30 @@ def test_what_comes_again_leaves_out_what_is_done() -> None:
 def test_of_a_batch_that_is_not_here_nothing_is_told() -> None:
     acks = AckTracker()
     acks.ack(E1, 0)  # Its other messages may be with somebody else.
-    acks.ack_cumulative(E2, 1)
     assert acks.waiting == 0
     acks.ack(E1, -1)
     assert acks.take(10) == (None, [(1, 1, None)])
+
+
+def test_a_cumulative_ack_up_to_what_was_done_before_acknowledges_what_lies_before_it() -> None:
+    """Found by the simulator: it was taken for done, and what lay before came again."""
+    acks = AckTracker()
+    for key in (E1, E2, E3):
+        acks.delivered(key, 2, None)
+    acks.ack(E2, 0)
+    acks.ack(E2, 1)
+    cumulative, single = acks.take(10)
+    assert (cumulative, single) == (None, [(1, 2, None)])
+    acks.confirmed(cumulative, single)
+    acks.ack_cumulative(E2, 1)
+    assert acks.take(10) == ((1, 1, None), [])
+    assert not acks.arrived(E1)
+    acks.ack_cumulative(E3, 0)  # Of its batch the second message is not done.
+    assert acks.take(10) == ((2, 0, 0b10), [])
+    acks.ack_cumulative(E3, 1)
+    acks.take(10)
+    acks.ack_cumulative((3, 0), 0)  # It was delivered to somebody else, or before a restart.
+    assert acks.take(10) == ((3, -1, None), [])
 
 
 def test_a_cumulative_ack_swallows_what_lies_before_it() -> None:
