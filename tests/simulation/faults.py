@@ -362,7 +362,7 @@ class Nemesis:
             self._outages = 0
             cluster.metadata.come_back()
         cluster.metadata.odds, cluster.metadata.slowness = Odds(), 1.0
-        for name in self._hosts:
+        for name in dict.fromkeys([*self._hosts, *self._members.names()]):
             cluster.metadata.heal(name)
             cluster.metadata.release_notices(name)
             cluster.clock_of(name).run_at(1.0)

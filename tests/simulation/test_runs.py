@@ -140,6 +140,18 @@ def test_watching_a_run_changes_nothing_of_it() -> None:
     assert any("ledger created" in line for line in lines)
 
 
+def test_a_bookie_that_came_later_is_healed_as_well() -> None:
+    """Seed 500070, once: it had no contact with the metadata store for ever."""
+    shape = Shape(bookies=4, settings=Settings(quorums=(3, 3, 2), recovery=AutoRecovery()))
+    faults = (
+        Mishap("f1", At(0.5), acts.LoseDisk("bookie-1", 0.1)),
+        Mishap("f2", At(3.0), acts.LoseContact("bookie-5", 1000.0)),
+    )
+    outcome = simulate(replace(SMALL, shape=shape, faults=faults, storm_s=5.0))
+    assert outcome.violations == []
+    assert outcome.marks["fault LoseContact"] == 1
+
+
 def test_faults_that_outlast_the_storm_end_with_it() -> None:
     """Seed 281, once: a full disk was emptied when the run was over, in a nursery that was gone."""
     for_ever = 1000.0
