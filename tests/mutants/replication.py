@@ -257,6 +257,17 @@ MUTANTS = [
         replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
         source_hash="7e7aceae8fa9",
         caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+        also=(
+            Mutant(
+                id="RR26 reborn",
+                rule="it asks the metadata on first contact, too: each of them alone is enough",
+                module="bookie.storage.contacts",
+                name="standing_of",
+                replacement=Edit("if birth == NEVER_LOST:", "if True:"),
+                source_hash="7e9933ce7b2d",
+                caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+            ),
+        ),
     ),
     Mutant(
         id="RR27",
