@@ -12,6 +12,7 @@ tried first; v3 has what v2 cannot say: that the sync of an add may wait (`DEFER
 connections in a row on which it has not answered anything.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,7 @@ from typing import Literal, Protocol, TypeAlias
 from bookie.ledger.adds import Adds
 from bookie.ledger.protocol.placement import BookieId
 from wire.digest import MASTER_KEY_BYTES
+from wire.errors import MalformedError
 from wire.fields import U32
 from wire.messages import bookie, bookie_v3
 from wire.messages.blocks import decode_block_answer, encode_block_header
@@ -82,12 +84,16 @@ class Dialect(Protocol):
 
 
 class V2:
-    """`blocks`: the bookie takes many adds in one frame."""
+    """`blocks`: the bookie takes many adds in one frame.
+
+    An answer to a block that is not under way on this connection is no answer.
+    """
 
     wire = Wire.V2
 
     def __init__(self, *, blocks: bool = False) -> None:
         self._blocks = blocks
+        self._under_way: deque[tuple[int, int, int]] = deque()  # blocks: ledger, first, last
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         return frame
@@ -95,6 +101,7 @@ class V2:
     def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
         if not self._blocks or adds.first == adds.last:
             return adds.buffers
+        self._under_way.append((ledger_id, adds.first, adds.last))
         return [encode_block_header(adds.size), *adds.buffers]
 
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]:
@@ -107,12 +114,21 @@ class V2:
         reads: list[ReadAnswer] = []
         for frame in others:
             if len(frame) > 1 and frame[1] == Operation.ADD_BLOCK:
-                adds.append(decode_block_answer(frame))
+                adds.append(self._block_answered(frame))
                 continue
             answer = decode_answer(frame)
             if isinstance(answer, ReadAnswer):
                 reads.append(answer)
         return Answers(adds, reads)
+
+    def _block_answered(self, frame: memoryview) -> AddRun:
+        run = decode_block_answer(frame)
+        try:
+            self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one
+        except ValueError:
+            block = f"of ledger {run.ledger_id} from {run.first} to {run.last}"
+            raise MalformedError(f"an answer to a block {block} that was not sent") from None
+        return run
 
 
 class V3:

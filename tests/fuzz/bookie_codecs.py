@@ -11,7 +11,7 @@ from wire.digest import Digester, DigestType
 from wire.entry import decode_entry, decode_lac, encode_header, encode_lac, peek_ids, peek_lac
 from wire.errors import WireError
 from wire.fields import U32
-from wire.messages import bookie, bookie_v3
+from wire.messages import blocks, bookie, bookie_v3
 from wire.messages.bookie import Add, Auth, BatchRead, Read, Status, Unsupported
 from wire.messages.entry_list import decode_entry_list, encode_entry_list, group_entries
 from wire.proto import bookkeeper_pb2 as pb
@@ -89,6 +89,34 @@ def request_seeds() -> Mapping[str, bytes]:
         "old": b"\0\0\0\x2c" + b"\0\0\0\1" + KEY + bytes(20),
     }
     return {name: frame[_LENGTH:] for name, frame in frames.items()}
+
+
+def run_block(data: bytes) -> None:
+    """A block, or the answer to one."""
+    choices = Choices(data)
+    if not choices.flag():
+        run = blocks.decode_block_answer(memoryview(choices.rest()))
+        require(run.first <= run.last, "a run that ends before it begins")
+        return
+    frame = memoryview(choices.rest())
+    block = blocks.decode_block(frame)
+    require(len(block.sizes) > 0, "a block of nothing")
+    at = 0
+    for entry_id, size in enumerate(block.sizes, block.first):
+        add = bookie.decode_request(block.adds[at + _LENGTH : at + blocks.ADD_BYTES + size])
+        assert isinstance(add, Add)
+        found = add.ledger_id, add.entry_id, add.master_key, len(add.entry), add.flags
+        same = block.ledger_id, entry_id, block.master_key, size, 0
+        require(found == same, "an add of a block is another one by itself")
+        at += blocks.ADD_BYTES + size
+    require(at == len(block.adds) == len(frame) - 4, "bytes of a block are left over")
+
+
+def block_seeds() -> Mapping[str, bytes]:
+    adds = b"".join(strategies.add_frame(7, entry_id) for entry_id in range(3, 6))
+    request = b"\1" + (blocks.encode_block_header(len(adds)) + adds)[_LENGTH:]
+    answer = b"\0" + blocks.encode_block_answer(Status.OK, 7, 3, 5)[_LENGTH:]
+    return {"block": request, "answer": answer}
 
 
 def run_answers(data: bytes) -> None:
@@ -224,6 +252,7 @@ TARGETS = (
         seeds=request_seeds,
         valid=strategies.bookie_requests,
     ),
+    Target(name="bookie.block", run=run_block, errors=WIRE_ERRORS, seeds=block_seeds),
     Target(name="bookie.answers", run=run_answers, errors=WIRE_ERRORS, seeds=answer_seeds),
     Target(
         name="bookie.v3",

@@ -24,6 +24,7 @@ from wire.connection import FrameConnection
 from wire.errors import ConnectionLostError, WireError
 from wire.fields import U32
 from wire.messages import bookie, bookie_v3
+from wire.messages.blocks import decode_block_answer, encode_block_header
 from wire.messages.bookie import AddRun, ReadAnswer, Status
 from wire.messages.entry_list import decode_entry_list
 from wire.proto import bookkeeper_pb2 as pb
@@ -58,6 +59,12 @@ class Talker:
     def _heard(self, frame: memoryview) -> None:
         if self.v3:
             self._heard_v3(bookie_v3.decode_response(frame))
+            return
+        if len(frame) > 1 and frame[1] == bookie.Operation.ADD_BLOCK:
+            run = decode_block_answer(frame)
+            if run.status == Status.OK:
+                for entry_id in range(run.first, run.last + 1):
+                    self.acked[run.ledger_id, entry_id] = None
             return
         answer = bookie.decode_answer(frame)
         if isinstance(answer, AddRun) and answer.status == Status.OK:
@@ -149,7 +156,19 @@ class Script:
                     bytes_max=choices.number(200),
                 )
             case _:
-                return bookie.encode_auth("plugin", choices.blob(9))
+                if choices.flag():
+                    return bookie.encode_auth("plugin", choices.blob(9))
+                return self._block(ledger_id, entry_id)
+
+    def _block(self, ledger_id: int, first: int) -> bytes:
+        """Mostly adds that belong together."""
+        choices, key = self._choices, self._key()
+        adds = b""
+        for number in range(choices.below(6)):
+            entry_id = min((1 << 63) - 1, first + (0 if choices.one_in(16) else number))
+            entry = self._entry(ledger_id, entry_id)
+            adds += bookie.encode_add_header(key, len(entry), recovery=choices.one_in(24)) + entry
+        return encode_block_header(len(adds)) + adds
 
     def _request_v3(self) -> bytes:
         choices = self._choices

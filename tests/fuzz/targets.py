@@ -16,6 +16,7 @@ _MODULES = {
     ),
     "bookie_codecs": (
         "bookie.request",
+        "bookie.block",
         "bookie.answers",
         "bookie.v3",
         "bookie.entry",

@@ -106,6 +106,18 @@ MUTANTS = [
         caught_by=_CLIENT,
     ),
     Mutant(
+        id="N16",
+        rule="an answer to a block that is not under way proves nothing -> it is believed",
+        module="bookie.ledger.dialects",
+        name="V2._block_answered",
+        replacement=Edit(
+            "self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one",
+            "pass",
+        ),
+        source_hash="83e47399d8e5",
+        caught_by=f"{_CLIENT} -k proves_nothing",
+    ),
+    Mutant(
         id="N10",
         rule="each entry of a long run is sent once -> pieces overlap",
         module="bookie.ledger.writer",

@@ -80,6 +80,7 @@ class FakeBookie:
     knows_batches: bool = True  # else it closes the connection, as old ones do
     takes_blocks: bool = False  # says so, and answers them; else it closes the connection
     blocks: list[AddBlock] = field(default_factory=list)
+    claims: int = 0  # so many entries more than a block had are answered with it
     batch_surplus: int = 0  # so many entries more than were asked for
     batch_entries_max: int = 1000
     speaks: tuple[str, ...] = ("v2", "v3")  # else it closes the connection
@@ -199,7 +200,8 @@ class FakeBookie:
             entry = block.adds[at - size : at]
             add = Add(ADD_HEADER, 0, block.master_key, block.ledger_id, entry_id, entry)
             status = max(status, self.add(add))
-        answer = encode_block_answer(status, block.ledger_id, block.first, block.last)
+        last = block.last + self.claims
+        answer = encode_block_answer(status, block.ledger_id, block.first, last)
         return None if self.silent else answer
 
     def add(self, add: Add) -> Status:

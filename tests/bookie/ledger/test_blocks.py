@@ -150,6 +150,23 @@ async def test_a_bookie_that_refuses_a_block_is_replaced_and_nothing_is_lost(
     assert await contents(writer) == expected(100)
 
 
+async def test_a_bookie_that_answers_for_more_than_it_was_sent_is_not_believed(
+    four: Cluster, autojump_clock: Clock
+) -> None:
+    """Nor does such an answer cost time: 2**62 entries are nothing to walk over."""
+    await all_take_blocks(four)
+    writer = await (await four.client()).create(QUORUMS)
+    lying = four.of(writer.ensemble)[0]
+    lying.claims = 1 << 62
+    push(writer, 20)
+    await confirm(writer)
+    await trio.sleep(3)
+    assert lying.id not in writer.ensemble
+    push(writer, 20)
+    await confirm(writer)
+    assert await contents(writer) == expected(40)
+
+
 async def test_a_newcomer_is_sent_what_is_not_confirmed_in_a_block(
     four: Cluster, autojump_clock: Clock
 ) -> None:
@@ -273,6 +290,33 @@ def test_small_entries_are_copied_once_large_ones_never() -> None:
 
 def test_answers_to_blocks_and_to_single_adds_are_told_as_runs() -> None:
     answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
-    assert V2(blocks=True).decode([answer]).adds == [AddRun(Status.OK, 5, 3, 9)]
+    dialect = V2(blocks=True)
+    dialect.adds(5, adds(3, [b"x"] * 7))
+    assert dialect.decode([answer]).adds == [AddRun(Status.OK, 5, 3, 9)]
     with pytest.raises(MalformedError):
-        V2(blocks=True).decode([answer[:-1]])
+        dialect.decode([answer[:-1]])
+
+
+def test_an_answer_to_a_block_that_was_not_sent_proves_nothing() -> None:
+    dialect = V2(blocks=True)
+    dialect.adds(5, adds(3, [b"x"] * 7))
+    for ledger_id, first, last in ((5, 3, 8), (5, 3, 10), (5, 4, 9), (6, 3, 9)):
+        answer = memoryview(encode_block_answer(Status.OK, ledger_id, first, last))[4:]
+        with pytest.raises(MalformedError):
+            dialect.decode([answer])
+    answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
+    with pytest.raises(MalformedError):
+        V2().decode([answer])
+    assert dialect.decode([answer]).adds
+    with pytest.raises(MalformedError):
+        dialect.decode([answer])
+
+
+def test_each_of_two_equal_blocks_is_answered() -> None:
+    """The first one was given up, and its answer came late."""
+    dialect = V2(blocks=True)
+    answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
+    for _ in range(2):
+        dialect.adds(5, adds(3, [b"x"] * 7))
+    for _ in range(2):
+        assert dialect.decode([answer]).adds == [AddRun(Status.OK, 5, 3, 9)]
