@@ -7,6 +7,7 @@ acknowledgement was sent and confirmed.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.history.events import Ack, HistoryError, Position
@@ -31,6 +32,17 @@ class Settled:
     sent_ns: int
     confirmed_ns: int | None
     at_once: bool  # by one acknowledgement
+
+
+_Acks = dict[tuple[str, int], tuple[AckTimes, Ack]]  # by consumer and number
+
+
+def _parts(acks: _Acks) -> Iterator[tuple[tuple[str, _Entry], int, bool]]:
+    """Of batches: (consumer, entry), index, whether all before it are meant as well."""
+    for (consumer, _), (_, ack) in acks.items():
+        for ledger, entry, index in ack.positions:
+            if index >= 0:
+                yield (consumer, (ledger, entry)), index, ack.cumulative
 
 
 class Owed:
@@ -86,7 +98,8 @@ class Subscription:
         self._began = began
         self._single: dict[Position, AckTimes] = {}
         self._up_to: list[tuple[Position, int, AckTimes]] = []  # sorted; cumulative ones
-        self._acks: dict[tuple[str, int], tuple[AckTimes, Ack]] = {}
+        self._acks: _Acks = {}
+        self._parts: dict[tuple[str, _Entry], set[int]] = {}  # by consumer; seeks leave them out
 
     # -- who leaves
 
@@ -229,36 +242,41 @@ class Subscription:
         for meanwhile in self._meanwhile.values():
             meanwhile.append(to)
         self.changes += 1
-        left_out = self._parts_of_batches(consumer)
+        meanwhile_acked = {
+            key: (times, ack)
+            for key, (times, ack) in self._acks.items()
+            if times.confirmed_ns is None or times.confirmed_ns > self.sought_ns
+        }
+        left_out = self._parts_of_batches(consumer, meanwhile_acked)
+        self._acks = meanwhile_acked
         self._single.clear()
         self._up_to.clear()
         self.owed.owe_from(0 if to in _AWAY else self._start_of(to))
         for each in [to, *others]:
             self._let_go(each, at_ns)
-        self._acks = {
-            key: (times, ack)
-            for key, (times, ack) in self._acks.items()
-            if times.confirmed_ns is None or times.confirmed_ns > self.sought_ns
-        }
         for _, ack in self._acks.values():
             self._free(ack)
         for index in left_out:
             self.owed.free(index)
 
-    def _parts_of_batches(self, seeker: str) -> list[int]:
+    def _parts_of_batches(self, seeker: str, meanwhile: _Acks) -> list[int]:
         """Messages that others than the seeker have acknowledged, of entries that they are not
-        done with: the rest of such an entry went to somebody else, or is still to come.
+        done with: the rest of such an entry went to somebody else, or is still to come.  So are
+        those whose last acknowledgement may have come after the seek: it spoke for all of them.
         """
-        acked: dict[tuple[str, _Entry], set[int]] = {}
-        for (consumer, _), (_, ack) in self._acks.items():
-            for ledger, entry, index in ack.positions:
-                if consumer != seeker and index >= 0:
-                    indexes = range(index + 1) if ack.cumulative else [index]
-                    acked.setdefault((consumer, (ledger, entry)), set()).update(indexes)
+        acked = {of: set(parts) for of, parts in self._parts.items() if of[0] != seeker}
+        for of, index, cumulative in _parts(self._acks):
+            if of[0] != seeker:
+                acked.setdefault(of, set()).update(range(index + 1) if cumulative else [index])
+        late = {of for of, _, _ in _parts(meanwhile)}
+        self._parts = {
+            of: indexes
+            for of, indexes in acked.items()
+            if of in late or len(indexes) < self.log.sizes.get(of[1], 0)
+        }
         places = [
             (*entry, index)
-            for (_, entry), indexes in acked.items()
-            if len(indexes) < self.log.sizes.get(entry, 0)
+            for (_, entry), indexes in self._parts.items()
             for index in sorted(indexes)
         ]
         return [self.log.index[place] for place in places if place in self.log.index]

@@ -357,6 +357,26 @@ def test_a_seek_of_somebody_else_leaves_out_what_was_acknowledged_of_an_unfinish
     assert "undelivered" in rules([*story, *acked(0, first), *own, *again, *end])
 
 
+def test_several_seeks_of_somebody_else_leave_out_as_much_as_one() -> None:
+    first, second = (1, 0, 0), (1, 0, 1)
+    story = [*subscribed(), *sent(0, first), *sent(1, second), delivered(0, first)]
+    seeks: list[Event] = [each for n in (1, 2) for each in (Seek(T, "s", n, "earliest"), Sought(n))]
+    own: list[Event] = [Seek(T, "s", 3, "earliest", consumer="c"), Sought(3)]
+    again = [delivered(1, second), *acked(1, second), Drained(T, "s")]
+    end = read((0, first), (1, second))
+    assert rules([*story, *acked(0, first), *seeks, *again, *end]) == []
+    assert "undelivered" in rules([*story, *acked(0, first), *seeks, *own, *again, *end])
+
+
+def test_the_last_acknowledgement_of_a_batch_speaks_for_all_of_it_even_after_a_seek() -> None:
+    first, second = (1, 0, 0), (1, 0, 1)
+    story = [*subscribed(), *sent(0, first), *sent(1, second), delivered(0, first)]
+    story = [*story, *acked(0, first), delivered(1, second), Seek(T, "s", 1, "earliest")]
+    end = [Drained(T, "s"), *read((0, first), (1, second))]
+    assert rules([*story, *acked(1, second), Sought(1), *end]) == []
+    assert "undelivered" in rules([*story, Sought(1), *end])
+
+
 def test_a_seek_leaves_out_what_was_acknowledged_of_a_batch_that_somebody_else_finished() -> None:
     first, second = (1, 0, 0), (1, 0, 1)
     story = [*subscribed("c", "shared"), *subscribed("d", "shared")]
