@@ -200,13 +200,17 @@ class Marks:
                 continue
             return
 
-    async def locked(self) -> dict[int, str]:
-        """Who works on which ledger, as the locks say."""
+    async def locked_by_others(self) -> dict[int, str]:
+        """Who works on which ledger, as the locks say.
+
+        A lock of this session is no obstacle: it could not be given back, and would stay as long as
+        the session does.
+        """
         holders: dict[int, str] = {}
         for name in await self.store.get_children(f"{self._root}/locks") or []:
             record = await self.store.get(f"{self._root}/locks/{name}")
             found = _MARK_NAME.fullmatch(name)
-            if record is None or found is None:
+            if record is None or found is None or record.stat.owner == self.store.session_id:
                 continue
             lock = LockDataFormat()
             with suppress(text_format.ParseError, UnicodeDecodeError):

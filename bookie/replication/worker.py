@@ -131,7 +131,7 @@ class Worker:
     async def _candidates(self) -> list[Candidate]:
         """What is marked, not locked, and not just tried; what is not a ledger is cleared."""
         alarmed = await self._board.alarmed()
-        locked = await self._marks.locked()
+        locked = await self._marks.locked_by_others()
         here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
         marked = [ledger_id async for ledger_id in self._marks.list()]
         for ledger_id in sorted(set(alarmed) - set(marked)):

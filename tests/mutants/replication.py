@@ -323,4 +323,13 @@ MUTANTS = [
         source_hash="6ad02873dd9a",
         caught_by=f"{_TESTS}/test_checker.py -k never_answers_a_question",
     ),
+    Mutant(
+        id="RR33",
+        rule="a lock of one's own that stayed is no obstacle -> nobody mends the ledger any more",
+        module="bookie.replication.marks",
+        name="Marks.locked_by_others",
+        replacement=Edit(" or record.stat.owner == self.store.session_id", ""),
+        source_hash="559cf852ccfd",
+        caught_by=f"{_WORKER} -k given_back",
+    ),
 ]

@@ -103,7 +103,10 @@ class SimulatedNetwork:
     def crash(self, host: str, *, torn: bool = False) -> None:
         """The process of `host` is gone: its ports refuse, its connections are reset."""
         self._unlisten_all(host)
+        own = [each for each in self._streams if each.host == host]
         self.cut(host, torn=torn)
+        for stream in own:
+            stream.reset_here()  # Nobody reads there any more what still arrives.
 
     def vanish(self, host: str) -> None:
         """The machine is gone, and nobody is told."""

@@ -220,10 +220,21 @@ class _Simulation:
         await within(LIVENESS_S, "leaving", members.wait_left)
         if self._plan.shape.settings.recovery is not None:
             recorder = self._scene.recorder("caretaker")
-            await within(LIVENESS_S, "making copies", partial(replicate, cluster, recorder))
+            patience_s = LIVENESS_S + self._reading_s()
+            await within(patience_s, "making copies", partial(replicate, cluster, recorder))
         await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         for kept in await reclaim(cluster, members.names(), self._audit):
             self._leak(kept)
+
+    def _reading_s(self) -> float:
+        """What auto-recovery's pace alone takes to look twice at everything and copy it all.
+
+        It reads whole copies where a bookie in doubt offers no list.
+        """
+        recovery = self._plan.shape.settings.recovery
+        assert recovery is not None
+        copies = sum(each.length * each.quorums.write for each in self._audit.ledgers.values())
+        return 3 * copies / recovery.bytes_per_s
 
     async def _nothing_in_limbo(self) -> None:
         """What a bookie may have lost it has again."""

@@ -201,12 +201,15 @@ class SimulatedStream:
             if end is not None and not end._broken:
                 end._lose(kept)
 
+    def reset_here(self) -> None:
+        self._break("reset")
+        self._notify()
+
     def _lose(self, kept: float) -> None:
         rest = int(self._inbox_bytes * kept)
         whole = [(arrival, data) for arrival, data in self._inbox if data and arrival < inf]
         if not rest or not whole:
-            self._break("reset")
-            self._notify()
+            self.reset_here()
             return
         self._doomed = "reset"
         self._inbox.clear()
@@ -229,12 +232,7 @@ class SimulatedStream:
     def refuse(self) -> None:
         """The machine at the other end is there again, and does not know this connection."""
         timers = self._network.timers
-
-        def reset() -> None:
-            self._break("reset")
-            self._notify()
-
         if timers is None:
-            reset()
+            self.reset_here()
         else:
-            timers.at(trio.current_time() + self._network.draw_delay_s(), reset)
+            timers.at(trio.current_time() + self._network.draw_delay_s(), self.reset_here)

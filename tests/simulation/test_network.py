@@ -139,6 +139,18 @@ def test_after_a_torn_reset_a_first_part_arrives_and_then_the_error(seed: int) -
     connected(story, seed=seed)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_process_that_is_killed_a_last_part_arrives_and_nothing_is_left(seed: int) -> None:
+    async def story(network: SimulatedNetwork, here: Stream, there: Stream) -> None:
+        here.try_send([b"0123456789"])
+        there.try_send([b"never read"])
+        network.crash("a", torn=True)
+        assert b"0123456789".startswith(await receive_until_broken(there))
+        assert network.open_streams == []
+
+    connected(story, seed=seed)
+
+
 def test_a_machine_that_vanishes_tells_nobody_and_refuses_when_it_is_back() -> None:
     async def story(network: SimulatedNetwork, here: Stream, there: Stream) -> None:
         del there

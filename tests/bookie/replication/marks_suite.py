@@ -139,12 +139,13 @@ class MarksSuite:
         assert await first.lock(7)
         assert await first.lock(7)  # an answer that was lost: it is ours
         assert not await second.lock(7)
-        assert await second.locked() == {7: "w1"}
+        assert await second.locked_by_others() == {7: "w1"}
+        assert await first.locked_by_others() == {}
         await second.release(7)  # not ours
         assert not await second.lock(7)
         await first.release(7)
         assert await second.lock(7)
-        assert await first.locked() == {7: "w2"}
+        assert await first.locked_by_others() == {7: "w2"}
 
     async def test_the_switch_and_its_watch(self, open_store: Open) -> None:
         marks, other = await two(open_store)

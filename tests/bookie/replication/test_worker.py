@@ -114,6 +114,28 @@ async def test_a_damaged_copy_is_replaced(cluster: Cluster, autojump_clock: Cloc
         assert await names(cluster, ledger_id) == {B1, B3, B4}
 
 
+async def test_a_lock_that_could_not_be_given_back_keeps_nobody_from_mending_again(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    ledger_id = await cluster.plant(
+        closed_on((0, ["b1", "b2", "b3"])), {"b1": WHOLE, "b2": WHOLE, "b3": WHOLE}
+    )
+    lock = f"{PATHS.underreplication}/locks/urL{ledger_id:010d}"
+    async with cluster.recovering() as running:
+        link = cluster.world.sessions["r1"].link
+        assert isinstance(link, DirectLink)
+        link.lose_next(applied=False, operation="get", path=lock)
+        assert await mend(running, cluster, ledger_id) is Outcome.MENDED
+        assert await cluster.store.get(lock) is not None
+        cluster.lose("b3")
+        await until(lambda: cluster.fully_copied())
+
+        async def given_back() -> bool:
+            return await cluster.store.get(lock) is None
+
+        await until(given_back)
+
+
 # -- metadata
 
 
@@ -359,7 +381,7 @@ async def test_pausing_ends_what_is_under_way(cluster: Cluster, autojump_clock: 
         await trio.sleep(5)
         copied = running.worker.status().copied_entries
         assert not await under_way(running)
-        assert await cluster.marks.locked() == {}
+        assert await cluster.marks.locked_by_others() == {}
         await trio.sleep(100)
         assert running.worker.status().copied_entries == copied
         await cluster.marks.resume()
@@ -437,7 +459,7 @@ async def test_two_workers_share_the_work(cluster: Cluster, autojump_clock: Cloc
         cluster.lose("b2")
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
-        assert await cluster.marks.locked() == {}
+        assert await cluster.marks.locked_by_others() == {}
 
 
 async def test_a_session_that_is_lost_ends_the_work_and_it_is_taken_up(
