@@ -45,6 +45,18 @@ class _Care(LazyGroup):
     help="Between looks for damage in all that is written; 0: only when asked to."
     "  [default: 86400]",
 )
+@click.option(
+    "--sync",
+    type=click.Choice(["always", "deferred"]),
+    help="Acknowledge when it is on the disk, or before: read docs/bookie.md on what that gives up."
+    "  [default: always]",
+)
+@click.option(
+    "--cookie-repair",
+    type=click.Choice(["off", "auto"]),
+    help="Start with empty directories that took the place of lost ones, and copy what they had."
+    "  [default: off]",
+)
 @part_options
 @click.pass_context
 def bookie(

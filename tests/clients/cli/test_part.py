@@ -33,6 +33,22 @@ def test_the_address_of_an_apache_cluster_says_where_zookeeper_and_ledgers_are(
         assert f"{prefix}METADATA" not in started
 
 
+def test_a_bookie_is_told_when_to_acknowledge_and_whether_it_starts_with_new_disks(
+    started: dict[str, str],
+) -> None:
+    words = ["bookie", "--sync", "deferred", "--cookie-repair", "auto"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert started["DAYBOOK_BOOKIE_SYNC"] == "deferred"
+    assert started["DAYBOOK_BOOKIE_COOKIE_REPAIR"] == "auto"
+
+
+def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> None:
+    done = CliRunner().invoke(main, ["bookie"])
+    assert done.exit_code == 0, done.output
+    assert "DAYBOOK_BOOKIE_SYNC" not in started
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
