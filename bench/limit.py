@@ -3,6 +3,7 @@
     writing   producer -> relay -> three sinks, each writing a file, O_DIRECT and DSYNC per chunk
     reading   pread -> relay -> sink
     sync      one small write that is on the disk when it returns
+    answers   sender -> three sinks, each writing 4 KB and answering; two answers count
 
 Plain blocking sockets in one process per part, no frames, no checksums, no acknowledgements.  A
 chunk is what a broker would store as one entry.
@@ -10,6 +11,7 @@ chunk is what a broker would store as one entry.
 
 import mmap
 import os
+import select
 import signal
 import socket
 import tempfile
@@ -95,6 +97,53 @@ def sync_ms(times: int = 500) -> float:
     return sorted(took)[times // 2] * 1e3
 
 
+def answered_ms(rate: int, seconds: float, size: int = 1024) -> tuple[float, float]:
+    """Median and 99th of a hundred until two sinks of three have an entry on the disk.
+
+    Each is timed from when it was due, at `rate` a second, as latency is measured elsewhere.
+    """
+    with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=data_dir()) as directory:
+        sinks = [_listener() for _ in range(SINKS)]
+        count = int(rate * seconds)
+        for i in range(SINKS):
+            _zeroed(Path(directory) / f"{i}", (count + 1) * BLOCK)
+        children = [
+            _fork(partial(_write_file, s, Path(directory) / f"{i}", size, answering=True))
+            for i, s in enumerate(sinks)
+        ]
+        outs = [socket.create_connection(sink.getsockname()) for sink in sinks]
+        for out in outs:
+            _tune(out)
+        took = _send_paced(outs, rate, count, bytes(size))
+        for out in outs:
+            out.close()
+        _join(children)
+    took.sort()
+    return took[len(took) // 2] * 1e3, took[len(took) * 99 // 100] * 1e3
+
+
+def _send_paced(outs: list[socket.socket], rate: int, count: int, data: bytes) -> list[float]:
+    """Seconds from when each was due until its second answer."""
+    answers = [0] * len(outs)
+    took: list[float] = []
+    sent = 0
+    started = time.perf_counter()
+    while len(took) < count:
+        now = time.perf_counter()
+        while sent < count and started + sent / rate <= now:
+            for out in outs:
+                out.sendall(data)
+            sent += 1
+        pause = max(0.0, started + sent / rate - time.perf_counter()) if sent < count else 1.0
+        readable, _, _ = select.select(outs, [], [], pause)
+        for i, out in enumerate(outs):
+            if out in readable:
+                answers[i] += len(out.recv(4096))
+        now, done = time.perf_counter(), sorted(answers)[-2]
+        took += [now - started - i / rate for i in range(len(took), done)]
+    return took
+
+
 def data_dir() -> str:
     """Where the measured files lie: a disk, not a file system in memory."""
     return os.environ.get("DAYBOOK_BENCH_DIR", os.getcwd())
@@ -146,8 +195,11 @@ def _swallow(listener: socket.socket, chunk_bytes: int) -> None:
         pass
 
 
-def _write_file(listener: socket.socket, path: Path, chunk_bytes: int) -> None:
+def _write_file(
+    listener: socket.socket, path: Path, chunk_bytes: int, *, answering: bool = False
+) -> None:
     source, _ = listener.accept()
+    _tune(source)
     size = (chunk_bytes + BLOCK - 1) // BLOCK * BLOCK
     buffer = mmap.mmap(-1, size)
     view = memoryview(buffer)
@@ -160,13 +212,15 @@ def _write_file(listener: socket.socket, path: Path, chunk_bytes: int) -> None:
         if not filled:
             return
         os.pwritev(file, [view], offset, os.RWF_DSYNC)
+        if answering:
+            source.sendall(b".")
         offset = (offset + size) % (FILE_BYTES // size * size)
 
 
-def _zeroed(path: Path) -> None:
+def _zeroed(path: Path, size: int = FILE_BYTES) -> None:
     """A file that has been written once, so that a sync changes no metadata."""
     with path.open("wb") as file:
-        for _ in range(FILE_BYTES >> 20):
+        for _ in range(-(-size >> 20)):
             file.write(bytes(1 << 20))
         file.flush()
         os.fsync(file.fileno())

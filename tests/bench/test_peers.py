@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from bench import limit
 from bench.peers.load import Given, share, words
 from bench.peers.rows import Demand, Row, times_java
 from bench.peers.sides import JAVA, JAVA_ON_OURS, OURS, OURS_ON_APACHE
@@ -53,3 +54,8 @@ async def test_a_ticker_counts_the_beats_that_were_missed() -> None:
         while trio.current_time() < started + 0.01:
             pass  # busy, as a load may be
         assert await ticker.wait() >= 9
+
+
+def test_the_least_latency_is_measured_with_plain_processes() -> None:
+    half, tail = limit.answered_ms(rate=500, seconds=0.2)
+    assert 0 < half <= tail
