@@ -115,8 +115,8 @@ def answered_ms(rate: int, seconds: float, size: int = 1024) -> tuple[float, flo
         for out in outs:
             _tune(out)
         took = _send_paced(outs, rate, count, bytes(size))
-        for out in outs:
-            out.close()
+        for each in (*outs, *sinks):
+            each.close()
         _join(children)
     took.sort()
     return took[len(took) // 2] * 1e3, took[len(took) * 99 // 100] * 1e3
