@@ -40,8 +40,11 @@ class Members:
 
     def names(self) -> list[str]:
         """Those that are to serve."""
-        names = [*self._shape.bookie_names(), *self._added]
-        return [name for name in names if name not in self._cluster.gone]
+        return [name for name in self.all_names() if name not in self._cluster.gone]
+
+    def all_names(self) -> list[str]:
+        """All that there ever were; one that has left may be stopping still."""
+        return [*self._shape.bookie_names(), *self._added]
 
     def can_lose(self, name: str) -> bool:
         """Is it there, and is enough left of everything that it has a part of?"""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.history.events import Copy, Error, Fault, LedgerVersion, Ok, Replicated
 from tests.simulation import caretaker
-from tests.simulation.acts import Act, At, Decommission, Kill, LoseDisk, On
+from tests.simulation.acts import Act, At, Decommission, Kill, LoseDisk, On, StuckDisk
 from tests.simulation.cluster import Cluster
 from tests.simulation.marks import marks_of
 from tests.simulation.plan import Consume, Mishap, Plan, Produce, Shape, Topic
@@ -77,6 +77,15 @@ def test_a_bookie_leaves_and_nothing_names_it_any_more() -> None:
         assert outcome.violations == []
         assert outcome.marks["fault Decommission"] == 1
         assert outcome.marks["log once more"] == (interrupted_s is not None)
+
+
+def test_a_bookie_that_stops_while_its_disk_hangs_has_left_when_that_is_mended() -> None:
+    """Seed 601205, once: it was not healed, for it counted as gone while it was stopping still."""
+    settings = replace(PLAN.shape.settings, checkpoint_entries=5)
+    plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings), storm_s=8.0)
+    outcome = run(Decommission("bookie-3"), StuckDisk("bookie-3", 1000.0), plan=plan)
+    assert outcome.violations == []
+    assert outcome.marks["fault StuckDisk"] == 1
 
 
 def test_no_bookie_leaves_when_nobody_can_take_its_place() -> None:
