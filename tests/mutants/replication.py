@@ -323,4 +323,22 @@ MUTANTS = [
         source_hash="6ad02873dd9a",
         caught_by=f"{_TESTS}/test_checker.py -k never_answers_a_question",
     ),
+    Mutant(
+        id="RR33",
+        rule="a lock of ours that nobody works under is given back -> it is somebody's",
+        module="bookie.replication.worker",
+        name="Worker._locked_by_others",
+        replacement=Edit("if lock.ours:", "if False:"),
+        source_hash="c5c2e9c0d34f",
+        caught_by=f"{_TESTS}/test_locks.py -k came_about_late",
+    ),
+    Mutant(
+        id="RR34",
+        rule="a lock that is left over is given back before the next ledger -> after all of them",
+        module="bookie.replication.worker",
+        name="Worker._round",
+        replacement=Edit("if self._mender.lock_left:", "if False:"),
+        source_hash="44ba441dc648",
+        caught_by=f"{_TESTS}/test_locks.py -k before_the_next",
+    ),
 ]
