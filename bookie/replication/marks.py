@@ -10,7 +10,8 @@
 
 A mark is removed under the version that was read *before* the work on it began: whoever marks the
 ledger again meanwhile has the mark stay.  A lock only saves work: what two workers do at once is
-safe, and a lock goes with the session of its owner.
+safe, and a lock goes with the session of its owner.  As that may last for months, and a lock may
+come about, or stay, without an answer, its owner looks for what it holds and does not work on.
 
 Here nothing is taken for done that has no answer: `MetadataError` passes through, and every call
 may be repeated.
@@ -38,6 +39,7 @@ from wire.metadata.store import (
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,
+    Record,
     RecordExistsError,
     VersionConflictError,
     Watch,
@@ -75,6 +77,12 @@ class Mark:
     since_ms: int | None
     version: int
     created_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    holder: str  # as it says
+    ours: bool  # of this session, and of who asks
 
 
 class Marks:
@@ -172,8 +180,7 @@ class Marks:
 
     async def lock(self, ledger_id: int) -> bool:
         """False if somebody else works on the ledger."""
-        path = self._lock(ledger_id)
-        value = text_format.MessageToString(LockDataFormat(bookieId=self._who)).encode()
+        path, value = self._lock(ledger_id), self._lock_value()
         await self._ensure(f"{self._root}/locks", b"")
         while True:
             try:
@@ -184,15 +191,22 @@ class Marks:
                 record = await self.store.get(path)
                 if record is None:
                     continue
-                return record.stat.owner == self.store.session_id and record.value == value
+                return self._is_ours(record)
             return True
+
+    def _lock_value(self) -> bytes:
+        return text_format.MessageToString(LockDataFormat(bookieId=self._who)).encode()
+
+    def _is_ours(self, lock: Record) -> bool:
+        """Of this session: one that we held in another one ends by itself."""
+        return lock.stat.owner == self.store.session_id and lock.value == self._lock_value()
 
     async def release(self, ledger_id: int) -> None:
         """Give back a lock of this session; one that is not ours stays."""
         path = self._lock(ledger_id)
         while True:
             record = await self.store.get(path)
-            if record is None or record.stat.owner != self.store.session_id:
+            if record is None or not self._is_ours(record):
                 return
             try:
                 await self.store.delete(path, record.stat.version)
@@ -200,23 +214,19 @@ class Marks:
                 continue
             return
 
-    async def locked_by_others(self) -> dict[int, str]:
-        """Who works on which ledger, as the locks say.
-
-        A lock of this session is no obstacle: it could not be given back, and would stay as long as
-        the session does.
-        """
-        holders: dict[int, str] = {}
+    async def locked(self) -> dict[int, Lock]:
+        """Who works on which ledger, as the locks say."""
+        locks: dict[int, Lock] = {}
         for name in await self.store.get_children(f"{self._root}/locks") or []:
             record = await self.store.get(f"{self._root}/locks/{name}")
             found = _MARK_NAME.fullmatch(name)
-            if record is None or found is None or record.stat.owner == self.store.session_id:
+            if record is None or found is None:
                 continue
             lock = LockDataFormat()
             with suppress(text_format.ParseError, UnicodeDecodeError):
                 text_format.Parse(record.value.decode(), lock)
-            holders[int(found[1])] = lock.bookieId
-        return holders
+            locks[int(found[1])] = Lock(lock.bookieId, self._is_ours(record))
+        return locks
 
     # -- the switch
 

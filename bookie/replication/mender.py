@@ -111,6 +111,7 @@ class Mender:
         self._replicator = Replicator(context, pace, copied)
         self._unclosed_since: dict[int, float] = {}
         self._suspects: dict[int, frozenset[BookieId]] = {}  # whose lists are not believed
+        self.lock_left = False  # set when a lock could not be given back
 
     async def mend(self, ledger_id: int) -> Outcome:
         """Do what can be done for a marked ledger."""
@@ -140,12 +141,16 @@ class Mender:
         try:
             return await self._mend_locked(mark, stored)
         finally:
-            with trio.move_on_after(_RELEASE_S) as scope:
-                scope.shield = True
-                try:
-                    await self._marks.release(ledger_id)
-                except MetadataError as error:
-                    _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
+            await self._release(ledger_id)
+
+    async def _release(self, ledger_id: int) -> None:
+        self.lock_left = True
+        with trio.move_on_after(_RELEASE_S, shield=True):
+            try:
+                await self._marks.release(ledger_id)
+                self.lock_left = False
+            except MetadataError as error:
+                _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
 
     def _has_spares(self, mark: Mark, stored: StoredMetadata) -> bool:
         """False if all that is wrong, as far as is known, needs a bookie that there is not."""

@@ -1,7 +1,8 @@
 """Mends what is marked: of all marked ledgers the one with the fewest copies first.
 
 One at a time, as fast as the rate allows.  What is under way (`mender`) ends when auto-recovery is
-paused, and when the session is lost: with it went the lock.
+paused, and when the session is lost: with it went the lock.  A lock that is ours while nothing is
+under way was left over, by a release or a request that nobody answered: it is given back.
 """
 
 import logging
@@ -112,12 +113,15 @@ class Worker:
         await self._marks.check_layout()
         self._doing = "looking for work"
         self._backlog.replace(await self._candidates())
+        self._mender.lock_left = False  # the candidates are what nobody holds
         self._started, self._done_before = trio.current_time(), self._copied.size
         presence = self._members.all()
         worked = False
         while (candidate := self._backlog.next(trio.current_time())) is not None:
             if await self._switch.is_paused() or self._members.all() != presence:
                 return True  # What comes first may be something else by now.
+            if self._mender.lock_left:
+                return True  # Nobody else can mend that ledger: give it back first.
             outcome = await self._mend_watched(candidate.ledger_id)
             worked = worked or outcome in (Outcome.MENDED, Outcome.GONE)
             self._backlog.ended(
@@ -131,7 +135,7 @@ class Worker:
     async def _candidates(self) -> list[Candidate]:
         """What is marked, not locked, and not just tried; what is not a ledger is cleared."""
         alarmed = await self._board.alarmed()
-        locked = await self._marks.locked_by_others()
+        locked = await self._locked_by_others()
         here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
         marked = [ledger_id async for ledger_id in self._marks.list()]
         for ledger_id in sorted(set(alarmed) - set(marked)):
@@ -151,6 +155,16 @@ class Worker:
                 Candidate(ledger_id, fewest_copies(metadata, here), bytes_to_copy(metadata, gone))
             )
         return candidates
+
+    async def _locked_by_others(self) -> list[int]:
+        """Nothing is under way here: what we hold is left over, and is given back."""
+        others: list[int] = []
+        for ledger_id, lock in (await self._marks.locked()).items():
+            if lock.ours:
+                await self._marks.release(ledger_id)
+            else:
+                others.append(ledger_id)
+        return others
 
     async def _mend_watched(self, ledger_id: int) -> Outcome:
         self._ledger_id, self._doing = ledger_id, "mending"

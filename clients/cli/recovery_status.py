@@ -81,7 +81,7 @@ async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
         paused=await marks.is_paused(),
         auditor=await Election(store, paths, "").auditor(),
         marked=len(marked),
-        locked=len(await marks.locked_by_others()),
+        locked=len(await marks.locked()),
         delay_s=delay_s,
         checked_ms=checked_ms,
         workers=await board.workers(),

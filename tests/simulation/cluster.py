@@ -277,8 +277,13 @@ class Cluster:
             self.metadata.resume(life.host)
 
     def end(self) -> None:
-        """The run is over: the corpses may unwind; their seams are shut."""
+        """The run is over: the corpses may unwind; their seams are shut.
+
+        What has begun on a disk is waited for, whoever is cancelled: so no disk hangs any more.
+        """
         lives, self.lives = list(self.lives.values()), {}
+        for platter in self.platters.values():
+            platter.repair()
         for life in [*self._dead, *lives]:
             life.stopping = True
             self.run.release(life.name)

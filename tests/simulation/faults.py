@@ -362,14 +362,15 @@ class Nemesis:
             self._outages = 0
             cluster.metadata.come_back()
         cluster.metadata.odds, cluster.metadata.slowness = Odds(), 1.0
-        for name in dict.fromkeys([*self._hosts, *self._members.names()]):
+        for name in dict.fromkeys([*self._hosts, *self._members.all_names()]):
             cluster.metadata.heal(name)
             cluster.metadata.release_notices(name)
             cluster.clock_of(name).run_at(1.0)
+            if (platter := cluster.platters.get(name)) is not None:
+                platter.full, platter.free_bytes = False, 1 << 40
+                platter.repair()
         self._silent.clear()
         self._members.add()
         for name in self._members.names():
-            platter = cluster.platter(name)
-            platter.full, platter.free_bytes = False, 1 << 40
             self._start_over(name)
         self._revive(self._plan.shape.broker_names())

@@ -1,37 +1,28 @@
 """The bookies of a run: some are lost for good, some are asked to leave, some are added.
 
-A bookie is only lost where every ledger can do without it: of no fragment more bookies are gone
-than its ack quorum can spare.  Auto-recovery changes that when it has copied what was there, and
-named others in the metadata; then another one may go.
+Fewer bookies are lost than an ack quorum has.  It is not enough that of no fragment more are gone:
+the next ledger may name those that are, for they are on the list until their sessions end, and as
+members of the cluster fill ensembles up for ever.  With an ack quorum of them gone nobody could
+tell whether entries were confirmed there, and its recovery would, rightly, never end.
 """
-
-from collections.abc import Mapping
 
 import trio
 
-from bookie.ledger.metadata import LedgerMetadata
+from broker.log_configs import automatic
 from tests.simulation.caretaker import take_out
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import Shape
-from tests.simulation.settings import BOOKIE_PORT
 
 _REFUSED_S = 60.0
 _AUTOMATIC = 3  # copies, where there are as many bookies
 
 
 class Members:
-    """`ledgers` are the metadata of all ledgers, as they are now."""
+    """Of one run."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        ledgers: Mapping[int, LedgerMetadata],
-        nursery: trio.Nursery,
-    ) -> None:
+    def __init__(self, cluster: Cluster, shape: Shape, nursery: trio.Nursery) -> None:
         self._cluster = cluster
         self._shape = shape
-        self._ledgers = ledgers
         self._nursery = nursery
         self._added: list[str] = []
         self._to_add = 0
@@ -40,27 +31,22 @@ class Members:
 
     def names(self) -> list[str]:
         """Those that are to serve."""
-        names = [*self._shape.bookie_names(), *self._added]
-        return [name for name in names if name not in self._cluster.gone]
+        return [name for name in self.all_names() if name not in self._cluster.gone]
+
+    def all_names(self) -> list[str]:
+        """All that there ever were; one that has left may be stopping still."""
+        return [*self._shape.bookie_names(), *self._added]
 
     def can_lose(self, name: str) -> bool:
-        """Is it there, and is enough left of everything that it has a part of?"""
+        """Is it there, and can every ledger do without it, those to come as well?"""
         settings, life = self._shape.settings, self._cluster.lives.get(name)
         if settings.quorums is None and self._shape.bookies < _AUTOMATIC:
             return False  # With the new one there would be more bookies that are known than well.
-        if settings.quorums is not None and settings.quorums[2] == 1:
-            return False  # The next ledger may name it, too, and then can never be recovered.
         if name not in self.names() or life is None or life.running is None:
             return False
-        lost = {f"{each}:{BOOKIE_PORT}" for each in (*self._lost(), name)}
-        return all(
-            len(lost.intersection(fragment.ensemble)) < metadata.quorums.ack
-            for metadata in self._ledgers.values()
-            for fragment in metadata.fragments
-        )
-
-    def _lost(self) -> list[str]:
-        return [name for name, why in self._cluster.gone.items() if why == "lost"]
+        ack = settings.quorums[2] if settings.quorums else automatic(self._shape.bookies).ack
+        lost = [why for why in self._cluster.gone.values() if why == "lost"]
+        return len(lost) + 1 < ack
 
     def lose(self, name: str, *, again: bool) -> None:
         """For ever.  `again`: it comes back with nothing, and must be refused."""

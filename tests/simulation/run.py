@@ -177,7 +177,7 @@ class _Simulation:
             moments.say = self._say
         if watching.entry is not None:
             moments.entries = self._entry
-        members = self._members = Members(cluster, plan.shape, audit.ledgers, nursery)
+        members = self._members = Members(cluster, plan.shape, nursery)
         self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
 
     async def _play(self) -> None:

@@ -68,3 +68,24 @@ def test_a_disk_that_is_stuck_twice_goes_on_when_it_is_repaired() -> None:
 
     scheduler.run(main, seed=1)
     assert sorted(done) == ["first", "second"]
+
+
+def test_a_disk_that_hangs_lets_go_when_the_run_is_over() -> None:
+    """Seed 601205, once: a run that had failed ended in a deadlock, and its trace was lost."""
+
+    async def main(handle: Scheduler) -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(handle, 1, nursery)
+
+            async def bookie(life: Life, status: trio.TaskStatus[object]) -> None:
+                appender = cluster.platter(life.host).mount().open_appender()
+                await appender.start("log", [b"x"])
+                status.started(life)
+                cluster.platter(life.host).stick()
+                await appender.write([b"y"])
+
+            await cluster.live("bookie-1", bookie)
+            await trio.sleep(1.0)
+            cluster.end()
+
+    scheduler.run(main, seed=1)

@@ -10,7 +10,7 @@ from bookie.errors import LayoutError, MalformedRecordError
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import LedgerPaths
 from bookie.replication.election import Election
-from bookie.replication.marks import Check, Marks
+from bookie.replication.marks import Check, Lock, Marks
 from wire.metadata.store import ANY, MetadataStore
 
 PATHS = LedgerPaths()
@@ -139,13 +139,12 @@ class MarksSuite:
         assert await first.lock(7)
         assert await first.lock(7)  # an answer that was lost: it is ours
         assert not await second.lock(7)
-        assert await second.locked_by_others() == {7: "w1"}
-        assert await first.locked_by_others() == {}
+        assert await second.locked() == {7: Lock("w1", ours=False)}
         await second.release(7)  # not ours
         assert not await second.lock(7)
         await first.release(7)
         assert await second.lock(7)
-        assert await first.locked_by_others() == {7: "w2"}
+        assert await first.locked() == {7: Lock("w2", ours=False)}
 
     async def test_the_switch_and_its_watch(self, open_store: Open) -> None:
         marks, other = await two(open_store)

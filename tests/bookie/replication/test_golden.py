@@ -14,7 +14,7 @@ from bookie.ledger.protocol.placement import BookieId
 from bookie.registry import LedgerPaths
 from bookie.replication.board import Alarm, Board, Status, Trouble
 from bookie.replication.election import Election
-from bookie.replication.marks import Check, Marks
+from bookie.replication.marks import Check, Lock, Marks
 from wire.clock import SystemClock
 from wire.metadata.memory import MemorySession, MemoryStore
 
@@ -78,7 +78,7 @@ async def test_what_apache_writes_is_read(store: MemorySession) -> None:
     assert mark is not None
     assert (mark.missing, mark.since_ms) == ((B1, B2), NOW_MS)
     assert [each async for each in marks.list()] == [12345]
-    assert await marks.locked_by_others() == {12345: B1}
+    assert await marks.locked() == {12345: Lock(B1, ours=False)}
     assert await marks.delay_s() == 60
     assert await marks.checked_ms(Check.LEDGERS) == NOW_MS
     assert not await marks.is_paused()

@@ -51,7 +51,7 @@ class TestMarks(MarksSuite):
         assert await marks.lock(7)
         link.lose_next(operation="delete", applied=applied)
         await marks.release(7)
-        assert await marks.locked_by_others() == {}
+        assert await marks.locked() == {}
         mark = await marks.read(7)
         assert mark is not None
         link.lose_next(operation="delete", applied=applied)

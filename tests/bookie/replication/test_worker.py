@@ -381,7 +381,7 @@ async def test_pausing_ends_what_is_under_way(cluster: Cluster, autojump_clock: 
         await trio.sleep(5)
         copied = running.worker.status().copied_entries
         assert not await under_way(running)
-        assert await cluster.marks.locked_by_others() == {}
+        assert await cluster.marks.locked() == {}
         await trio.sleep(100)
         assert running.worker.status().copied_entries == copied
         await cluster.marks.resume()
@@ -459,7 +459,7 @@ async def test_two_workers_share_the_work(cluster: Cluster, autojump_clock: Cloc
         cluster.lose("b2")
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
-        assert await cluster.marks.locked_by_others() == {}
+        assert await cluster.marks.locked() == {}
 
 
 async def test_a_session_that_is_lost_ends_the_work_and_it_is_taken_up(
