@@ -18,7 +18,10 @@ ledger is let in only if the metadata have it: `facts_of`.
 
 from bookie.errors import MalformedMetadataError, RegistryError
 from bookie.ledger.metadata import LedgerState, decode_metadata
-from bookie.registry import Cookie, LedgerPaths, list_ledgers, read_cookie, read_instance_id
+from bookie.registry.cookies import Cookie, read_cookie
+from bookie.registry.layout import read_instance_id
+from bookie.registry.ledger_ids import list_ledgers
+from bookie.registry.paths import LedgerPaths
 from bookie.server.logs import Log
 from bookie.storage.contacts import LedgerFacts
 from bookie.storage.status import StoreError

@@ -26,7 +26,9 @@ from bookie.errors import MalformedRecordError, RegistryError
 from bookie.ledger.client import open_ledger_client
 from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import BookieInfo, LedgerPaths, ensure_layout
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo
 from bookie.server.collector import Collector, facts_of
 from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig

@@ -16,7 +16,7 @@ from bookie.errors import LedgerError, NoSuchLedgerError, RegistryError
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.marks import mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.server.logs import Log
 from bookie.storage.store import Finding, LedgerStore
 from wire.clock import WallClock

@@ -13,7 +13,8 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from bookie.registry import Cookie, LedgerPaths
+from bookie.registry.cookies import Cookie
+from bookie.registry.paths import LedgerPaths
 from bookie.server.host import START_ERRORS
 from bookie.server.identity import StartError, examine
 from bookie.server.registration import new_mark

@@ -11,14 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.registry import (
-    Cookie,
-    LedgerPaths,
-    create_cookie,
-    delete_cookie,
-    ensure_layout,
-    prune_parents,
-)
+from bookie.registry.cookies import Cookie, create_cookie, delete_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.ledger_ids import prune_parents
+from bookie.registry.paths import LedgerPaths
 from bookie.server.collector import Collector, facts_of
 from bookie.server.housekeeping import Housekeeping
 from bookie.server.logs import silent_log

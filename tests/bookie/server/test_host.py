@@ -8,12 +8,11 @@ from random import Random
 import pytest
 import trio
 
-from bookie.registry import (
+from bookie.registry.cookies import delete_cookie, read_cookie
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import (
     BookieInfo,
-    LedgerPaths,
     bookie_info,
-    delete_cookie,
-    read_cookie,
     readonly_bookies,
     writable_bookies,
 )
