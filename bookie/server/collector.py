@@ -116,10 +116,10 @@ class Collector:
         await self._end_tombstones()
 
     async def _end_tombstones(self) -> None:
-        asked = await self._store.tombstones_to_ask(_TOMBSTONES_A_ROUND)
+        asked = await self._store.maintenance.tombstones_to_ask(_TOMBSTONES_A_ROUND)
         gone = [ledger_id for ledger_id in asked if await self._is_gone(ledger_id)]
         try:
-            self.tombstones_ended += await self._store.end_tombstones(gone)
+            self.tombstones_ended += await self._store.maintenance.end_tombstones(gone)
         except (StoreError, OSError) as error:  # then they stay
             self._log.warning("tombstones stay", why=str(error))
 

@@ -40,11 +40,13 @@ from bookie.server.registration import Registration, new_mark
 from bookie.server.repairs import Repairs
 from bookie.server.requests import DiskSpace
 from bookie.server.serve import BookieServer
+from bookie.storage.directories import StorageLayoutError
 from bookie.storage.disk import DirectoryInUseError, Disk
 from bookie.storage.index import OpenIndex
+from bookie.storage.limits import StoreLimits
 from bookie.storage.records import UnsupportedVersionError
 from bookie.storage.status import StoreError
-from bookie.storage.store import LedgerStore, StorageLayoutError, StoreLimits, open_store
+from bookie.storage.store import LedgerStore, open_store
 from wire.arena import ArenaPool
 from wire.clock import WallClock
 from wire.metadata.store import MetadataStore, OutcomeUnknownError, StoreUnavailableError

@@ -119,7 +119,7 @@ async def test_a_damaged_copy_is_replaced(cluster: Cluster, autojump_clock: Cloc
 
 def durable(cluster: Cluster, name: str, ledger_id: int) -> int:
     """How many entries the bookie has on its disk: asked inside, for an answer takes its time."""
-    (volume,) = cluster.world.running[name].store._volumes
+    (volume,) = cluster.world.running[name].store._directories.volumes
     state = volume.ledgers.get(ledger_id)
     if state is None or state.recent is None:
         return 0
