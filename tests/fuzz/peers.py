@@ -22,7 +22,8 @@ from bookie.registry.cookies import Cookie, create_cookie
 from bookie.registry.layout import ensure_layout
 from bookie.registry.paths import LedgerPaths
 from bookie.registry.registrations import BookieInfo, register_bookie
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.python.limits import ClientLimits
 from clients.python.messages import EARLIEST, Message

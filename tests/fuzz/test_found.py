@@ -25,7 +25,7 @@ from broker.errors import UnavailableError as PeerUnavailableError
 from broker.records import GuardRecord, decode
 from clients.cli.control_server import serve_stream
 from clients.python.admin import Admin
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.python.errors import AdminInDoubtError, BrokerError, UnavailableError
 from clients.spark.offsets import parse_offsets
 from managed_ledger.cursor_ledger import recover
