@@ -12,7 +12,8 @@ import trio
 
 from bench import limit
 from bench.profile import Profile
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.consumer import Consumer
 from clients.python.producer import Producer
 from clients.testing.standalone import StandaloneProcess

@@ -20,7 +20,8 @@ import trio
 
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index
-from bookie.storage.store import LedgerStore, StoreStatus, open_store
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from wire.clock import SystemClock
 
 KEY = bytes(20)

@@ -3,7 +3,7 @@
 Read in this order:
 
     errors        what can go wrong with a ledger, and whether a request took effect
-    registry      what bookies and ledgers keep in the metadata store, and where
+    registry/     what bookies and ledgers keep in the metadata store, and where
     storage/      one bookie's disk: the log, the index, replay
     server/       one bookie as a process
     ledger/       the replicating client: write, read, recover

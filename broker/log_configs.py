@@ -11,7 +11,8 @@ from typing import Protocol
 import trio
 
 from bookie.ledger.client import Quorums
-from bookie.registry import LedgerPaths, known_bookies
+from bookie.registry.cookies import known_bookies
+from bookie.registry.paths import LedgerPaths
 from broker.config import BrokerConfig, QuorumsConfig
 from broker.errors import BrokerError, UnavailableError
 from broker.logs import Log

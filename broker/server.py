@@ -21,7 +21,8 @@ import trio
 from starlette.types import ASGIApp
 
 from bookie.ledger.client import LedgerClient, open_ledger_client
-from bookie.registry import LedgerPaths, known_bookies
+from bookie.registry.cookies import known_bookies
+from bookie.registry.paths import LedgerPaths
 from broker.accept import ClientPort
 from broker.admin.app import create_app
 from broker.admin.calls import PeerCalls

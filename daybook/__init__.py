@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clients.python import admin as admin
     from clients.python import blocking as blocking
     from clients.python.client import Client as Client
-    from clients.python.client import connect as connect
+    from clients.python.connect import connect as connect
     from clients.python.consumer import Consumer as Consumer
     from clients.python.errors import AdminError as AdminError
     from clients.python.errors import AdminInDoubtError as AdminInDoubtError
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "clients.python.client": "Client connect",
+    "clients.python.client": "Client",
+    "clients.python.connect": "connect",
     "clients.python.consumer": "Consumer",
     "clients.python.errors": """
         AdminError AdminInDoubtError BrokerError BusyError ClosedError ConflictError

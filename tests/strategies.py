@@ -18,7 +18,8 @@ from hypothesis.strategies import SearchStrategy
 
 from bookie.ledger.metadata import LedgerMetadata, LedgerState, encode_metadata
 from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry import BookieInfo, Cookie
+from bookie.registry.cookies import Cookie
+from bookie.registry.registrations import BookieInfo
 from wire.batch import broker_entry_metadata, encode_batch, encode_payload
 from wire.compression import CompressionType, compress
 from wire.digest import Digester, DigestType, master_key

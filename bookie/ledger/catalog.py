@@ -26,7 +26,8 @@ from bookie.ledger.protocol.update import (
     Write,
     Written,
 )
-from bookie.registry import LedgerPaths, list_ledgers, new_ledger_id, prune_parents
+from bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
+from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     ANY,
     MetadataStore,

@@ -37,7 +37,7 @@ from bookie.ledger.racks import Placement
 from bookie.ledger.reader import LedgerReader, open_reader
 from bookie.ledger.recoverer import recover_ledger
 from bookie.ledger.writer import LedgerWriter
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from wire.arena import ArenaPool
 from wire.clock import WallClock
 from wire.digest import DigestType

@@ -24,14 +24,9 @@ from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 from bookie.ledger.protocol.racks import RackRule, Racks
 from bookie.ledger.quarantine import Quarantine, QuarantineLimits
 from bookie.ledger.racks import Placement, RackError
-from bookie.registry import (
-    BookieInfo,
-    LedgerPaths,
-    bookie_info,
-    known_bookies,
-    parse_address,
-    writable_bookies,
-)
+from bookie.registry.cookies import known_bookies
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, bookie_info, parse_address, writable_bookies
 from wire.errors import ConnectionLostError
 from wire.messages.blocks import BLOCKS_PROPERTY
 from wire.messages.bookie import Status

@@ -15,7 +15,7 @@ from contextlib import suppress
 from google.protobuf import text_format
 
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     MetadataStore,
     NoRecordError,

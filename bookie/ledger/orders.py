@@ -22,7 +22,7 @@ import trio
 
 from bookie.errors import MalformedRecordError
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     ANY,
     MetadataError,

@@ -17,7 +17,7 @@ from typing import Protocol
 import trio
 
 from bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
-from bookie.registry import BookieInfo
+from bookie.registry.registrations import BookieInfo
 
 RACK_PROPERTY = "daybook.rack"  # of a bookie's registration
 

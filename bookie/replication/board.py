@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from bookie.errors import MalformedRecordError
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     ANY,
     MetadataStore,

@@ -24,13 +24,8 @@ from bookie.errors import MalformedMetadataError, NoSuchLedgerError
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import (
-    delete_cookie,
-    known_bookies,
-    read_cookie,
-    readonly_bookies,
-    writable_bookies,
-)
+from bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.board import Board
 from bookie.replication.marks import Marks
 from bookie.replication.protocol.copies import bytes_to_copy, names, settled_stretches

@@ -15,7 +15,7 @@ from contextlib import suppress
 import trio
 from google.protobuf import text_format
 
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     ANY,
     MetadataError,

@@ -18,7 +18,7 @@ from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.recoverer import recover_ledger
-from bookie.registry import readonly_bookies, writable_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.protocol.accept_loss import AcceptLoss
 from wire.errors import ConnectionLostError
 from wire.messages.bookie import LAST_ENTRY, Status

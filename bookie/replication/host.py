@@ -17,7 +17,7 @@ import trio
 
 from bookie.ledger.client import LedgerClient, open_ledger_client
 from bookie.ledger.orders import Orders
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.auditor import Auditor
 from bookie.replication.board import Board
 from bookie.replication.election import Election

@@ -30,7 +30,7 @@ from google.protobuf.message import DecodeError
 from bookie.errors import LayoutError, MalformedRecordError
 from bookie.ledger.marks import mark_path, mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.limits import ReplicationLimits
 from wire.errors import WireError
 from wire.metadata.store import (

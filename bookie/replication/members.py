@@ -13,7 +13,8 @@ import trio
 from bookie.errors import MalformedRecordError, RegistryError
 from bookie.ledger.orders import Kind, Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import known_bookies, readonly_bookies, writable_bookies
+from bookie.registry.cookies import known_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.marks import Marks
 from bookie.replication.protocol.copies import Presence
 from bookie.replication.protocol.lost import LostBookies

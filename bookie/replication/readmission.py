@@ -23,7 +23,8 @@ from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.orders import Kind, Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import known_bookies, readonly_bookies, writable_bookies
+from bookie.registry.cookies import known_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.decommission import Decommission, DecommissionError, Kept
 from bookie.replication.marks import Marks
 from wire.digest import master_key

@@ -72,9 +72,10 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
         return JSONResponse({**asdict(running.housekeeping.statistics()), **details})
 
     async def scrub(request: Request) -> Response:
-        if request.method == "PUT" and not store.scrubbing:
-            nursery.start_soon(store.scrub)
-        return JSONResponse([asdict(finding) for finding in store.findings()])
+        maintenance = store.maintenance
+        if request.method == "PUT" and not maintenance.scrubbing:
+            nursery.start_soon(maintenance.scrub)
+        return JSONResponse([asdict(finding) for finding in maintenance.findings()])
 
     async def limbo(_: Request) -> Response:
         ledgers = running.limbo.ledgers()

@@ -18,7 +18,10 @@ ledger is let in only if the metadata have it: `facts_of`.
 
 from bookie.errors import MalformedMetadataError, RegistryError
 from bookie.ledger.metadata import LedgerState, decode_metadata
-from bookie.registry import Cookie, LedgerPaths, list_ledgers, read_cookie, read_instance_id
+from bookie.registry.cookies import Cookie, read_cookie
+from bookie.registry.layout import read_instance_id
+from bookie.registry.ledger_ids import list_ledgers
+from bookie.registry.paths import LedgerPaths
 from bookie.server.logs import Log
 from bookie.storage.contacts import LedgerFacts
 from bookie.storage.status import StoreError
@@ -113,10 +116,10 @@ class Collector:
         await self._end_tombstones()
 
     async def _end_tombstones(self) -> None:
-        asked = await self._store.tombstones_to_ask(_TOMBSTONES_A_ROUND)
+        asked = await self._store.maintenance.tombstones_to_ask(_TOMBSTONES_A_ROUND)
         gone = [ledger_id for ledger_id in asked if await self._is_gone(ledger_id)]
         try:
-            self.tombstones_ended += await self._store.end_tombstones(gone)
+            self.tombstones_ended += await self._store.maintenance.end_tombstones(gone)
         except (StoreError, OSError) as error:  # then they stay
             self._log.warning("tombstones stay", why=str(error))
 

@@ -19,7 +19,7 @@ import msgspec
 from bookie.ledger.racks import RACK_PROPERTY
 from bookie.replication.limits import ReplicationLimits
 from bookie.server.requests import ServerLimits
-from bookie.storage.store import StoreLimits
+from bookie.storage.limits import StoreLimits
 from wire import settings
 from wire.messages.blocks import BLOCKS_PROPERTY
 from wire.settings import ConfigError

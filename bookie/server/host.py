@@ -26,7 +26,9 @@ from bookie.errors import MalformedRecordError, RegistryError
 from bookie.ledger.client import open_ledger_client
 from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import BookieInfo, LedgerPaths, ensure_layout
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo
 from bookie.server.collector import Collector, facts_of
 from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig
@@ -38,11 +40,13 @@ from bookie.server.registration import Registration, new_mark
 from bookie.server.repairs import Repairs
 from bookie.server.requests import DiskSpace
 from bookie.server.serve import BookieServer
+from bookie.storage.directories import StorageLayoutError
 from bookie.storage.disk import DirectoryInUseError, Disk
 from bookie.storage.index import OpenIndex
+from bookie.storage.limits import StoreLimits
 from bookie.storage.records import UnsupportedVersionError
 from bookie.storage.status import StoreError
-from bookie.storage.store import LedgerStore, StorageLayoutError, StoreLimits, open_store
+from bookie.storage.store import LedgerStore, open_store
 from wire.arena import ArenaPool
 from wire.clock import WallClock
 from wire.metadata.store import MetadataStore, OutcomeUnknownError, StoreUnavailableError
@@ -134,18 +138,10 @@ async def run_bookie(
     instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
     listener = await _listen(network, config)
     try:
+        repair = config.cookie_repair == "auto"
         identity = await _available(
             log,
-            lambda: examine(
-                disk,
-                config.directories,
-                metadata,
-                paths,
-                instance_id=instance_id,
-                wanted_id=config.bookie_id,
-                default_id=f"{config.public_host}:{listener.port}",
-                repair=config.cookie_repair == "auto",
-            ),
+            lambda: _examine(config, metadata, disk, instance_id, listener.port, repair=repair),
         )
         orders = Orders(metadata, paths)
         limits = config.store_limits
@@ -188,17 +184,7 @@ async def repair_cookie(
     paths = LedgerPaths(config.ledgers_root)
     instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
     identity = await _available(
-        log,
-        lambda: examine(
-            disk,
-            config.directories,
-            metadata,
-            paths,
-            instance_id=instance_id,
-            wanted_id=config.bookie_id,
-            default_id=f"{config.public_host}:{config.port}",
-            repair=True,
-        ),
+        log, lambda: _examine(config, metadata, disk, instance_id, config.port, repair=True)
     )
     if identity.new or not identity.lacking:
         raise StartError(f"nothing to repair: bookie {identity.bookie_id} can start as it is")
@@ -212,6 +198,28 @@ async def repair_cookie(
     ):
         await _available(log, identity.stamp)
     return identity.bookie_id
+
+
+async def _examine(
+    config: BookieConfig,
+    metadata: MetadataStore,
+    disk: Disk,
+    instance_id: str,
+    port: int,
+    *,
+    repair: bool,
+) -> Identity:
+    """Whose directories these are, as the settings have it."""
+    return await examine(
+        disk,
+        config.directories,
+        metadata,
+        LedgerPaths(config.ledgers_root),
+        instance_id=instance_id,
+        wanted_id=config.bookie_id,
+        default_id=f"{config.public_host}:{port}",
+        repair=repair,
+    )
 
 
 async def _in_doubt(identity: Identity, orders: Orders) -> bool:

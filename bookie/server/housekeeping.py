@@ -14,7 +14,8 @@ import trio
 
 from bookie.server.collector import Collector
 from bookie.server.logs import Log
-from bookie.storage.store import Finding, LedgerStore
+from bookie.storage.scrub import Finding
+from bookie.storage.store import LedgerStore
 
 _NO_ROOM_INTERVAL_S = 10.0
 _FIRST_SCRUB_S = 3600.0
@@ -51,7 +52,7 @@ class Housekeeping:
         self._log = log
         self._wanted = trio.Event()
         store.add_writable_listener(self._writable_changed)
-        store.add_finding_listener(self._found)
+        store.maintenance.add_finding_listener(self._found)
 
     def statistics(self) -> HousekeepingStatistics:
         collector = self._collector
@@ -77,7 +78,7 @@ class Housekeeping:
         self.busy = True
         try:
             await self._collector.collect()
-            await self._store.reclaim()
+            await self._store.maintenance.reclaim()
         finally:
             self.busy = False
 
@@ -101,7 +102,7 @@ class Housekeeping:
         interval_s = self._scrub_interval_s
         await trio.sleep(self._rng.uniform(0, min(interval_s, _FIRST_SCRUB_S)))
         while True:
-            await self._store.scrub()
+            await self._store.maintenance.scrub()
             await trio.sleep(interval_s * self._rng.uniform(0.5, 1.5))
 
     def _writable_changed(self) -> None:

@@ -26,7 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bookie.errors import MalformedRecordError
-from bookie.registry import Cookie, LedgerPaths, check_bookie_id, create_cookie, read_cookie
+from bookie.registry.cookies import Cookie, create_cookie, read_cookie
+from bookie.registry.paths import LedgerPaths, check_bookie_id
 from bookie.storage.disk import Disk
 from bookie.storage.memory import NEVER_LOST, read_birth
 from wire.metadata.store import MetadataStore, RecordExistsError

@@ -43,7 +43,8 @@ from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.reader import digester_of, read_entries
 from bookie.ledger.recoverer import recover_ledger
-from bookie.registry import Cookie, LedgerPaths, renew_cookie
+from bookie.registry.cookies import Cookie, renew_cookie
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
 from bookie.replication.protocol.copies import (
     Copy,

@@ -23,7 +23,8 @@ from random import Random
 import trio
 
 from bookie.errors import RegistryError
-from bookie.registry import BookieInfo, LedgerPaths, register_bookie, unregister_bookie
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
 from bookie.server.logs import Log
 from bookie.storage.disk import Disk
 from wire.metadata.store import (

@@ -16,9 +16,10 @@ from bookie.errors import LedgerError, NoSuchLedgerError, RegistryError
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.marks import mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.server.logs import Log
-from bookie.storage.store import Finding, LedgerStore
+from bookie.storage.scrub import Finding
+from bookie.storage.store import LedgerStore
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError, MetadataStore
 
@@ -49,7 +50,7 @@ class Repairs:
         self._entries: frozenset[tuple[int, int]] = frozenset()  # damaged, and marked for it
         self._stranded: frozenset[int] = frozenset()  # in a failed directory, and marked for it
         self._wake = trio.Event()
-        store.add_finding_listener(self._found)
+        store.maintenance.add_finding_listener(self._found)
         store.add_writable_listener(self._look)
 
     def _found(self, finding: Finding) -> None:
@@ -73,11 +74,11 @@ class Repairs:
                 await self._wake.wait()
 
     async def _mark_damaged(self) -> None:
-        entries = frozenset(self._store.damaged_entries())
+        entries = frozenset(self._store.maintenance.damaged_entries())
         fresh = sorted({ledger_id for ledger_id, _ in entries - self._entries})
         await self._mark_all(fresh, "entries are damaged")
         self._entries = entries
-        stranded = frozenset(self._store.stranded_ledgers())
+        stranded = frozenset(self._store.maintenance.stranded_ledgers())
         fresh = sorted(stranded - self._stranded)
         await self._mark_all(fresh, "a directory has failed")
         self._stranded = stranded

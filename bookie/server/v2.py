@@ -7,8 +7,8 @@ A packet of a version or opcode that is not served is answered, with ids of -1, 
 from struct import Struct
 
 from bookie.server.requests import STATUSES, Received, Session
+from bookie.storage.records import RECORD_HEADER_BYTES, Run, entries_of_run
 from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import RECORD_HEADER_BYTES, entries_of_run
 from wire.entry import ENTRY_HEADER_BYTES
 from wire.errors import MalformedError
 from wire.fields import U32
@@ -146,23 +146,25 @@ class V2:
         return True
 
     def _add_gathered(
-        self, run: memoryview, packet: bytes, ledger_id: int, first: int, sizes: list[int]
+        self, adds: memoryview, packet: bytes, ledger_id: int, first: int, sizes: list[int]
     ) -> None:
         """Adds of consecutive entries: each has an answer of its own, whatever becomes of it."""
         if not sizes:
             return
         session = self._session
         header = U32.unpack_from(packet)[0]
-        session.accepted(len(run))
+        session.accepted(len(adds))
+        master_key = packet[U32.size :]
         if len(sizes) > 1 and header == ADD_HEADER:
-            done = RunDone(session, ledger_id, first, len(sizes), len(run))
-            if self._store.try_add_run(ledger_id, first, packet[U32.size :], run, sizes, done):
+            run = Run(ledger_id, first, adds, sizes)
+            done = RunDone(session, ledger_id, first, len(sizes), len(adds))
+            if self._store.try_add_run(run, master_key, done):
                 return
-        for entry_id, entry in enumerate(entries_of_run(run, sizes), first):
+        for entry_id, entry in enumerate(entries_of_run(adds, sizes), first):
             self._store.add(
                 ledger_id,
                 entry_id,
-                packet[U32.size :],
+                master_key,
                 entry,
                 recovery=header & Flag.RECOVERY_ADD != 0,
                 done=AddDone(session, ADD_HEADER, ledger_id, entry_id, ADD_BYTES + len(entry)),
@@ -216,9 +218,8 @@ class V2:
         if max(block.sizes) > self._session.limits.entry_bytes_max:
             done(StoreStatus.BAD_REQUEST)
             return
-        self._store.add_run(
-            block.ledger_id, block.first, block.master_key, block.adds, block.sizes, done
-        )
+        run = Run(block.ledger_id, block.first, block.adds, block.sizes)
+        self._store.add_run(run, block.master_key, done)
 
     def _try_read(self, read: Read) -> bool:
         """Answer at once what needs no waiting."""

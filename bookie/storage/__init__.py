@@ -13,10 +13,15 @@ In reading order:
     ledgers.py      what is known of a ledger besides its entries
     places.py       where entries are, and checkpoints
     boot.py         rows, then the log behind them
-    volume.py       the ledgers of a directory: what is accepted, what is answered
+    reads.py        the ledgers of a directory: what is answered, what is unknown
+    volume.py       what is accepted
     heal.py         what the disk does not give is written again
     upkeep.py       a directory at work: start, checkpoints, room, stop
     limits.py       what is bounded
+    directories.py  which ledger lives in which directory
+    suspects.py     ledgers that may have lost something, and how that ends
+    contacts.py     ledgers that come for the first time, perhaps
+    maintenance.py  what is done behind the requests: room, scrub, tombstones
     store.py        the front: what the server calls
 
 The way of an entry: `store.add` -> `volume` decides -> `log.append` gives it a position ->

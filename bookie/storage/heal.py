@@ -2,7 +2,7 @@
 
 A bookie keeps the first bytes that it was given of an entry, so an add of an id that is here
 changes nothing.  The exception is an entry whose record the disk does not give any more.  A read
-that meets such damage notes it (`Volume.damaged`); a recovery add of a noted entry is appended to
+that meets such damage notes it (`Reads.damaged`); a recovery add of a noted entry is appended to
 the log, and the index moves there with a checkpoint, as when segments are emptied (`reclaim`).
 Only then, and when the entry has been read from its new place, the add is answered with OK.
 
@@ -96,10 +96,10 @@ class Healer:
 
     async def _status(self, wound: _Wound) -> StoreStatus:
         try:
-            await self._volume.read(wound.state.ledger_id, wound.entry_id)
+            await self._volume.reads.read(wound.state.ledger_id, wound.entry_id)
         except StoreError as error:
             # Deleted meanwhile, it is as if it had been fenced: nobody adds to it.
             gone = error.status is StoreStatus.NO_LEDGER
             return StoreStatus.FENCED if gone else StoreStatus.IO_ERROR
-        self._volume.damaged.pop((wound.state.ledger_id, wound.entry_id), None)
+        self._volume.reads.damaged.pop((wound.state.ledger_id, wound.entry_id), None)
         return StoreStatus.OK

@@ -21,7 +21,7 @@ where an entry is (`index`, `recent`), boot (`replay`), who may write (`volume`)
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -36,6 +36,7 @@ from bookie.storage.records import (
     Buffer,
     Kind,
     Record,
+    Run,
     SegmentHeader,
     encode_batch_header,
     encode_record_header,
@@ -131,25 +132,18 @@ class Log(Generic[K]):
             self.seal()
         return position
 
-    def append_run(
-        self,
-        ledger_id: int,
-        first: int,
-        run: memoryview,
-        sizes: Sequence[int],
-        done: Done | None,
-    ) -> list[int]:
-        """Take consecutive entries into one group; return their positions.  `done` is for all.
+    def append_run(self, run: Run, done: Done | None) -> list[int]:
+        """Take its entries into one group; return their positions.  `done` is for all.
 
-        `run` has RECORD_HEADER_BYTES of room in front of each entry, and is the log's from now on.
+        The run is the log's from now on.
         """
         group = self._open or self._open_group()
-        positions = make_records(self._seed, self.end, ledger_id, first, run, sizes)
-        group.buffers.append(run)
-        group.count += len(sizes)
+        positions = make_records(self._seed, self.end, run)
+        group.buffers.append(run.data)
+        group.count += len(run.sizes)
         if done is not None:
             group.dones.append(done)
-        self.end += len(run)
+        self.end += len(run.data)
         if self.end - group.position > self._group_bytes_max:
             self.seal()
         return positions

@@ -124,21 +124,31 @@ def encode_record_header(
     return _CHECKSUM.pack(crc32c(payload, crc32c(cover, seed))) + cover[8:]
 
 
-def make_records(
-    seed: int, position: int, ledger_id: int, first: int, run: memoryview, sizes: Sequence[int]
-) -> list[int]:
-    """Make records of consecutive entries in place; return the position of each.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive entries of one ledger, at least one, in one piece.
 
-    `run` has RECORD_HEADER_BYTES of room in front of each entry.
+    In front of each entry there are RECORD_HEADER_BYTES, which `make_records` writes over: with
+    these it goes to the disk as it is.
     """
+
+    ledger_id: int
+    first: int
+    data: memoryview
+    sizes: Sequence[int]
+
+
+def make_records(seed: int, position: int, run: Run) -> list[int]:
+    """Make the records of a run in place; return the position of each."""
     positions: list[int] = []
-    at, entry_id = 0, first
+    at, entry_id = 0, run.first
+    data, ledger_id = run.data, run.ledger_id
     pack_fields, pack_checksum, pack_position = _FIELDS.pack_into, _CHECKSUM.pack_into, _SEED.pack
-    for size in sizes:
+    for size in run.sizes:
         end = at + RECORD_HEADER_BYTES + size
-        pack_fields(run, at + _CHECKSUM.size, size, Kind.ENTRY, ledger_id, entry_id)
+        pack_fields(data, at + _CHECKSUM.size, size, Kind.ENTRY, ledger_id, entry_id)
         own_seed = crc32c(pack_position(position), seed)
-        pack_checksum(run, at, crc32c(run[at + _CHECKSUM.size : end], own_seed))
+        pack_checksum(data, at, crc32c(data[at + _CHECKSUM.size : end], own_seed))
         positions.append(position)
         position += end - at
         at = end
@@ -146,12 +156,12 @@ def make_records(
     return positions
 
 
-def entries_of_run(run: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
-    """The entries of a run, each behind RECORD_HEADER_BYTES."""
+def entries_of_run(data: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+    """The entries of these sizes, each behind RECORD_HEADER_BYTES."""
     at = 0
     for size in sizes:
         at += RECORD_HEADER_BYTES + size
-        yield run[at - size : at]
+        yield data[at - size : at]
 
 
 def decode_record(seed: int, position: int, data: memoryview) -> Record | None:

@@ -1,6 +1,6 @@
 """Ledgers in limbo: of these the store may have lost records, and absence is *unknown*.
 
-What is lost is known in two steps.  At first it may be anybody's (`LedgerStore.limbo`): no plain
+What is lost is known in two steps.  At first it may be anybody's (`Directories.limbo`): no plain
 adds at all, and no absence is believed.  When the metadata have said whose, all of them, each of
 those ledgers is marked by itself, and the rest is free:
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import trio
 
+from bookie.storage.directories import Directories
 from bookie.storage.disk import Disk
 from bookie.storage.memory import write_birth
 from bookie.storage.status import StoreError, StoreStatus
@@ -34,18 +35,15 @@ class Suspect:
 
 
 class Suspects:
-    """`volumes` and `routes` are those of the store."""
-
-    def __init__(self, disk: Disk, volumes: list[Volume], routes: dict[int, Volume]) -> None:
+    def __init__(self, disk: Disk, directories: Directories) -> None:
         self._disk = disk
-        self._volumes = volumes
-        self._routes = routes
+        self._directories = directories
 
     def ledgers(self) -> list[int]:
         """Those in limbo, sorted."""
         return sorted(
             ledger_id
-            for volume in self._volumes
+            for volume in self._directories.volumes
             for ledger_id, state in volume.ledgers.items()
             if state.limbo and not state.deleted
         )
@@ -64,29 +62,25 @@ class Suspects:
 
     def take(self, suspect: Suspect) -> tuple[Volume, int]:
         """The same for one; it is in force, and durable when that position is (-1: it is)."""
-        volume = self._routes.get(suspect.ledger_id) or self._home()
+        directories = self._directories
+        volume = directories.homes.get(suspect.ledger_id) or directories.home_of_marks()
         position = volume.suspect(suspect.ledger_id, limbo=suspect.limbo, fence=suspect.fence)
-        self._routes.setdefault(suspect.ledger_id, volume)
+        directories.settle(suspect.ledger_id, volume)
         return volume, position
-
-    def _home(self) -> Volume:
-        usable = [volume for volume in self._volumes if volume.log.failure is None]
-        return min(usable or self._volumes, key=lambda volume: len(volume.ledgers))
 
     async def end_doubt(self, birth: int) -> None:
         """All that may have lost something is marked; the rest never was here before `birth`."""
-        for volume in self._volumes:
+        volumes = self._directories.volumes
+        for volume in volumes:
             await write_birth(self._disk, volume.directory, birth)
-        for volume in self._volumes:
+        for volume in volumes:
             if volume.limbo:
                 await volume.end_doubt()
-        for volume in self._volumes:
-            volume.doubt = any(each.limbo for each in self._volumes)
-            volume.judge()
+        self._directories.judge_doubt()
 
     async def clear(self, ledger_id: int) -> None:
         """Nothing of it is missing any more; believed when that is durable."""
-        volume = self._routes.get(ledger_id)
+        volume = self._directories.homes.get(ledger_id)
         if volume is None:
             raise StoreError(StoreStatus.NO_LEDGER)
         await volume.clear(ledger_id)

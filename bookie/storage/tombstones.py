@@ -122,7 +122,7 @@ class Tombstones:
     def _may_end(self, state: LedgerState) -> bool:
         volume = self._volume
         highest = state.ledger_id == volume.highest_tombstone
-        return state.deleted and not (highest or volume.doubt or state.recent or state.frozen)
+        return state.deleted and not (highest or volume.reads.doubt or state.recent or state.frozen)
 
     def _ends(self) -> list[float]:
         """Where the segments end, in their order."""

@@ -55,7 +55,6 @@ class Upkeep:
         committed: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
-        self.volume = Volume(directory, limits, contents, nursery)
         self.replayed = replayed
         self._forgetful = forgetful
         self._directory = directory
@@ -70,7 +69,7 @@ class Upkeep:
             committed=self._committed,
             failed=self._failed,
         )
-        self.volume.log = self._log
+        self.volume = Volume(directory, limits, contents, self._log, nursery)
         self._places: Places = contents.places
         self._contents = contents
         self._disk = disk
@@ -147,7 +146,7 @@ class Upkeep:
             for record, position in zip(records, positions, strict=True):
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
-        self.volume.limbo = self.volume.doubt = self._contents.limbo
+        self.volume.limbo = self.volume.reads.doubt = self._contents.limbo
         await self._set_dirty(self._limits.ack_early)
         deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
         self.volume.tombstones = len(deleted)

@@ -1,4 +1,4 @@
-"""The ledgers of one directory: what is accepted, and what is answered.
+"""The ledgers of one directory: what is accepted.
 
 Each decision and its record in the log are one synchronous step, so the order of the log is the
 order of the decisions:
@@ -7,20 +7,18 @@ order of the decisions:
   entry or the fence.  Another key is refused.
 - A fence is in force from the moment it is accepted, and for ever; it is answered when durable.
 - The same id again: the first bytes stay, and OK is said when *they* are durable.
-- A read waits for a record that is accepted but not durable yet: it may be acknowledged soon, so
-  "no" would be a lie.
-- What was read may have been moved meanwhile (`reclaim`): then it is looked up and read again.
-- What the disk does not give is noted: a recovery add of it is a new one (`heal`).
-- **In doubt**, after a log of this bookie has lost records, absence is UNKNOWN, and plain adds are
-  refused for all ledgers, since the lost record may have been anyone's fence.  So it is for a
-  ledger in limbo, until it has all that it may have lost (`suspects`).
+- An entry that the disk does not give any more (`reads`) is taken again from a recovery (`heal`).
+- **In doubt**, after a log of this bookie has lost records, plain adds are refused for all ledgers,
+  since the lost record may have been anyone's fence.  So it is for a ledger in limbo, until it has
+  all that it may have lost (`suspects`).
 - With `ack_early` a plain add is answered when it is accepted, if the key of its ledger is durable,
   and not much else is on its way to the disk; everything else when it is durable itself.
 
-Not here: when checkpoints are made, room, start and stop (`upkeep`).
+Not here: what is answered to readers (`reads`), when checkpoints are made, room, start and stop
+(`upkeep`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
@@ -31,36 +29,32 @@ from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_ent
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
-from bookie.storage.records import (
-    EVERY_LEDGER,
-    NO_ENTRY_ID,
-    Buffer,
-    Kind,
-    Record,
-)
+from bookie.storage.reads import Reads
+from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Buffer, Kind, Run
 from bookie.storage.status import StoreError, StoreStatus
-
-LAST_ENTRY = -1  # as the id of an entry to be read
-_DAMAGED_MAX = 100_000  # noted; more of it is found again when it is read again
 
 Heal: TypeAlias = Callable[[LedgerState, int, Place, memoryview, Done], None]
 
 
 class Volume:
-    """Rules only; `upkeep` gives it its log and tells it what state that is in."""
+    """Rules only; `upkeep` tells it what state the log is in."""
 
     def __init__(
-        self, directory: str, limits: StoreLimits, contents: Contents, nursery: trio.Nursery
+        self,
+        directory: str,
+        limits: StoreLimits,
+        contents: Contents,
+        log: Log[LedgerState],
+        nursery: trio.Nursery,
     ) -> None:
         self.directory = directory
         self.ledgers = contents.ledgers
         self._contents = contents
         self.places: Places = contents.places
-        self.log: Log[LedgerState]
+        self.log = log
+        self.reads = Reads(self.ledgers, self.places, log, nursery)
         self.heal: Heal
-        self.damaged: dict[tuple[int, int], Place] = {}  # ledger and entry: could not be read there
         self.limbo = False  # this log has lost records, and nobody knows whose
-        self.doubt = False  # some log of this bookie has
         self.out_of_space = False
         self.out_of_reserve = False  # then there is room for nothing but what makes room
         # Positions up to which there is room, whatever was written of it: for plain adds, for all.
@@ -85,7 +79,7 @@ class Volume:
         before = self.writable
         failed = self.log.failure or self.places.failure
         full = self.out_of_space or self.out_of_reserve
-        self.writable = not (self.doubt or full or self.read_only or self.closing or failed)
+        self.writable = not (self.reads.doubt or full or self.read_only or self.closing or failed)
         return before != self.writable
 
     def room_changed(self) -> None:
@@ -127,27 +121,19 @@ class Volume:
         else:
             self._add_again(state, entry_id, entry, recovery, done)
 
-    def try_add_run(
-        self,
-        ledger_id: int,
-        first: int,
-        master_key: Buffer,
-        run: memoryview,
-        sizes: Sequence[int],
-        done: Done,
-    ) -> bool:
+    def try_add_run(self, run: Run, master_key: Buffer, done: Done) -> bool:
         """Plain adds of consecutive entries, as nearly always; False: they have to be looked at."""
-        state = self.ledgers.get(ledger_id)
+        state = self.ledgers.get(run.ledger_id)
         if (
             state is not None
-            and first > state.last_entry
+            and run.first > state.last_entry
             and self.writable
             and not state.fenced
             and not state.limbo
             and state.master_key == master_key
             and self.log.end < self._add_at_once_below
         ):
-            self._accept_run(state, first, run, sizes, done)
+            self._accept_run(state, run, done)
             return True
         return False
 
@@ -216,17 +202,16 @@ class Volume:
         if early:
             done(StoreStatus.OK)
 
-    def _accept_run(
-        self, state: LedgerState, first: int, run: memoryview, sizes: Sequence[int], done: Done
-    ) -> None:
-        lac = lac_of_entry(run[-sizes[-1] :])  # a writer's LAC never goes back
+    def _accept_run(self, state: LedgerState, run: Run, done: Done) -> None:
+        sizes = run.sizes
+        lac = lac_of_entry(run.data[-sizes[-1] :])  # a writer's LAC never goes back
         if lac > state.accepted_lac:
             state.accepted_lac = lac
             self.log.open_group.lacs[state] = lac
         early = self._ack_early and self._may_lose(state)
         told = None if early else done
-        positions = self.log.append_run(state.ledger_id, first, run, sizes, told)
-        self.places.add_run(state, first, positions, sizes)
+        positions = self.log.append_run(run, told)
+        self.places.add_run(state, run.first, positions, sizes)
         self.entries_added += len(sizes)
         self.bytes_added += sum(sizes)
         if early:
@@ -284,7 +269,7 @@ class Volume:
         recovery: bool,
         done: Done,
     ) -> None:
-        if recovery and self.damaged.get((state.ledger_id, entry_id)) == place:
+        if recovery and self.reads.damaged.get((state.ledger_id, entry_id)) == place:
             self.heal(state, entry_id, place, entry, done)
         else:
             self.log.when_durable(place[0], done)
@@ -387,82 +372,3 @@ class Volume:
             raise StoreError(StoreStatus.READ_ONLY, "the store is closing")
         if self.log.failure is not None:
             raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self.log.failure}")
-
-    # ---- reading
-
-    def known(self, ledger_id: int) -> LedgerState:
-        state = self.ledgers.get(ledger_id)
-        if state is None or state.deleted:
-            raise self.absent(StoreStatus.NO_LEDGER)
-        return state
-
-    def absent(self, status: StoreStatus, state: LedgerState | None = None) -> StoreError:
-        if self.doubt or (state is not None and state.limbo):
-            return StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
-        return StoreError(status)
-
-    def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """The entry if it is at hand without waiting; None if that cannot be said."""
-        state = self.known(ledger_id)
-        if entry_id == LAST_ENTRY:
-            entry_id = state.last_entry
-        known, place = self.places.try_find(state, entry_id)
-        if not known:
-            return None
-        if place is None:
-            raise self.absent(StoreStatus.NO_ENTRY, state)
-        if place[0] >= self.log.durable:
-            return None
-        try:
-            record = self.log.try_read(*place)
-        except StoreError:
-            self.note_damage(ledger_id, entry_id, place)
-            raise
-        return None if record is None else _entry(record, ledger_id, entry_id)
-
-    async def read(self, ledger_id: int, entry_id: int) -> memoryview:
-        state = self.known(ledger_id)
-        if entry_id == LAST_ENTRY:
-            entry_id = state.last_entry
-        place = await self.places.find(state, entry_id)
-        while True:
-            if place is None:
-                raise self.absent(StoreStatus.NO_ENTRY, state)
-            try:
-                await self.log.wait_durable(place[0])
-                entry = _entry(await self.log.read(*place), ledger_id, entry_id)
-                if (ahead := self.log.place_ahead(*place)) is not None:
-                    self._nursery.start_soon(self.log.read_ahead, ahead)
-                return entry
-            except StoreError:
-                read_at = place
-                place = await self.places.find(self.known(ledger_id), entry_id)
-                if place == read_at:
-                    self.note_damage(ledger_id, entry_id, read_at)
-                    raise
-
-    def note_damage(self, ledger_id: int, entry_id: int, place: Place) -> None:
-        if place[0] >= self.log.durable:
-            return  # not on the disk: the log has failed
-        if len(self.damaged) >= _DAMAGED_MAX:
-            del self.damaged[next(iter(self.damaged))]
-        self.damaged[ledger_id, entry_id] = place
-
-    async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
-        state = self.known(ledger_id)
-        body = state.explicit_body
-        if body is not None:
-            await self.log.wait_durable(state.explicit_position)
-        last = await self.read(ledger_id, LAST_ENTRY) if state.last_entry >= 0 else None
-        if body is None and last is None:
-            raise self.absent(StoreStatus.NO_ENTRY, state)
-        return body, last
-
-    async def entry_ids(self, ledger_id: int) -> list[int]:
-        return await self.places.entry_ids(self.known(ledger_id), below=self.log.durable)
-
-
-def _entry(record: Record, ledger_id: int, entry_id: int) -> memoryview:
-    if (record.kind, record.ledger_id, record.entry_id) != (Kind.ENTRY, ledger_id, entry_id):
-        raise StoreError(StoreStatus.IO_ERROR, f"the index points to a {record.kind.name}")
-    return record.payload

@@ -69,7 +69,8 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
 
 
 def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger"]) -> None:
-    from bookie.registry import LedgerPaths, check_layout
+    from bookie.registry.layout import check_layout
+    from bookie.registry.paths import LedgerPaths
     from bookie.replication.marks import Marks
     from clients.cli.metadata import run_with_store
     from wire.metadata.store import MetadataStore

@@ -12,13 +12,10 @@ from bookie.errors import MalformedMetadataError, NoSuchLedgerError
 from bookie.ledger.client import LedgerClient
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths, known_bookies, readonly_bookies, writable_bookies
-from bookie.replication.decommission import (
-    Decommission,
-    DecommissionError,
-    Kept,
-    is_registered,
-)
+from bookie.registry.cookies import known_bookies
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import readonly_bookies, writable_bookies
+from bookie.replication.decommission import Decommission, DecommissionError, Kept, is_registered
 from bookie.replication.marks import Marks
 from bookie.replication.protocol.copies import names
 from bookie.replication.readmission import DiskReplacement, Readmission

@@ -10,13 +10,9 @@ daybook bookies replace-disk b1:3181 [--no-wait]
 
 import click
 
-from bookie.registry import (
-    LedgerPaths,
-    bookie_info,
-    known_bookies,
-    readonly_bookies,
-    writable_bookies,
-)
+from bookie.registry.cookies import known_bookies
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
 from clients.cli.bookie_care import decommission, health, read_only, recommission, replace_disk
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options

@@ -26,7 +26,8 @@ from clients.cli.errors import UserError
 from clients.cli.options import service_url_option
 from clients.cli.run import run_async, until_signal
 from clients.cli.service import LIMITS, check_reachable, parse_topic, say
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.consumer import Consumer
 from clients.python.errors import CorruptMessageError
 from clients.python.messages import Message

@@ -12,7 +12,8 @@ from bookie.ledger.client import LedgerClient
 from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.recoverer import recover_ledger
-from bookie.registry import LedgerPaths, readonly_bookies, writable_bookies
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.checker import Checker, TooManyEntriesError
 from bookie.replication.forced import accept_loss
 from bookie.replication.marks import Marks

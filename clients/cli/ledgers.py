@@ -22,7 +22,7 @@ import click
 from bookie.errors import MalformedMetadataError, NoSuchEntryError, NoSuchLedgerError
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from clients.cli.entries import Description, describe
 from clients.cli.ledger_care import check, delete, recover, why_kept
 from clients.cli.ledger_client import new_rng, open_client

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bookie.errors import MalformedRecordError
-from bookie.registry import LedgerPaths, check_layout
+from bookie.registry.layout import check_layout
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.board import Alarm, Board, Status
 from bookie.replication.election import Election
 from bookie.replication.marks import Check, Marks

@@ -23,7 +23,8 @@ from bookie.ledger.client import LedgerClient, open_ledger_client
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import Quorums
 from bookie.ledger.racks import Placement
-from bookie.registry import LedgerPaths, check_layout
+from bookie.registry.layout import check_layout
+from bookie.registry.paths import LedgerPaths
 from clients.ledgers.address import MetadataAddress
 from clients.ledgers.deferred import DeferredWriter
 from clients.ledgers.entries import Life

@@ -1,6 +1,7 @@
 """The Python client.  `daybook` re-exports what applications need of it.
 
-    client.py             connect, ask, open producers, consumers and readers
+    connect.py            the way in: a client for the length of a block
+    client.py             ask, open producers, consumers and readers
     producer.py           messages to a topic or its partitions
     consumer.py           messages of a topic or its partitions, acknowledged; what readers share
     reader.py             messages from any place on, without a subscription
@@ -9,6 +10,7 @@
     admin.py              what an administrator does, over HTTP (http.py); blocking_admin.py
     errors.py             what goes wrong: did it take effect, what helps
     limits.py             how much, how long
+    arguments.py          what applications name by text
 
 Behind these:
 

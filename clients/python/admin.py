@@ -14,7 +14,7 @@ from random import Random, SystemRandom
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
-from clients.python.client import topic_name
+from clients.python.arguments import topic_name
 from clients.python.errors import (
     AdminError,
     AdminInDoubtError,

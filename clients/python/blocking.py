@@ -22,6 +22,7 @@ from typing import TypedDict, Unpack
 import trio
 
 from clients.python import client as trio_client
+from clients.python import connect as trio_connect
 from clients.python import consumer as trio_consumer
 from clients.python import reader as trio_reader
 from clients.python.blocking_admin import Admin, connect_admin
@@ -99,7 +100,7 @@ def connect(service_url: str, *, limits: ClientLimits | None = None) -> "Client"
 
 
 async def _open(portal: Portal, service_url: str, limits: ClientLimits | None) -> "Client":
-    block = Block(trio_client.connect(service_url, limits=limits))
+    block = Block(trio_connect.connect(service_url, limits=limits))
     portal.start(block.run)
     return Client(portal, await block.opened(), block.close)
 

@@ -1,15 +1,8 @@
-"""The way in: a client of one cluster, and what it opens.
+"""A client of one cluster: what it can be asked, and what it opens.
 
-    async with daybook.connect("pulsar://localhost:6650") as client:
-        async with await client.create_producer("orders") as producer:
-            await producer.send(b"...", key="customer-7")
-        async with await client.subscribe("orders", "billing") as consumer:
-            message = await consumer.receive()
-            await consumer.ack(message)
-
-Everything that a client opens lives in its block: leaving the block closes it, after what was sent
-is stored.  Network, clock and chance come in as arguments, so that a client runs in a simulation as
-well; by default they are those of the machine.
+Made by `connect`, which also says when it ends: what it has opened is its own, is closed with it,
+and grows with its topics while it is open.  A question is asked again, of any broker, until there
+is an answer or `operation_timeout_s` is over.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,12 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from random import Random, SystemRandom
-from types import TracebackType
+from random import Random
 from typing import TypeVar
 
 import trio
 
+from clients.python.arguments import compression_type, topic_name
 from clients.python.consumer import Consumer, MessageQueue, MessageSource
 from clients.python.errors import BrokerError, Remedy
 from clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
@@ -37,15 +30,12 @@ from clients.python.protocol.routing import Router
 from clients.python.reader import OffsetRange, Reader
 from clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from clients.python.topic_producer import SendBudget, TopicProducer
-from wire.clock import SystemClock, WallClock
-from wire.compression import CompressionType
+from wire.clock import WallClock
 from wire.errors import MalformedError
-from wire.tcp import TcpNetwork
 from wire.topics import TopicName, check_namespace
 from wire.transport import Network
 
 _T = TypeVar("_T")
-_SEED_BITS = 64
 _PRODUCER = ProducerLimits()
 _CONSUMER = ConsumerLimits()
 
@@ -140,7 +130,7 @@ class Client:
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
         )
-        packing = _compression(compression)
+        packing = compression_type(compression)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
         async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:
@@ -370,101 +360,3 @@ class Client:
         for opened in everything:
             opened.abandon()
         self._pool.close()
-
-
-class connect:  # noqa: N801  (it is used like a function)
-    """`async with connect(service_url) as client:`; see the module.
-
-    `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
-    """
-
-    def __init__(
-        self,
-        service_url: str,
-        *,
-        limits: ClientLimits | None = None,
-        network: Network | None = None,
-        clock: WallClock | None = None,
-        rng: Random | None = None,
-    ) -> None:
-        self._service_url = service_url
-        self._limits = limits or ClientLimits()
-        self._network = network or TcpNetwork()
-        self._clock = clock or SystemClock()
-        self._rng = rng or Random(SystemRandom().getrandbits(_SEED_BITS))  # noqa: S311
-        self._manager = trio.open_nursery()
-        self._nursery: trio.Nursery | None = None
-        self._client: Client | None = None
-
-    async def __aenter__(self) -> Client:
-        nursery = self._nursery = await self._manager.__aenter__()
-        try:
-            self._client = Client(
-                self._service_url,
-                network=self._network,
-                clock=self._clock,
-                rng=self._rng,
-                limits=self._limits,
-                nursery=nursery,
-            )
-        except BaseException:
-            await self._leave(None, None, None)
-            raise
-        return self._client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._client is not None
-        failure: Exception | None = None
-        try:
-            if error is None:
-                try:
-                    await self._client.aclose()
-                except Exception as closing:
-                    failure = closing
-        finally:
-            self._client.abandon()
-            # The nursery is shown only what is its own business: so what the application raised
-            # comes out as it is, and not in a group.
-            if isinstance(error, trio.Cancelled):
-                swallowed = await self._leave(kind, error, trace)
-            else:
-                swallowed = await self._leave(None, None, None)
-        if failure is not None:
-            raise failure
-        return swallowed if isinstance(error, trio.Cancelled) else None
-
-    async def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._nursery is not None
-        self._nursery.cancel_scope.cancel()
-        try:
-            return await self._manager.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1 and isinstance(group.exceptions[0], Exception):
-                raise group.exceptions[0] from None
-            raise
-
-
-def topic_name(topic: str) -> TopicName:
-    """The name of a topic; raises ValueError."""
-    try:
-        return TopicName.parse(topic)
-    except MalformedError as error:
-        raise ValueError(str(error)) from None
-
-
-def _compression(name: str) -> CompressionType:
-    try:
-        return CompressionType[name.upper()]
-    except KeyError:
-        names = ", ".join(each.name.lower() for each in CompressionType)
-        raise ValueError(f"compression is one of {names}, not {name!r}") from None

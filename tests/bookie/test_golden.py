@@ -12,7 +12,10 @@ import pytest
 
 from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata, encode_metadata
 from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry import BookieInfo, Cookie, LedgerPaths, ensure_layout
+from bookie.registry.cookies import Cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo
 from bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
 from bookie.server.registration import new_mark
 from bookie.storage.store import open_store

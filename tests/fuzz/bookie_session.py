@@ -297,7 +297,7 @@ async def _check_bookie(world: World, script: Script) -> None:
     require(statistics.answer_bytes == 0, "answers are left over")
     store = world.bookie.store
     require(not store.statistics().failure, f"the storage fails: {store.statistics().failure}")
-    await store.checkpoint()
+    await store.maintenance.checkpoint()
     require(not store.statistics().failure, f"the storage fails: {store.statistics().failure}")
     for talker in script.all:
         for ledger_id, entry_id in talker.acked:

@@ -18,15 +18,12 @@ from trio.testing import MockClock
 
 from bookie.errors import LedgerError
 from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
-from bookie.registry import (
-    BookieInfo,
-    Cookie,
-    LedgerPaths,
-    create_cookie,
-    ensure_layout,
-    register_bookie,
-)
-from clients.python.client import Client, connect
+from bookie.registry.cookies import Cookie, create_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, register_bookie
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.python.limits import ClientLimits
 from clients.python.messages import EARLIEST, Message

@@ -7,7 +7,9 @@ import trio
 
 from bookie.errors import LedgerError, RegistryError
 from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
-from bookie.registry import BookieInfo, Cookie, check_bookie_id
+from bookie.registry.cookies import Cookie
+from bookie.registry.paths import check_bookie_id
+from bookie.registry.registrations import BookieInfo
 from broker import records as broker_records
 from broker.config import parse as parse_config
 from broker.errors import BrokerError

@@ -13,7 +13,8 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from bookie.registry import Cookie, LedgerPaths
+from bookie.registry.cookies import Cookie
+from bookie.registry.paths import LedgerPaths
 from bookie.server.host import START_ERRORS
 from bookie.server.identity import StartError, examine
 from bookie.server.registration import new_mark
@@ -26,6 +27,8 @@ from bookie.storage.index import (
     ledger_of_key,
 )
 from bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import LogLimits
 from bookie.storage.recent import Block, RecentEntries
 from bookie.storage.records import (
     BATCH_HEADER_BYTES,
@@ -41,7 +44,7 @@ from bookie.storage.records import (
     record_seed,
 )
 from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore, LogLimits, StoreLimits, open_store
+from bookie.storage.store import LedgerStore, open_store
 from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, outermost, require

@@ -12,7 +12,9 @@ from trio.testing import MockClock, memory_stream_pair
 
 from bookie.errors import MalformedMetadataError, MalformedRecordError
 from bookie.ledger.metadata import decode_metadata
-from bookie.registry import BookieInfo, Cookie, LedgerPaths, parse_address
+from bookie.registry.cookies import Cookie
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, parse_address
 from bookie.server.identity import StartError, examine
 from bookie.storage.index import Checkpoint, IndexDamagedError, block_number_of_key, ledger_of_key
 from bookie.storage.ledgers import decode_row
@@ -23,7 +25,7 @@ from broker.errors import UnavailableError as PeerUnavailableError
 from broker.records import GuardRecord, decode
 from clients.cli.control_server import serve_stream
 from clients.python.admin import Admin
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.python.errors import AdminInDoubtError, BrokerError, UnavailableError
 from clients.spark.offsets import parse_offsets
 from managed_ledger.cursor_ledger import recover

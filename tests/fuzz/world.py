@@ -21,9 +21,9 @@ from trio.testing import MockClock
 
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
+from bookie.storage.limits import StoreLimits
 from bookie.storage.log import LogLimits
 from bookie.storage.segments import ReadLimits
-from bookie.storage.store import StoreLimits
 from broker.config import BrokerConfig, QuorumsConfig
 from broker.logs import Log
 from broker.server import RunningBroker, run_broker

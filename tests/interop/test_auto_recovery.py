@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import pytest
 
 from bookie.ledger.marks import mark_path
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from clients import ledgers
 from tests.interop.cluster import Bookie, Cluster
 from tests.interop.faults import assert_whole, away, member

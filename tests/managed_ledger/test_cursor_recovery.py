@@ -6,17 +6,12 @@ import pytest
 import trio
 
 from bookie.errors import LedgerError
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from managed_ledger.errors import LogCorruptError
 from managed_ledger.log import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.records import cursor_path, nested
-from managed_ledger.records_pb2 import (
-    LongListMap,
-    ManagedCursorInfo,
-    MessageRange,
-    PositionInfo,
-)
+from managed_ledger.records_pb2 import LongListMap, ManagedCursorInfo, MessageRange, PositionInfo
 from tests.managed_ledger.world import BOOKIES, CONFIG, NAME, Host, World, append, play
 
 PATH = cursor_path(NAME, "s")

@@ -11,7 +11,7 @@ _SINGLE = "tests:tests/bookie/server/test_v2.py"
 _SERVER = "tests:tests/bookie/server/test_blocks.py"
 
 
-_ADD_RUN_HASH = "d3bdaec96ed6"
+_ADD_RUN_HASH = "7a9f872a7dea"
 
 
 def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
@@ -30,7 +30,9 @@ MUTANTS = [
     _unguarded("N01", "a fenced ledger takes no run -> it does", "not state.fenced"),
     _unguarded("N02", "a run has the key of its ledger -> any", "state.master_key == master_key"),
     _unguarded("N03", "no run where no plain add is taken -> anywhere", "self.writable"),
-    _unguarded("N04", "what is here keeps its bytes -> a run is new", "first > state.last_entry"),
+    _unguarded(
+        "N04", "what is here keeps its bytes -> a run is new", "run.first > state.last_entry"
+    ),
     Mutant(
         id="N05",
         rule="entries that are answered together are OK if each is -> if the last one is",
@@ -45,8 +47,10 @@ MUTANTS = [
         rule="a run is answered when it is durable -> when it is accepted",
         module=_VOLUME,
         name="Volume._accept_run",
-        replacement=Edit("run, sizes, told)", "run, sizes, None)\n    done(StoreStatus.OK)"),
-        source_hash="0bd7369cd8c3",
+        replacement=Edit(
+            "append_run(run, told)", "append_run(run, None)\n    done(StoreStatus.OK)"
+        ),
+        source_hash="82be295af1a2",
         caught_by=_RUNS,
     ),
     Mutant(

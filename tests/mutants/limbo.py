@@ -7,6 +7,7 @@ _EARLY = f"{_STORAGE}/test_ack_early.py"
 _LIMBO = f"{_STORAGE}/test_limbo.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
 _VOLUME = "bookie.storage.volume"
+_READS = "bookie.storage.reads"
 _UPKEEP = "bookie.storage.upkeep"
 _SERVER = "bookie.server.limbo"
 
@@ -17,7 +18,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit(" or self._forgetful", ""),
-        source_hash="bce579d599dd",
+        source_hash="c16a68f17fc0",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -53,7 +54,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
-        source_hash="bce579d599dd",
+        source_hash="c16a68f17fc0",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -121,14 +122,14 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.try_add_run",
         replacement=Edit("        and not state.limbo\n", ""),
-        source_hash="d3bdaec96ed6",
+        source_hash="7a9f872a7dea",
         caught_by=_LIMBO,
     ),
     Mutant(
         id="M43f",
         rule="of a ledger in limbo absence is unknown -> a no",
-        module=_VOLUME,
-        name="Volume.absent",
+        module=_READS,
+        name="Reads.absent",
         replacement=Edit("state is not None and state.limbo", "False"),
         source_hash="ff7aa822d110",
         caught_by=_LIMBO,
@@ -157,7 +158,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("standing is Standing.ENDED", "False"),
-        source_hash="95b426cb3631",
+        source_hash="10e3cd566de4",
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(

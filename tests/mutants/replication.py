@@ -228,7 +228,7 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit("if recovery and", "if False and"),
-        source_hash="a048ed5a69f2",
+        source_hash="5f5c111ff01a",
         caught_by="tests:tests/bookie/storage/test_heal.py -k taken_again",
     ),
     Mutant(
@@ -236,8 +236,8 @@ MUTANTS = [
         rule="an entry that the disk gives keeps its first bytes -> a recovery add replaces it",
         module="bookie.storage.volume",
         name="Volume._add_known",
-        replacement=Edit(" and self.damaged.get((state.ledger_id, entry_id)) == place", ""),
-        source_hash="a048ed5a69f2",
+        replacement=Edit(" and self.reads.damaged.get((state.ledger_id, entry_id)) == place", ""),
+        source_hash="5f5c111ff01a",
         caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
     ),
     Mutant(

@@ -9,6 +9,7 @@ _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
 _VOLUME = "bookie.storage.volume"
+_READS = "bookie.storage.reads"
 _LOG = "bookie.storage.log"
 _UPKEEP = "bookie.storage.upkeep"
 _REPLAY = "bookie.storage.replay"
@@ -34,7 +35,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.fence",
         replacement=Edit("await volume.log.wait_durable(position)", "pass"),
-        source_hash="e0a40ba445b8",
+        source_hash="eb8e14510a95",
         caught_by="tests:tests/bookie/server/test_durability.py",
     ),
     Mutant(
@@ -42,8 +43,8 @@ MUTANTS = [
         rule="after a loss nobody but recovery may add: the loss may be a fence -> all may",
         module=_VOLUME,
         name="Volume.judge",
-        replacement=Edit("self.doubt or ", ""),
-        source_hash="a6e9c9e94639",
+        replacement=Edit("self.reads.doubt or ", ""),
+        source_hash="134cc1958d89",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -70,14 +71,14 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self.replayed.losses or ", ""),
-        source_hash="bce579d599dd",
+        source_hash="c16a68f17fc0",
         caught_by=_BOOT,
     ),
     Mutant(
         id="M43",
         rule="after a loss absence is unknown -> absence of entries is a no",
-        module=_VOLUME,
-        name="Volume.absent",
+        module=_READS,
+        name="Reads.absent",
         replacement=Edit(
             "if self.doubt or", "if self.doubt and status is StoreStatus.NO_LEDGER or"
         ),
@@ -87,8 +88,8 @@ MUTANTS = [
     Mutant(
         id="M43b",
         rule="after a loss absence is unknown -> absence of ledgers is a no",
-        module=_VOLUME,
-        name="Volume.absent",
+        module=_READS,
+        name="Reads.absent",
         replacement=Edit("if self.doubt or", "if self.doubt and status is StoreStatus.NO_ENTRY or"),
         source_hash="ff7aa822d110",
         caught_by=_BOOT,
@@ -96,37 +97,37 @@ MUTANTS = [
     Mutant(
         id="M43c",
         rule="after a loss absence is unknown -> is a no when a read is answered at once",
-        module=_VOLUME,
-        name="Volume.try_read",
+        module=_READS,
+        name="Reads.try_read",
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="b84ed6b0c5fd",
+        source_hash="fdb0ea52721b",
         caught_by=_BOOT,
     ),
     Mutant(
         id="M43d",
         rule="after a loss absence is unknown -> is a no when a read had to look it up",
-        module=_VOLUME,
-        name="Volume.read",
+        module=_READS,
+        name="Reads.read",
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="841e40552b6d",
+        source_hash="30540bafd540",
         caught_by=_BOOT,
     ),
     Mutant(
         id="M43e",
         rule="after a loss absence is unknown -> is a no when the LAC is asked for",
-        module=_VOLUME,
-        name="Volume.read_lac",
+        module=_READS,
+        name="Reads.read_lac",
         replacement=Edit(
             "raise self.absent(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="e41de24faafe",
+        source_hash="5c7f0b7fc200",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -141,12 +142,12 @@ MUTANTS = [
     Mutant(
         id="M45",
         rule="a ledger is looked for where it was written -> where its id says",
-        module="bookie.storage.store",
-        name="LedgerStore._volume_of",
+        module="bookie.storage.directories",
+        name="Directories.volume_of",
         replacement=Edit(
-            "self._routes.get(ledger_id)", "self._volumes[ledger_id % len(self._volumes)]"
+            "self.homes.get(ledger_id)", "self.volumes[ledger_id % len(self.volumes)]"
         ),
-        source_hash="5fc09b449b51",
+        source_hash="036ac2c74e1a",
         caught_by=_STORE,
     ),
     Mutant(
@@ -247,14 +248,14 @@ MUTANTS = [
     Mutant(
         id="M55d",
         rule="a read waits for what is accepted and not durable -> it says that it is not there",
-        module=_VOLUME,
-        name="Volume.read",
+        module=_READS,
+        name="Reads.read",
         replacement=Edit(
-            "            await self.log.wait_durable(place[0])\n",
-            "            if place[0] >= self.log.durable:\n"
+            "            await self._log.wait_durable(place[0])\n",
+            "            if place[0] >= self._log.durable:\n"
             "                raise self.absent(StoreStatus.NO_ENTRY)\n",
         ),
-        source_hash="841e40552b6d",
+        source_hash="30540bafd540",
         caught_by=_STORE,
     ),
     Mutant(
@@ -316,7 +317,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="bce579d599dd",
+        source_hash="c16a68f17fc0",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -453,10 +454,10 @@ MUTANTS = [
     Mutant(
         id="B03",
         rule="a read that finds its record moved looks again -> it is an I/O error",
-        module=_VOLUME,
-        name="Volume.read",
+        module=_READS,
+        name="Reads.read",
         replacement=Edit("if place == read_at:", "if True:"),
-        source_hash="841e40552b6d",
+        source_hash="30540bafd540",
         caught_by=_RECLAIMED,
     ),
     Mutant(

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 
 from clients.python.admin import Admin
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.testing.standalone import StandaloneProcess
 
 PAGE_BYTES = 4096

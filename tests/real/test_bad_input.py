@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.testing.standalone import StandaloneProcess
 from tests.real import hostile
 from tests.real.hostile import Attack, Target

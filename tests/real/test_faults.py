@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.python.errors import BrokerError, Outcome
 from clients.python.limits import ClientLimits
 from clients.testing.standalone import StandaloneProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.testing.standalone import StandaloneProcess
 

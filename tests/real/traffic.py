@@ -21,7 +21,8 @@ from functools import partial
 
 import trio
 
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.consumer import Consumer
 from clients.python.errors import BrokerError, Outcome
 from clients.python.limits import ClientLimits

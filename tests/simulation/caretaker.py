@@ -17,7 +17,7 @@ from bookie.ledger.metadata import LedgerState
 from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.recoverer import recover_ledger
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
 from bookie.replication.marks import Check, Marks
 from tests.history.events import Replicated

@@ -11,7 +11,8 @@ from random import Random
 
 import trio
 
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.python.messages import MessageId
 from tests.simulation.cluster import Cluster, eventually, start_cluster

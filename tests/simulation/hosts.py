@@ -8,8 +8,8 @@ import trio
 from bookie.replication.host import run_autorecovery
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
+from bookie.storage.limits import StoreLimits
 from bookie.storage.log import LogLimits
-from bookie.storage.store import StoreLimits
 from broker.server import RunningBroker, run_broker
 from tests.simulation.clock import VirtualClock
 from tests.simulation.disk import Platter

@@ -20,7 +20,8 @@ from typing import Any
 import trio
 
 from clients.cli.errors import UserError
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.testing.standalone import StandaloneProcess
 from tests.real.parts import order

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import trio
 
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.limits import ClientLimits
 from tests.history.check import check
 from tests.history.events import Healed, HistoryError, Run

@@ -6,7 +6,8 @@ import trio
 
 from clients.cli.demo.flights import Flights
 from clients.cli.demo.tally import Tally
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.python.messages import MessageId
 

@@ -15,14 +15,10 @@ from dataclasses import dataclass, field
 import trio
 
 from bookie.ledger.client import LedgerClient, LedgerLimits, open_ledger_client
-from bookie.registry import (
-    BookieInfo,
-    Cookie,
-    LedgerPaths,
-    create_cookie,
-    ensure_layout,
-    register_bookie,
-)
+from bookie.registry.cookies import Cookie, create_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, register_bookie
 from tests.bookie.ledger.fake_v3 import handle_v3
 from tests.simulation.network import SimulatedNetwork
 from wire.arena import ArenaPool

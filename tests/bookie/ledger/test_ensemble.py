@@ -12,15 +12,10 @@ from bookie.errors import NotEnoughBookiesError
 from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
 from bookie.ledger.marks import mark_path, mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.registry import (
-    BookieInfo,
-    Cookie,
-    LedgerPaths,
-    create_cookie,
-    ensure_layout,
-    register_bookie,
-    unregister_bookie,
-)
+from bookie.registry.cookies import Cookie, create_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
 from wire.clock import SystemClock
 from wire.errors import ConnectionLostError
 from wire.messages.bookie import Status

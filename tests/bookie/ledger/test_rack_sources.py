@@ -26,15 +26,10 @@ from bookie.ledger.racks import (
     RackTable,
     RegisteredRacks,
 )
-from bookie.registry import (
-    BookieInfo,
-    Cookie,
-    LedgerPaths,
-    create_cookie,
-    ensure_layout,
-    register_bookie,
-    unregister_bookie,
-)
+from bookie.registry.cookies import Cookie, create_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
 from wire.clock import SystemClock
 from wire.messages.bookie import Status
 from wire.metadata.memory import MemorySession, MemoryStore

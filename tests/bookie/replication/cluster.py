@@ -14,7 +14,7 @@ from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId, Fragment
 from bookie.ledger.writer import LedgerWriter
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.board import Board
 from bookie.replication.host import AutoRecovery, open_autorecovery
 from bookie.replication.limits import ReplicationLimits

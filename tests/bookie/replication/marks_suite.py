@@ -8,7 +8,7 @@ import trio
 
 from bookie.errors import LayoutError, MalformedRecordError
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.election import Election
 from bookie.replication.marks import Check, Lock, Marks
 from wire.metadata.store import ANY, MetadataStore

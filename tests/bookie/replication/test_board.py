@@ -9,7 +9,7 @@ import pytest
 
 from bookie.errors import MalformedRecordError
 from bookie.ledger.orders import Kind, Order, Orders
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.board import Alarm, Board, Status, Trouble
 from bookie.replication.config import load
 from bookie.replication.protocol.backlog import Backlog, Candidate

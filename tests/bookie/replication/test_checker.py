@@ -10,13 +10,7 @@ from bookie.ledger.exchange import Encode
 from bookie.ledger.protocol.placement import BookieId
 from bookie.replication.checker import Checker
 from bookie.replication.protocol.copies import Fill, Presence, Report
-from tests.bookie.replication.cluster import (
-    Cluster,
-    Entry,
-    bookie_id,
-    closed_on,
-    open_cluster,
-)
+from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, closed_on, open_cluster
 from wire.errors import ConnectionLostError
 from wire.proto import bookkeeper_pb2 as pb
 
@@ -104,12 +98,12 @@ async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
     hole: dict[int, Entry] = {0: "good", 3: "good"}
     ledger_id = await cluster.plant(metadata, {"b1": hole, "b2": hole, "b3": hole})
     checker = Checker(cluster.client.context)
-    (volume,) = cluster.world.running["b2"].store._volumes
-    volume.doubt = True
+    (volume,) = cluster.world.running["b2"].store._directories.volumes
+    volume.reads.doubt = True
     (report,) = await checker.check(ledger_id, metadata, HERE)
     assert report.no_answer == (range(1, 3),)
     assert not report.no_copy
-    volume.doubt = False
+    volume.reads.doubt = False
     (report,) = await checker.check(ledger_id, metadata, HERE)
     assert report.no_copy == (range(1, 3),)
     assert not report.no_answer

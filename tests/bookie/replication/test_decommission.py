@@ -10,7 +10,8 @@ from trio.abc import Clock
 from bookie.errors import NotEnoughBookiesError
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import Quorums
-from bookie.registry import known_bookies, readonly_bookies, writable_bookies
+from bookie.registry.cookies import known_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.decommission import (
     Decommission,
     DecommissionError,

@@ -11,7 +11,7 @@ import trio
 
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from bookie.replication.board import Alarm, Board, Status, Trouble
 from bookie.replication.election import Election
 from bookie.replication.marks import Check, Lock, Marks

@@ -12,7 +12,8 @@ from bookie.ledger.metadata import LedgerState
 from bookie.ledger.protocol.placement import BookieId, Quorums
 from bookie.server.limbo import suspicion
 from bookie.storage.memory import BIRTH_FILE
-from bookie.storage.store import LedgerStore, StoreStatus
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore
 from bookie.storage.suspects import Suspect
 from tests.bookie.replication.cluster import (
     PATHS,
@@ -53,7 +54,7 @@ async def lose_unsynced(cluster: Cluster, *names: str, entries: int = 10) -> int
     """An open ledger with entries that all have acknowledged, and these lose."""
     writer = await cluster.write(5, close=False)
     for name in names:
-        store_of(cluster, name)._volumes[0].log.pause()
+        store_of(cluster, name)._directories.volumes[0].log.pause()
     await cluster.append(writer, entries)
     await trio.sleep(0.1)
     for name in names:

@@ -9,16 +9,10 @@ from trio.abc import Clock
 
 from bookie.ledger.orders import Kind
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import readonly_bookies, writable_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
 from bookie.replication.readmission import DiskReplacement, Readmission
-from tests.bookie.replication.cluster import (
-    PATHS,
-    Cluster,
-    entry_bytes,
-    open_cluster,
-    until,
-)
+from tests.bookie.replication.cluster import PATHS, Cluster, entry_bytes, open_cluster, until
 from wire.digest import master_key
 from wire.messages.bookie import Status
 from wire.messages.bookie_v3 import encode_add, from_v3

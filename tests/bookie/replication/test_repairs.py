@@ -8,7 +8,7 @@ import trio
 from trio.abc import Clock
 
 from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.storage.store import StoreError, StoreStatus
+from bookie.storage.status import StoreError, StoreStatus
 from tests.bookie.replication.cluster import Cluster, bookie_id, open_cluster, until
 from tests.bookie.storage.conftest import status_of
 
@@ -66,7 +66,7 @@ async def test_bits_that_flip_are_found_and_copied_back_in_place(
     await restart(cluster, "b2")
     flip_bits(cluster, "b2", ledger_id, 7, 8, 40)
     async with cluster.recovering() as running:
-        await cluster.world.running["b2"].store.scrub()
+        await cluster.world.running["b2"].store.maintenance.scrub()
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
         assert running.worker.status().copied_entries >= 3
@@ -100,7 +100,7 @@ async def test_damage_on_two_bookies_is_repaired_from_the_third(
         flip_bits(cluster, name, ledger_id, *entries)
     async with cluster.recovering():
         for name in ("b1", "b2", "b3"):
-            await cluster.world.running[name].store.scrub()
+            await cluster.world.running[name].store.maintenance.scrub()
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
     assert await cluster.board.alarms() == []
@@ -115,7 +115,7 @@ async def test_damage_without_another_copy_is_an_alarm(
     await restart(cluster, name)
     flip_bits(cluster, name, ledger_id, 9)
     async with cluster.recovering():
-        await cluster.world.running[name].store.scrub()
+        await cluster.world.running[name].store.maintenance.scrub()
         await until(lambda: has_alarm(cluster))
         (alarm,) = await cluster.board.alarms()
         assert (alarm.ledger_id, alarm.entries) == (ledger_id, ((9, 9),))
@@ -146,7 +146,7 @@ async def fail_log(cluster: Cluster, name: str) -> None:
 
 
 async def marked_for(cluster: Cluster, bookie: BookieId) -> bool:
-    stranded = cluster.world.running[bookie.partition(":")[0]].store.stranded_ledgers()
+    stranded = cluster.world.running[bookie.partition(":")[0]].store.maintenance.stranded_ledgers()
     return cluster.world.running["b1"].repairs.ledgers_marked >= len(stranded) - 1 > 0
 
 

@@ -141,7 +141,7 @@ async def test_a_lock_that_could_not_be_given_back_keeps_nobody_from_mending_aga
 
 def durable(cluster: Cluster, name: str, ledger_id: int) -> int:
     """How many entries the bookie has on its disk: asked inside, for an answer takes its time."""
-    (volume,) = cluster.world.running[name].store._volumes
+    (volume,) = cluster.world.running[name].store._directories.volumes
     state = volume.ledgers.get(ledger_id)
     if state is None or state.recent is None:
         return 0

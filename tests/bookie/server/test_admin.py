@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from starlette.requests import Request
 
-from bookie.registry import readonly_bookies, writable_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.server.admin import _body, admin_routes
 from bookie.server.host import RunningBookie
 from bookie.server.http import create_app, serve_http

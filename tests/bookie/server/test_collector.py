@@ -11,19 +11,17 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.registry import (
-    Cookie,
-    LedgerPaths,
-    create_cookie,
-    delete_cookie,
-    ensure_layout,
-    prune_parents,
-)
+from bookie.registry.cookies import Cookie, create_cookie, delete_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.ledger_ids import prune_parents
+from bookie.registry.paths import LedgerPaths
 from bookie.server.collector import Collector, facts_of
 from bookie.server.housekeeping import Housekeeping
 from bookie.server.logs import silent_log
+from bookie.storage.limits import StoreLimits
 from bookie.storage.log import LogLimits
-from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock
 from tests.simulation.disk import Platter
@@ -289,7 +287,7 @@ async def test_tombstones_end_when_the_metadata_say_once_more_that_they_are_gone
         await answers.all()
         if number % 40 == 39:
             await world.collector.collect()
-            await world.store.reclaim()
+            await world.store.maintenance.reclaim()
     assert world.collector.tombstones_ended == 1
     assert world.store.statistics().tombstones == 2  # 3, and the highest one
     for ledger_id in (2, 3, 1 << 40):

@@ -8,12 +8,11 @@ from random import Random
 import pytest
 import trio
 
-from bookie.registry import (
+from bookie.registry.cookies import delete_cookie, read_cookie
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import (
     BookieInfo,
-    LedgerPaths,
     bookie_info,
-    delete_cookie,
-    read_cookie,
     readonly_bookies,
     writable_bookies,
 )
@@ -23,7 +22,7 @@ from bookie.server.identity import COOKIE_FILE
 from bookie.server.metrics import exposition, registry_of
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import MemoryIndexes
-from bookie.storage.store import StoreLimits
+from bookie.storage.limits import StoreLimits
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_hostile import wait_until
 from wire.clock import SystemClock

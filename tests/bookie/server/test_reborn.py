@@ -10,7 +10,7 @@ import trio
 
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId
-from bookie.registry import readonly_bookies, writable_bookies
+from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, repair_cookie
 from bookie.server.identity import COOKIE_FILE, StartError

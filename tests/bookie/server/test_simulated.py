@@ -8,7 +8,7 @@ import trio
 
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
-from bookie.storage.store import StoreLimits
+from bookie.storage.limits import StoreLimits
 from tests.bookie.server.peer import KEY, add_frame, make_entry
 from tests.simulation import scheduler
 from tests.simulation.disk import HostCrashedError, Platter

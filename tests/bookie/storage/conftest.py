@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from bookie.storage.store import LedgerStore, StoreError, StoreLimits, StoreStatus, open_store
+from bookie.storage.limits import StoreLimits
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.oracle import FixedClock, entry, key
 from tests.simulation.disk import HostCrashedError, Platter
 

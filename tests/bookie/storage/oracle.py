@@ -9,15 +9,11 @@ from math import inf
 import trio
 import trio.lowlevel
 
-from bookie.storage.limits import ReclaimLimits
-from bookie.storage.store import (
-    RECORD_HEADER_BYTES,
-    LedgerStore,
-    LogLimits,
-    StoreError,
-    StoreLimits,
-    StoreStatus,
-)
+from bookie.storage.limits import ReclaimLimits, StoreLimits
+from bookie.storage.log import LogLimits
+from bookie.storage.records import RECORD_HEADER_BYTES, Run
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.store import LedgerStore
 
 _HEADER = struct.Struct(">qqqq")
 
@@ -40,11 +36,11 @@ def entry(ledger_id: int, entry_id: int, *, lac: int = -1, size: int = 60, note:
     return _HEADER.pack(ledger_id, entry_id, lac, 0) + body.ljust(size, b".")
 
 
-def run_of(entries: Sequence[bytes]) -> tuple[memoryview, list[int]]:
-    """The entries with room in front of each, and their sizes, as `add_run` takes them."""
+def run_of(ledger_id: int, first: int, entries: Sequence[bytes]) -> Run:
+    """These entries, with room in front of each."""
     room = bytes(RECORD_HEADER_BYTES)
-    run = bytearray(b"".join(room + data for data in entries))
-    return memoryview(run), [len(data) for data in entries]
+    data = bytearray(b"".join(room + entry for entry in entries))
+    return Run(ledger_id, first, memoryview(data), [len(entry) for entry in entries])
 
 
 # Nearly anything is worth to be written again, a few entries at a time.
@@ -141,7 +137,7 @@ class Oracle:
                 self.refused.append((ledger_id, first, status))
 
         self.pending += 1
-        store.add_run(ledger_id, first, key(ledger_id), *run_of(entries), done)
+        store.add_run(run_of(ledger_id, first, entries), key(ledger_id), done)
 
     async def settled(self, store: LedgerStore) -> None:
         """Wait for all answers, then look at what readers are told."""
@@ -264,7 +260,7 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
     oracle.add(store, 3, 29, recovery=True, size=900)
     await oracle.delete(store, 3)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.reclaim)
+        nursery.start_soon(store.maintenance.reclaim)
         oracle.add(store, 4, 0, recovery=True)
         oracle.add(store, 5, 0)
         for entry_id in range(0, 16, 5):
@@ -279,7 +275,7 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
         await trio.lowlevel.checkpoint()
         oracle.add_run(store, 6, 40, 2)
     await oracle.settled(store)
-    await store.reclaim()
+    await store.maintenance.reclaim()
     await oracle.check_fences(store)
 
 
@@ -296,7 +292,9 @@ async def random_workload(store: LedgerStore, oracle: Oracle, rng: random.Random
                 case 2 if rng.random() < 0.2:
                     nursery.start_soon(oracle.delete, store, ledger_id)
                 case 3:
-                    nursery.start_soon(rng.choice((store.checkpoint, store.reclaim)))
+                    nursery.start_soon(
+                        rng.choice((store.maintenance.checkpoint, store.maintenance.reclaim))
+                    )
                 case 4 | 5:
                     nursery.start_soon(oracle.look, store, ledger_id, rng.randrange(40))
                 case 6:

@@ -7,7 +7,8 @@ import pytest
 import trio.lowlevel
 
 from bookie.storage.memory import DIRTY_FILE
-from bookie.storage.store import LedgerStore, StoreStatus, open_store
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries
@@ -60,11 +61,11 @@ async def test_a_slow_disk_is_waited_for_in_the_end(host: Host) -> None:
         answers = Answers(store)
         answers.add(1, 0)
         await answers.all()
-        store._volumes[0].log.pause()
+        store._directories.volumes[0].log.pause()
         for entry_id in range(1, 21):
             answers.add(1, entry_id, size=100)
         assert 5 < len(answers.statuses) < 12
-        store._volumes[0].log.resume()
+        store._directories.volumes[0].log.resume()
         assert await answers.all() == [OK] * 20
 
 
@@ -148,7 +149,7 @@ async def work(store: LedgerStore, told: "Told") -> None:
     await store.fence(1, key(1))
     told.fenced = True
     told.add(store, 2, 50)
-    await store.checkpoint()
+    await store.maintenance.checkpoint()
     told.add(store, 2, 51)
 
 

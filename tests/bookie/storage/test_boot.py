@@ -9,8 +9,10 @@ import trio.lowlevel
 
 from bookie.storage import records
 from bookie.storage.disk import DirectoryInUseError
+from bookie.storage.log import LogLimits
+from bookie.storage.reads import LAST_ENTRY
 from bookie.storage.records import SegmentHeader, UnsupportedVersionError
-from bookie.storage.store import LAST_ENTRY, LogLimits, StoreStatus
+from bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 from tests.simulation.disk import Platter
@@ -401,7 +403,7 @@ async def test_an_index_that_fails_ends_plain_adds_and_nothing_is_lost(host: Hos
         answers.add(1, 101, recovery=True)
         assert await answers.all() == [READ_ONLY, OK]
         assert await store.read(1, 0) == entry(1, 0)
-        await store.checkpoint()  # does nothing: there is no second try
+        await store.maintenance.checkpoint()  # does nothing: there is no second try
     async with host.store() as store:
         assert await store.read(1, 0) == entry(1, 0)
         assert await store.read(1, 101) == entry(1, 101)

@@ -17,8 +17,10 @@ from bookie.storage import records
 from bookie.storage.ledgers import LedgerState
 from bookie.storage.log import Log
 from bookie.storage.places import Places
+from bookie.storage.reads import Reads
 from bookie.storage.records import Kind
-from bookie.storage.store import LedgerStore, StoreStatus, open_store
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from bookie.storage.upkeep import Upkeep
 from bookie.storage.volume import Volume
 from tests.bookie.storage.conftest import has
@@ -213,19 +215,19 @@ def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    async def read(self: Volume, ledger_id: int, entry_id: int) -> memoryview:
+    async def read(self: Reads, ledger_id: int, entry_id: int) -> memoryview:
         state = self.known(ledger_id)
-        place = await self.places.find(state, entry_id)
+        place = await self._places.find(state, entry_id)
         if place is None:
             raise self.absent(StoreStatus.NO_ENTRY)
-        if place[0] >= self.log.durable:
-            group = self.log._groups[-1] if self.log._groups else self.log._writing
+        if place[0] >= self._log.durable:
+            group = self._log._groups[-1] if self._log._groups else self._log._writing
             assert group is not None
             payloads = [bytes(buffer) for buffer in group.buffers]
             return next(memoryview(p) for p in payloads if p[:16] == _IDS.pack(ledger_id, entry_id))
-        return (await self.log.read(*place)).payload
+        return (await self._log.read(*place)).payload
 
-    patch.setattr(Volume, "read", read)
+    patch.setattr(Reads, "read", read)
 
 
 def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:

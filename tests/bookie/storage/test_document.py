@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from bookie.registry import Cookie
+from bookie.registry.cookies import Cookie
 from bookie.server.identity import COOKIE_FILE
 from bookie.storage.records import Kind
 from bookie.storage.removed import Gap, decode_gaps, encode_gaps

@@ -6,7 +6,8 @@ import pytest
 
 from bookie.storage.log import LogLimits
 from bookie.storage.segments import ReadLimits
-from bookie.storage.store import LedgerStore, StoreStatus
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import EAGER, entry
 
@@ -68,15 +69,15 @@ async def test_damaged_entries_are_taken_again_and_stay(host: Host) -> None:
     async with host.store(**SMALL) as store:
         lost = await unreadable(store)
         assert lost
-        assert store.damaged_entries() == [(1, entry_id) for entry_id in lost]
+        assert store.maintenance.damaged_entries() == [(1, entry_id) for entry_id in lost]
         assert await bring(store, range(ENTRIES)) == {OK}
         assert await unreadable(store) == []
-        assert store.damaged_entries() == []
+        assert store.maintenance.damaged_entries() == []
     async with host.store(**SMALL) as store:
         assert await unreadable(store) == []
-        await store.scrub()
+        await store.maintenance.scrub()
         assert store.statistics().damaged_entries == 0
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert await unreadable(store) == []
 
 

@@ -13,7 +13,11 @@ import pytest
 
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index
-from bookie.storage.store import LAST_ENTRY, LogLimits, StoreError, StoreLimits, open_store
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import LogLimits
+from bookie.storage.reads import LAST_ENTRY
+from bookie.storage.status import StoreError
+from bookie.storage.store import open_store
 from tests.bookie.storage.oracle import entry
 from wire.clock import SystemClock
 

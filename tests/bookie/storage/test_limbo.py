@@ -8,14 +8,10 @@ import pytest
 import trio
 import trio.lowlevel
 
+from bookie.storage.limits import StoreLimits
 from bookie.storage.memory import BIRTH_FILE, read_birth
-from bookie.storage.store import (
-    LedgerStore,
-    StoreError,
-    StoreLimits,
-    StoreStatus,
-    open_store,
-)
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
@@ -115,10 +111,10 @@ async def test_a_mark_outlives_its_segment(host: Host) -> None:
         await store.suspects.mark([limbo(1), limbo(7)])
         for ledger_id in (2, 3, 4):
             await fill(store, ledger_id, count=120)
-            await store.checkpoint()
+            await store.maintenance.checkpoint()
             await store.delete(ledger_id)
         for _ in range(3):
-            await store.reclaim()
+            await store.maintenance.reclaim()
         assert store.statistics().segments_removed > 1
     host.platter.lose_indexes()
     async with host.store() as store:
@@ -191,7 +187,7 @@ async def write_limbo(host: Host) -> None:
         host.platter.kill()
     async with host.doomed_store(ack_early=True) as store:
         await store.end_doubt(BIRTH)
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         host.platter.kill()
 
 
@@ -229,8 +225,8 @@ async def repair(store: LedgerStore) -> None:
             if await answers.all() != [OK]:
                 raise StoreError(StoreStatus.IO_ERROR, "the host is dying")
         await store.suspects.clear(ledger_id)
-        await store.checkpoint()
-    await store.reclaim()
+        await store.maintenance.checkpoint()
+    await store.maintenance.reclaim()
 
 
 async def live(platter: Platter, work: Callable[[LedgerStore], Awaitable[None]]) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from bookie.storage.disk import DirectoryInUseError, FileDisk
 from bookie.storage.index import open_rocks_index
+from bookie.storage.limits import StoreLimits
 from bookie.storage.log import LogLimits
 from bookie.storage.memory import make_dirty
 from bookie.storage.offline import (
@@ -20,7 +21,8 @@ from bookie.storage.offline import (
     log_bytes,
     remake_index,
 )
-from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
@@ -53,7 +55,7 @@ async def directory(tmp_path: Path) -> Path:
                 await answers.all()
         await store.fence(1, key(1))
         await store.delete(3)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments_removed > 0
     return directory
 

@@ -13,13 +13,14 @@ import trio.testing
 from bookie.storage.batches import scan
 from bookie.storage.disk import FileDisk
 from bookie.storage.index import open_rocks_index, shares_key
-from bookie.storage.limits import ReclaimLimits
+from bookie.storage.limits import ReclaimLimits, StoreLimits
 from bookie.storage.log import LogLimits
 from bookie.storage.reclaim import Reclaimer
 from bookie.storage.records import Kind
 from bookie.storage.removed import Gap, decode_gaps, encode_gaps, with_gap
 from bookie.storage.segments import Segment
-from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
 
@@ -58,7 +59,7 @@ async def test_a_deleted_ledger_gives_its_room_back(host: Host) -> None:
         await fill(store, 2)
         before = store.statistics()
         await store.delete(1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         after = store.statistics()
         assert after.segments_removed > 2
         assert after.log_bytes < before.log_bytes - 4000
@@ -77,7 +78,7 @@ async def test_what_still_counts_is_written_again_sorted_by_ledger(host: Host) -
         for ledger_id in (2, 4, 5):
             await store.delete(ledger_id)
         old = {path: await kinds_in(host, path) for path in host.logs() if path.endswith(".log")}
-        await store.reclaim()
+        await store.maintenance.reclaim()
         await check(store, 1, 3)
         assert store.statistics().bytes_rewritten > 0
         new = [path for path in host.logs() if path.endswith(".log") and path not in old]
@@ -106,7 +107,7 @@ async def test_segments_of_which_enough_counts_are_left_alone(host: Host) -> Non
     async with host.store(**limits) as store:
         await fill(store, 1, 2, 3)
         await store.delete(2)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         statistics = store.statistics()
         assert (statistics.segments_removed, statistics.bytes_rewritten) == (0, 0)
         await check(store, 1, 3)
@@ -121,11 +122,11 @@ async def test_fences_keys_and_explicit_lacs_outlive_their_segments(host: Host) 
         await store.write_lac(2, key(2), 40, b"explicit")
         await fill(store, 4)
         await store.delete(4)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         gone = {path for path in host.logs() if path.endswith(".log")}
         for round_number in range(2):
             await fill(store, 5, first=ROUNDS * round_number)
-            await store.reclaim()
+            await store.maintenance.reclaim()
         assert not gone & set(host.logs())
     for lose_index in (False, True):
         if lose_index:
@@ -158,7 +159,7 @@ async def test_a_limbo_mark_outlives_its_segment(host: Host) -> None:
             for entry_id in range(100):
                 answers.add(10 + life, entry_id, recovery=True)
                 await answers.all()
-            await store.reclaim()
+            await store.maintenance.reclaim()
             assert path in host.logs()  # what is damaged stays as it is
     assert marked not in host.logs()
     host.platter.lose_indexes()
@@ -190,7 +191,7 @@ async def test_readers_do_not_notice_that_entries_move(host: Host) -> None:
                 nursery.start_soon(read_on, 1 + 2 * (reader % 2), 11 * reader)
             await store.delete(2)
             for _ in range(3):
-                await store.reclaim()
+                await store.maintenance.reclaim()
             done.set()
         assert store.statistics().segments_removed > 3
         assert read > 20
@@ -201,12 +202,12 @@ async def test_a_read_that_has_looked_up_its_place_finds_it_moved(
 ) -> None:
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
-        volume = store._volumes[0]
-        await store.checkpoint()
+        volume = store._directories.volumes[0]
+        await store.maintenance.checkpoint()
         place = await volume.places.find(volume.ledgers[1], 3)
         assert place is not None
         await store.delete(2)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         moved = await volume.places.find(volume.ledgers[1], 3)
         assert moved is not None
         assert moved != place
@@ -219,7 +220,7 @@ async def test_a_read_that_has_looked_up_its_place_finds_it_moved(
             return next(looked)
 
         monkeypatch.setattr(volume.places, "find", find_late)
-        assert await volume.read(1, 3) == entry(1, 3)
+        assert await volume.reads.read(1, 3) == entry(1, 3)
 
 
 async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segment(
@@ -235,7 +236,7 @@ async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segme
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
         await store.delete(2)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments_removed == 0
         await check(store, 1)
 
@@ -257,7 +258,7 @@ async def test_segments_that_no_checkpoint_covers_stay(
             await operate(name, generation)
 
         monkeypatch.setattr(host.platter, "operate", operate_late)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert filled
         await check(store, 1, 9)
     async with host.store(**SMALL) as store:
@@ -269,11 +270,11 @@ async def test_a_wrong_count_of_what_is_live_removes_nothing_that_is(host: Host)
     """The shares say that nothing counts; every record is looked up nevertheless."""
     async with host.store(**SMALL) as store:
         await fill(store, 1)
-        await store.checkpoint()
-        places = store._volumes[0].places
-        for segment in store._volumes[0].log.segments:
+        await store.maintenance.checkpoint()
+        places = store._directories.volumes[0].places
+        for segment in store._directories.volumes[0].log.segments:
             places.shares.change({segment.first: -places.shares.of(segment.first)})
-        await store.reclaim()
+        await store.maintenance.reclaim()
         await check(store, 1)
 
 
@@ -287,7 +288,7 @@ async def test_a_damaged_segment_stays_and_what_it_has_is_an_error_and_no_absenc
     host.platter.corrupt(path, at, b"X")
     async with host.store(**SMALL) as store:
         await store.delete(2)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert path in host.logs()
         assert store.statistics().segments_kept_damaged >= 1
         assert store.statistics().segments_removed > 1
@@ -300,7 +301,7 @@ async def test_a_gap_that_nobody_noted_is_a_loss(host: Host) -> None:
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
         await store.delete(1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments_removed > 1
     host.platter.forget("d0/log/REMOVED")
     host.platter.lose_indexes()
@@ -314,7 +315,7 @@ async def test_a_segment_that_is_lost_is_a_loss_though_its_neighbours_were_remov
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
         await store.delete(1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
     host.platter.lose_indexes()
     segments = [path for path in host.logs() if path.endswith(".log")]
     host.platter.forget(segments[0])
@@ -327,7 +328,7 @@ async def test_a_removal_that_was_cut_short_is_finished_at_the_start(host: Host)
         await fill(store, 1, 2)
         await store.delete(1)
         host.platter.fail_next("remove", OSError(errno.EIO, "cannot remove"))
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().reclaim_failures == 1
         noted = decode_gaps(host.platter.content("d0/log/REMOVED"))
         left = [path for path in host.logs() if in_gaps(path, noted)]
@@ -369,10 +370,10 @@ async def test_a_torn_write_before_a_removed_segment_does_not_come_back(host: Ho
     async with host.store(**SMALL) as store:
         await fill(store, 3)
         await store.delete(2)
-        reclaimer = store._upkeeps[0].reclaimer
-        await store.checkpoint()
-        for segment in list(store._volumes[0].log.segments):
-            last = segment is store._volumes[0].log.segments[-1]
+        reclaimer = store._directories.upkeeps[0].reclaimer
+        await store.maintenance.checkpoint()
+        for segment in list(store._directories.volumes[0].log.segments):
+            last = segment is store._directories.volumes[0].log.segments[-1]
             if path < segment.path and not last:
                 await reclaimer._reclaim(segment)
         assert store.statistics().segments_removed > 0
@@ -389,7 +390,7 @@ async def test_shares_are_counted_again_if_they_are_not_those_of_the_checkpoint(
 ) -> None:
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         shares = shares_of(store)
         assert sum(shares.values()) == sum(
             28 + len(entry(ledger, number)) for ledger in (1, 2) for number in range(ROUNDS)
@@ -402,7 +403,7 @@ async def test_shares_are_counted_again_if_they_are_not_those_of_the_checkpoint(
 
 
 def shares_of(store: LedgerStore) -> dict[int, int]:
-    volume = store._volumes[0]
+    volume = store._directories.volumes[0]
     shares = volume.places.shares
     return {each.first: shares.of(each.first) for each in volume.log.segments}
 
@@ -427,7 +428,7 @@ async def test_without_room_for_entries_there_is_room_to_make_room(
         assert store.out_of_space
         assert not store.takes_recovery
         await store.delete(2)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments_removed > 0
         for entry_id in range(ROUNDS):
             assert await store.read(1, entry_id) == entry(1, entry_id)
@@ -446,11 +447,11 @@ async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
         for ledger_id in (1, 2):
             await store.delete(ledger_id)
         host.platter.free_bytes = 5000
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().bytes_rewritten == 0
         assert store.statistics().segments_removed > 0
         host.platter.free_bytes = 1 << 30
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().bytes_rewritten > 0
         await check(store, 3)
 
@@ -464,7 +465,7 @@ async def test_writing_again_keeps_to_its_rate(
         for ledger_id in (1, 2):
             await store.delete(ledger_id)
         started = trio.current_time()
-        await store.reclaim()
+        await store.maintenance.reclaim()
         statistics = store.statistics()
         moved = statistics.bytes_rewritten + statistics.bytes_removed
         assert trio.current_time() - started >= 0.9 * moved / 1000
@@ -475,9 +476,9 @@ async def test_a_log_that_fails_meanwhile_ends_the_round_and_loses_nothing(host:
         await fill(store, 1, 2)
         await store.delete(2)
         host.platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
-        await store.reclaim()
+        await store.maintenance.reclaim()
         await check(store, 1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
     async with host.store(**SMALL) as store:
         await check(store, 1)
 
@@ -501,7 +502,7 @@ async def test_on_real_files(tmp_path: Path) -> None:
                     await answers.all()
                 for ledger_id in range(3):
                     await store.delete(ledger_id)
-                await store.reclaim()
+                await store.maintenance.reclaim()
                 assert store.statistics().segments_removed > 1
                 assert store.statistics().segments_kept_damaged == 0
             for entry_id in range(400):

@@ -7,7 +7,7 @@ import pytest
 from bookie.storage.index import Checkpoint, checkpoint_key
 from bookie.storage.reclaim import Reclaimer
 from bookie.storage.removed import decode_gaps
-from bookie.storage.store import StoreStatus
+from bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Host, has, status_of
 from tests.bookie.storage.test_reclaim import SMALL, check, fill
 from tests.simulation.disk import HostCrashedError
@@ -29,8 +29,8 @@ async def test_one_segment_whose_front_is_unreadable_keeps_no_other_from_being_r
         spoilt = segments(host)[1]
         host.platter.spoil(spoilt, 0)
         before = len(segments(host))
-        await store.reclaim()
-        await store.reclaim()
+        await store.maintenance.reclaim()
+        await store.maintenance.reclaim()
         assert spoilt in host.logs()
         assert store.statistics().segments_removed > 1
         assert len(segments(host)) < before
@@ -51,9 +51,9 @@ async def test_a_ledger_that_is_deleted_while_its_segment_is_emptied_is_no_damag
             await move(self, portion)
 
         monkeypatch.setattr(Reclaimer, "_move", delete_first)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments_kept_damaged == 0
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments == 1
         assert await status_of(store.read(2, 0)) is NO_LEDGER
 
@@ -68,10 +68,10 @@ async def kill_behind_one_batch(host: Host) -> None:
     host.platter.truncate(last, size - 30)
     async with host.doomed_store(**SMALL) as store:
         await store.delete(1)
-        await store.checkpoint()
-        reclaimer: Reclaimer = store._upkeeps[0].reclaimer
+        await store.maintenance.checkpoint()
+        reclaimer: Reclaimer = store._directories.upkeeps[0].reclaimer
         # Of the last one nothing but entries is left, so nothing has to be written again.
-        await reclaimer._reclaim(store._volumes[0].log.segments[-2])
+        await reclaimer._reclaim(store._directories.volumes[0].log.segments[-2])
         assert store.statistics().segments_removed == 1
         host.platter.kill()
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.storage.log import LogLimits
+from bookie.storage.reads import LAST_ENTRY
 from bookie.storage.records import (
     BATCH_HEADER_BYTES,
     BatchFlag,
@@ -20,7 +22,6 @@ from bookie.storage.records import (
     encode_record_header,
     record_seed,
 )
-from bookie.storage.store import LAST_ENTRY, LogLimits
 from tests.bookie.storage.conftest import Answers, Host
 from tests.bookie.storage.oracle import entry, key
 from tests.simulation.disk import Platter
@@ -96,7 +97,7 @@ async def write_everything(host: Host) -> None:
         await store.write_lac(1, key(1), 1, b"explicit")
         await store.fence(2, key(2))
         await store.delete(3)
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         answers.add(1, 3, lac=2)
         await answers.all()
 

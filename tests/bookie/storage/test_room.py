@@ -5,7 +5,7 @@ import errno
 import pytest
 import trio.testing
 
-from bookie.storage.store import StoreStatus
+from bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host
 from tests.bookie.storage.oracle import entry
 from tests.bookie.storage.test_reclaim import SMALL
@@ -61,7 +61,7 @@ async def test_a_flood_of_adds_leaves_the_reserve_alone(
         kept = await store.entry_ids(2)
         assert kept == list(range(len(kept)))  # those for which there was room
         await store.delete(1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         await trio.sleep(20)
         assert store.statistics().failure == ""
         assert store.takes_recovery

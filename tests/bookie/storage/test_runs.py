@@ -7,7 +7,8 @@ from collections.abc import Callable
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.store import LAST_ENTRY, StoreStatus
+from bookie.storage.reads import LAST_ENTRY
+from bookie.storage.status import StoreStatus
 from bookie.storage.together import Together
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key, run_of
@@ -42,10 +43,8 @@ class Runs(Answers):
     ) -> None:
         self._wanted += 1
         self._store.add_run(
-            ledger_id,
-            first,
+            run_of(ledger_id, first, entries(ledger_id, first, count, lac=lac)),
             key(ledger_id) if master_key is None else master_key,
-            *run_of(entries(ledger_id, first, count, lac=lac)),
             self._done,
         )
 
@@ -158,7 +157,7 @@ async def test_a_run_is_found_behind_a_checkpoint_and_by_recovery(host: Host) ->
         for first in range(0, 600, 200):
             runs.add_run(7, first, 200)
         assert await runs.all() == [OK] * 3
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         assert await store.entry_ids(7) == list(range(600))
         assert await store.read(7, 599) == entries(7, 599, 1)[0]
 
@@ -199,7 +198,7 @@ async def test_runs_and_single_entries_are_answered_in_order(host: Host) -> None
             return lambda _: heard.append(entry_id)
 
         for first in range(0, 40, 4):
-            store.add_run(7, first, key(7), *run_of(entries(7, first, 3)), says(first))
+            store.add_run(run_of(7, first, entries(7, first, 3)), key(7), says(first))
             last = memoryview(entry(7, first + 3))
             store.add(7, first + 3, key(7), last, recovery=False, done=says(first + 3))
             await trio.lowlevel.checkpoint()

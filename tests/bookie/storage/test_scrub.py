@@ -9,8 +9,10 @@ import trio
 import trio.testing
 
 from bookie.storage.log import LogLimits
+from bookie.storage.scrub import Finding
 from bookie.storage.segments import ReadLimits
-from bookie.storage.store import Finding, LedgerStore, StoreStatus
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import EAGER, entry
 
@@ -49,11 +51,11 @@ async def unreadable(store: LedgerStore) -> list[tuple[int, int]]:
 async def test_a_log_that_is_whole_has_no_findings(host: Host) -> None:
     await fill(host)
     async with host.store(**SMALL) as store:
-        await store.scrub()
+        await store.maintenance.scrub()
         statistics = store.statistics()
         assert (statistics.scrubs, statistics.damaged_ranges) == (1, 0)
         assert statistics.bytes_scrubbed > 0.9 * statistics.log_bytes
-        assert store.findings() == []
+        assert store.maintenance.findings() == []
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -67,15 +69,15 @@ async def test_a_bit_that_flips_anywhere_is_found_and_no_absence(host: Host, see
     async with host.store(**SMALL) as store:
         host.platter.corrupt(path, at, bytes([content[at] ^ 1 << rng.randrange(8)]))
         found: list[Finding] = []
-        store.add_finding_listener(found.append)
-        await store.scrub()
-        assert found == store.findings() != []
+        store.maintenance.add_finding_listener(found.append)
+        await store.maintenance.scrub()
+        assert found == store.maintenance.findings() != []
         assert {finding.path for finding in found} == {path}
         named = {each for finding in found for each in finding.entries}
         assert set(await unreadable(store)) <= named
         assert store.statistics().damaged_entries == len(named)
-        await store.scrub()
-        assert len(found) == len(store.findings())  # told once
+        await store.maintenance.scrub()
+        assert len(found) == len(store.maintenance.findings())  # told once
     async with host.store(**SMALL) as store:
         assert set(await unreadable(store)) == named
 
@@ -85,10 +87,12 @@ async def test_a_sector_that_cannot_be_read_is_found(host: Host) -> None:
     path = host.logs()[1]
     host.platter.spoil(path, 1500)
     async with host.store(**SMALL) as store:
-        await store.scrub()
+        await store.maintenance.scrub()
         lost = await unreadable(store)
         assert 0 < len(lost) < 10  # what lies around it is read
-        assert {each for finding in store.findings() for each in finding.entries} == set(lost)
+        assert {
+            each for finding in store.maintenance.findings() for each in finding.entries
+        } == set(lost)
 
 
 async def test_a_segment_that_is_gone_is_found(host: Host) -> None:
@@ -96,8 +100,8 @@ async def test_a_segment_that_is_gone_is_found(host: Host) -> None:
     async with host.store(**SMALL) as store:
         path = host.logs()[1]
         host.platter.forget(path)
-        await store.scrub()
-        (finding,) = store.findings()
+        await store.maintenance.scrub()
+        (finding,) = store.maintenance.findings()
         assert finding.path == path
         assert set(finding.entries) == set(await unreadable(store))
 
@@ -106,12 +110,12 @@ async def test_what_nobody_points_to_is_a_finding_without_entries(host: Host) ->
     await fill(host)
     async with host.store(**SMALL) as store:
         await store.delete(1)
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         path = host.logs()[1]
         content = host.platter.content(path)
         host.platter.corrupt(path, content.index(b"1:"), b"X")
-        await store.scrub()
-        assert [finding.entries for finding in store.findings()] == [()]
+        await store.maintenance.scrub()
+        assert [finding.entries for finding in store.maintenance.findings()] == [()]
 
 
 async def test_torn_writes_and_removed_segments_are_no_findings(host: Host) -> None:
@@ -126,10 +130,10 @@ async def test_torn_writes_and_removed_segments_are_no_findings(host: Host) -> N
         host.platter.truncate(path, len(host.platter.content(path)) - 5)
     async with host.store(**SMALL) as store:
         await store.delete(1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         assert store.statistics().segments_removed > 0
-        await store.scrub()
-        assert store.findings() == []
+        await store.maintenance.scrub()
+        assert store.maintenance.findings() == []
 
 
 async def test_a_finding_goes_with_its_segment(host: Host) -> None:
@@ -138,11 +142,11 @@ async def test_a_finding_goes_with_its_segment(host: Host) -> None:
         path = host.logs()[1]
         content = host.platter.content(path)
         host.platter.corrupt(path, content.index(b"1:"), b"X")
-        await store.scrub()
-        assert len(store.findings()) == 1
+        await store.maintenance.scrub()
+        assert len(store.maintenance.findings()) == 1
         host.platter.corrupt(path, 0, content)
-        await store.scrub()
-        assert store.findings() == []
+        await store.maintenance.scrub()
+        assert store.maintenance.findings() == []
         assert store.statistics().damaged_entries == 0
 
 
@@ -152,7 +156,7 @@ async def test_a_look_at_everything_keeps_to_its_rate(
     await fill(host)
     async with host.store(**{**SMALL, "scrub_bytes_per_s": 1000}) as store:
         started = trio.current_time()
-        await store.scrub()
+        await store.maintenance.scrub()
         assert trio.current_time() - started >= 0.99 * store.statistics().bytes_scrubbed / 1000
 
 
@@ -162,10 +166,10 @@ async def test_an_index_that_fails_meanwhile_is_counted_and_harms_nobody(host: H
         path = host.logs()[0]
         host.platter.corrupt(path, host.platter.content(path).index(b"1:"), b"X")
         host.platter.fail_next("index_scan", OSError(errno.EIO, "index broken"))
-        await store.scrub()
+        await store.maintenance.scrub()
         assert store.statistics().scrub_failures == 1
-        await store.scrub()
-        assert len(store.findings()) == 1
+        await store.maintenance.scrub()
+        assert len(store.maintenance.findings()) == 1
 
 
 async def test_a_segment_that_is_gone_is_found_though_none_is_in_front_of_it(host: Host) -> None:
@@ -174,13 +178,13 @@ async def test_a_segment_that_is_gone_is_found_though_none_is_in_front_of_it(hos
     async with host.store(**SMALL) as store:
         first = host.logs()[0]
         host.platter.forget(first)
-        await store.scrub()
+        await store.maintenance.scrub()
     async with host.store(**SMALL) as store:
-        await store.scrub()
-        named = {each for finding in store.findings() for each in finding.entries}
+        await store.maintenance.scrub()
+        named = {each for finding in store.maintenance.findings() for each in finding.entries}
         assert named == set(await unreadable(store)) != set()
         assert store.statistics().damaged_ranges == 1
-        await store.scrub()
+        await store.maintenance.scrub()
         assert store.statistics().damaged_ranges == 1
 
 
@@ -193,14 +197,14 @@ async def test_a_segment_that_is_gone_behind_removed_ones_is_found(host: Host) -
                 await answers.all()
     async with host.store(**SMALL) as store:
         await store.delete(1)
-        await store.reclaim()
+        await store.maintenance.reclaim()
         removed = store.statistics().segments_removed
         assert removed
     lost = next(path for path in host.logs() if path.endswith(".log"))
     host.platter.forget(lost)
     async with host.store(**SMALL) as store:
-        await store.scrub()
-        named = {each for finding in store.findings() for each in finding.entries}
+        await store.maintenance.scrub()
+        named = {each for finding in store.maintenance.findings() for each in finding.entries}
         missing = [e for e in range(40, 120) if await status_of(store.read(2, e)) is IO_ERROR]
         assert named == {(2, entry_id) for entry_id in missing} != set()
 
@@ -213,7 +217,7 @@ async def test_what_is_looked_at_entry_by_entry_keeps_to_the_rate_as_well(
     host.platter.spoil(path, 0)  # then each entry of it is tried
     async with host.store(**{**SMALL, "scrub_bytes_per_s": 1000}) as store:
         started = trio.current_time()
-        await store.scrub()
+        await store.maintenance.scrub()
         looked_at = store.statistics().bytes_scrubbed + 3000
         assert store.statistics().damaged_entries > 20
         assert trio.current_time() - started >= looked_at / 1000
@@ -226,7 +230,7 @@ async def test_a_segment_that_is_removed_while_the_scrub_reads_in_it_harms_nobod
     """A sector could not be read for a moment, so its entries are tried one by one."""
     await fill(host)
     async with host.store(**SMALL) as store:
-        log = store._volumes[0].log
+        log = store._directories.volumes[0].log
         segment = log.segments[0]
         host.platter.fail_next("read", OSError(errno.EIO, "not now"), after=2)
         operate = host.platter.operate
@@ -240,6 +244,6 @@ async def test_a_segment_that_is_removed_while_the_scrub_reads_in_it_harms_nobod
                 log.forget(segment)
 
         monkeypatch.setattr(host.platter, "operate", remove_meanwhile)
-        await store.scrub()
+        await store.maintenance.scrub()
         assert segment not in log.segments
-        assert all(finding.path != segment.path for finding in store.findings())
+        assert all(finding.path != segment.path for finding in store.maintenance.findings())

@@ -3,7 +3,9 @@
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.store import LAST_ENTRY, LogLimits, StoreStatus
+from bookie.storage.log import LogLimits
+from bookie.storage.reads import LAST_ENTRY
+from bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 
@@ -160,7 +162,7 @@ async def test_the_same_id_again_is_acknowledged_with_the_first_and_changes_noth
         answers.add(1, 0, note="other")
         assert answers.statuses == [OK]
         await answers.all()
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         answers.add(1, 0, note="other")  # the index knows
         assert await answers.all() == [OK]
         assert await store.read(1, 0) == entry(1, 0)
@@ -173,11 +175,11 @@ async def test_late_ids_find_their_place_also_behind_a_checkpoint(host: Host) ->
         for entry_id in (5, 1000, 3, 4):
             answers.add(1, entry_id)
         await answers.all()
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         for entry_id in (2, 999, 4, 600):
             answers.add(1, entry_id, note="late")
         assert await answers.all() == [OK] * 4
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         answers.add(1, 1, note="latest")
         await answers.all()
         assert await store.entry_ids(1) == [1, 2, 3, 4, 5, 600, 999, 1000]
@@ -192,7 +194,7 @@ async def test_a_late_id_that_is_looked_up_is_refused_if_a_fence_comes_first(hos
         for entry_id in (0, 600):
             answers.add(1, entry_id)
         await answers.all()
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         answers.add(1, 1)
         await store.fence(1, key(1))
         assert await answers.all() == [FENCED]
@@ -204,13 +206,13 @@ async def test_two_late_adds_of_one_id_keep_the_first_bytes(host: Host) -> None:
         answers = Answers(store)
         answers.add(1, 9)
         await answers.all()
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         answers.add(1, 3, note="a")
         answers.add(1, 3, note="b")
         assert await answers.all() == [OK, OK]
         data = await store.read(1, 3)
         assert data in (entry(1, 3, note="a"), entry(1, 3, note="b"))
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         assert await store.read(1, 3) == data
 
 
@@ -270,14 +272,14 @@ async def test_a_deleted_ledger_is_gone_and_stays_gone(host: Host) -> None:
         for entry_id in range(600):
             answers.add(1, entry_id)
         await answers.all()
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
         answers.add(1, 600)
         await answers.all()
         await store.delete(1)
         await store.delete(2)  # never seen
         assert store.ledgers() == []
         assert await status_of(store.read(1, 0)) is NO_LEDGER
-        await store.checkpoint()
+        await store.maintenance.checkpoint()
     async with host.store() as store:
         assert store.ledgers() == []
         for ledger_id in (1, 2):

@@ -11,7 +11,9 @@ import trio
 from bookie.storage.contacts import LedgerFacts
 from bookie.storage.index import ledger_key
 from bookie.storage.ledgers import LedgerState, decode_row, encode_row
-from bookie.storage.store import LedgerStore, StoreLimits, StoreStatus, open_store
+from bookie.storage.limits import StoreLimits
+from bookie.storage.status import StoreStatus
+from bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key
 from tests.bookie.storage.test_reclaim import EVERYTHING, ROUNDS, SMALL, fill
@@ -53,8 +55,10 @@ class World:
 
     async def end(self, store: LedgerStore) -> int:
         """As the collector does it."""
-        asked = await store.tombstones_to_ask(100)
-        return await store.end_tombstones([each for each in asked if each not in self.living])
+        asked = await store.maintenance.tombstones_to_ask(100)
+        return await store.maintenance.end_tombstones(
+            [each for each in asked if each not in self.living]
+        )
 
 
 @pytest.fixture
@@ -74,7 +78,7 @@ async def fill_and_delete(world: World, store: LedgerStore) -> None:
 async def roll(store: LedgerStore, round_number: int) -> None:
     """What is written now is in segments of its own, and the older ones are given back."""
     await fill(store, 60, first=ROUNDS * round_number)
-    await store.reclaim()
+    await store.maintenance.reclaim()
 
 
 async def forget(world: World, store: LedgerStore) -> int:
@@ -132,9 +136,9 @@ async def test_nothing_ends_while_a_segment_may_hold_a_record_of_it(world: World
     """Each index that is made again from the log has the tombstone, or nothing."""
     async with world.store(**SMALL) as store:
         await fill_and_delete(world, store)
-        await store.checkpoint()
-        assert await store.tombstones_to_ask(100) == []  # they are in many segments
-        assert await store.end_tombstones([1, 2, 50]) == 0
+        await store.maintenance.checkpoint()
+        assert await store.maintenance.tombstones_to_ask(100) == []  # they are in many segments
+        assert await store.maintenance.end_tombstones([1, 2, 50]) == 0
         assert store.statistics().tombstones == 3
 
 
@@ -261,22 +265,22 @@ async def test_nothing_ends_while_records_are_known_to_be_lost(world: World) -> 
         assert store.limbo
         for ledger_id in (100, 101):
             await store.delete(ledger_id)
-        assert await store.tombstones_to_ask(100) == []
-        assert await store.end_tombstones([100]) == 0
+        assert await store.maintenance.tombstones_to_ask(100) == []
+        assert await store.maintenance.end_tombstones([100]) == 0
 
 
 async def test_a_checkpoint_that_fails_leaves_the_tombstone(world: World) -> None:
     async with world.store() as store:
         await fill_and_delete(world, store)
         for round_number in range(4):
-            asked = await store.tombstones_to_ask(100)
-            store._upkeeps[0].tombstones._confirmed.update(asked)
+            asked = await store.maintenance.tombstones_to_ask(100)
+            store._directories.upkeeps[0].tombstones._confirmed.update(asked)
             await roll(store, round_number)
-        ready = await store.tombstones_to_ask(100)
+        ready = await store.maintenance.tombstones_to_ask(100)
         assert ready == [1, 2]
         world.host.platter.fail_next("index_write", OSError(errno.EIO, "index broken"))
         with pytest.raises(OSError, match="index broken"):
-            await store.end_tombstones(ready)
+            await store.maintenance.end_tombstones(ready)
         assert store.statistics().tombstones == 3
         answers = Answers(store)
         answers.add(1, 500)

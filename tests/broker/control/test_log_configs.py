@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from bookie.ledger.client import Quorums
-from bookie.registry import LedgerPaths
+from bookie.registry.paths import LedgerPaths
 from broker.config import BrokerConfig, parse
 from broker.errors import NotFoundError
 from broker.log_configs import LogConfigs

@@ -21,7 +21,8 @@ from broker.owned_topics import Start
 from broker.policies import Retention
 from broker.records import TenantInfo
 from broker.server import RunningBroker, run_broker
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError as ClientError
 from tests.simulation.cluster import Cluster
 from tests.simulation.scheduler import HOST, Scheduler, run

@@ -12,8 +12,11 @@ from bookie.ledger.catalog import Catalog
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry import BookieInfo, Cookie, LedgerPaths, create_cookie, ensure_layout
-from bookie.registry import register_bookie as register
+from bookie.registry.cookies import Cookie, create_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo
+from bookie.registry.registrations import register_bookie as register
 from bookie.replication.board import Alarm, Board, Status, Trouble
 from bookie.replication.marks import Marks
 from managed_ledger.records import custom_metadata, log_path

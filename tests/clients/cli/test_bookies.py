@@ -7,8 +7,11 @@ from random import Random
 
 import pytest
 
-from bookie.registry import BookieInfo, Cookie, LedgerPaths, create_cookie, ensure_layout
-from bookie.registry import register_bookie as register
+from bookie.registry.cookies import Cookie, create_cookie
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import BookieInfo
+from bookie.registry.registrations import register_bookie as register
 from tests.clients.cli.conftest import Daybook
 from wire.clock import SystemClock
 from wire.metadata.memory import MemoryStore

@@ -14,7 +14,8 @@ from bookie.errors import NoSuchEntryError
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry import LedgerPaths, ensure_layout
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
 from clients.cli.entries import Description, describe
 from tests.clients.cli.conftest import Daybook
 from wire.batch import broker_entry_metadata, encode_batch, encode_payload

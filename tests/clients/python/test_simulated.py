@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 import trio
 
-from clients.python.client import Client, connect
+from clients.python.client import Client
+from clients.python.connect import connect
 from clients.python.errors import BrokerError
 from clients.python.limits import ClientLimits
 from clients.python.messages import MessageId

@@ -24,13 +24,7 @@ from tests.model.numbering import Numbering
 from tests.model.search import BrokenRuleError
 from wire.digest import Digester, DigestType
 from wire.entry import decode_entry
-from wire.messages.bookie import (
-    Add,
-    Flag,
-    Read,
-    encode_add_answer,
-    encode_read_answer,
-)
+from wire.messages.bookie import Add, Flag, Read, encode_add_answer, encode_read_answer
 
 Stored: TypeAlias = tuple[tuple[Kind, int, bytes], ...]
 """The records of the log, but for the master key: kind, entry id, payload; sorted."""
@@ -83,9 +77,8 @@ def _booted(stored: Stored, key: bytes) -> tuple[Volume, _DurableLog]:
         record = Record(position, kind, LEDGER_ID, entry_id, memoryview(payload))
         records.append(record)
         contents.apply(record, position)
-    volume = Volume("d0", StoreLimits(), contents, cast("Any", None))
     log = _DurableLog(records)
-    volume.log = cast("Any", log)
+    volume = Volume("d0", StoreLimits(), contents, cast("Any", log), cast("Any", None))
     return volume, log
 
 
@@ -184,7 +177,7 @@ def _read(volume: Volume, read: Read) -> bytes:
     try:
         if read.master_key is not None:
             volume.fence(read.ledger_id, read.master_key)
-        found = volume.try_read(read.ledger_id, read.entry_id)
+        found = volume.reads.try_read(read.ledger_id, read.entry_id)
         assert found is not None, "everything is at hand"
         entry = found
     except StoreError as error:

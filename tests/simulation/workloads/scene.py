@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from clients import ledgers
 from clients.ledgers.client import open_client
-from clients.python.client import connect
+from clients.python.connect import connect
 from clients.python.limits import ClientLimits
 from tests.history.recorder import Memory
 from tests.simulation.cluster import Cluster, Life

@@ -1,0 +1,174 @@
+"""Which bookies belong to the cluster, here or away: their cookies.
+
+A cookie says whose directories these are.  It is in the metadata store, and as a file in each of
+the directories (`server.identity` compares them): a line with its version, and CookieFormat as
+protobuf text.  Versions 3 and 4 are read.
+
+Every write here may be repeated after one whose outcome is unknown.  A cookie is changed only by
+its version, and one of somebody else is never overwritten.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from bookie.errors import MalformedRecordError
+from bookie.registry.numbers import number_in
+from bookie.registry.paths import LedgerPaths, check_bookie_id
+from wire.errors import WireError
+from wire.metadata.store import (
+    MetadataStore,
+    NoRecordError,
+    OutcomeUnknownError,
+    RecordExistsError,
+    VersionConflictError,
+)
+from wire.proto.bookkeeper_metadata_pb2 import CookieFormat
+from wire.protobuf import check_readable
+
+COOKIE_VERSION = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """Whose directories these are: in the metadata store, and as a file in each directory."""
+
+    bookie_id: str
+    journal_directories: Sequence[str]
+    ledger_directories: Sequence[str]
+    instance_id: str
+    index_directories: Sequence[str] = ()
+
+    def encode(self) -> bytes:
+        cookie = CookieFormat(
+            bookieHost=self.bookie_id,
+            journalDir=",".join(self.journal_directories),
+            ledgerDirs=_join_directories(self.ledger_directories),
+            instanceId=self.instance_id,
+        )
+        if self.index_directories:
+            cookie.indexDirs = _join_directories(self.index_directories)
+        return f"{COOKIE_VERSION}\n{text_format.MessageToString(cookie)}".encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Cookie":
+        """A cookie of version 3 (plain lines), 4 or 5."""
+        try:
+            version, _, body = value.decode().partition("\n")
+            if version == "3":
+                bookie_id, journal, ledgers = (body.splitlines() + [""] * 3)[:3]
+                return cls(bookie_id, tuple(journal.split(",")), _split_directories(ledgers), "")
+            if version not in ("4", "5"):
+                raise MalformedRecordError(f"a cookie of version {version[:20]!r}")
+            cookie = CookieFormat()
+            text_format.Parse(body, cookie)
+            check_readable(cookie)
+        except (ValueError, text_format.ParseError, DecodeError, WireError) as error:
+            raise MalformedRecordError(f"a cookie that does not parse: {error}") from error
+        return cls(
+            cookie.bookieHost,
+            tuple(cookie.journalDir.split(",")),
+            _split_directories(cookie.ledgerDirs),
+            cookie.instanceId,
+            _split_directories(cookie.indexDirs) if cookie.HasField("indexDirs") else (),
+        )
+
+
+def _join_directories(directories: Sequence[str]) -> str:
+    return "\t".join([str(len(directories)), *directories])
+
+
+def _split_directories(text: str) -> tuple[str, ...]:
+    count, *directories = text.split("\t")
+    if number_in(count) != len(directories):
+        raise MalformedRecordError(f"a list of directories that is none: {text[:200]!r}")
+    return tuple(directories)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCookie:
+    cookie: Cookie
+    version: int
+    created_txid: int  # when the bookie was born, in the order of all writes of the cluster
+    modified_txid: int  # when it was last written: the same, or when it was reborn (`renew_cookie`)
+
+
+async def read_cookie(
+    store: MetadataStore, paths: LedgerPaths, bookie_id: str
+) -> StoredCookie | None:
+    """None only if the store says that there is none."""
+    path = paths.cookie(bookie_id)
+    record = await store.get(path)
+    if record is None:
+        await store.sync(path)
+        record = await store.get(path)
+    if record is None:
+        return None
+    stat, cookie = record.stat, Cookie.decode(record.value)
+    return StoredCookie(cookie, stat.version, stat.created_txid, stat.modified_txid)
+
+
+async def known_bookies(store: MetadataStore, paths: LedgerPaths) -> list[str]:
+    """All bookies that belong to the cluster (they have a cookie), serving or away."""
+    return await store.get_children(paths.cookies) or []
+
+
+async def create_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> None:
+    """Store the cookie of a new bookie.  RecordExistsError if the id has another one."""
+    path = paths.cookie(check_bookie_id(cookie.bookie_id))
+    while True:
+        try:
+            await store.create(path, cookie.encode(), make_parents=True)
+        except RecordExistsError:
+            record = await store.get(path)
+            if record is not None and record.value == cookie.encode():
+                return  # Ours, by a request whose outcome we did not hear of.
+            raise
+        except OutcomeUnknownError:
+            continue
+        return
+
+
+async def update_cookie(
+    store: MetadataStore, paths: LedgerPaths, cookie: Cookie, version: int
+) -> int:
+    """Replace that version; return the new one.  VersionConflictError if it is no longer it."""
+    path = paths.cookie(cookie.bookie_id)
+    try:
+        return await store.set(path, cookie.encode(), version)
+    except (OutcomeUnknownError, VersionConflictError):
+        record = await store.get(path)
+        if record is not None and record.value == cookie.encode():
+            return record.stat.version
+        raise
+
+
+async def renew_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> int:
+    """Write it again as it is; return the transaction id of that, or of a later write.
+
+    RegistryError if it is not there as it was.
+    """
+    path = paths.cookie(cookie.bookie_id)
+    found = await read_cookie(store, paths, cookie.bookie_id)
+    if found is None or found.cookie.encode() != cookie.encode():
+        raise MalformedRecordError(f"{path} is not the cookie of this bookie any more")
+    with suppress(OutcomeUnknownError):  # then the next read says what became of it
+        await store.set(path, cookie.encode(), found.version)
+    await store.sync(path)
+    renewed = await read_cookie(store, paths, cookie.bookie_id)
+    if renewed is None or renewed.version == found.version:
+        raise MalformedRecordError(f"{path} could not be written again")
+    return renewed.modified_txid
+
+
+async def delete_cookie(
+    store: MetadataStore, paths: LedgerPaths, bookie_id: str, version: int
+) -> None:
+    """Forget a bookie.  It must hold nothing that is needed; the caller has made sure."""
+    try:
+        await store.delete(paths.cookie(bookie_id), version)
+    except NoRecordError:
+        return

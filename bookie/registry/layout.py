@@ -1,0 +1,58 @@
+"""The cluster: that its root is there, in the layout that we know, and the id that it has.
+
+Any number of hosts may create it at once, and each of them again after a request whose outcome is
+unknown: they agree on one instance id, and nothing of others is overwritten.
+"""
+
+import uuid
+from random import Random
+
+from bookie.errors import LayoutError, MalformedRecordError
+from bookie.registry.paths import LedgerPaths
+from wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
+
+LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+
+
+async def ensure_layout(store: MetadataStore, paths: LedgerPaths, rng: Random) -> str:
+    """Create what a cluster needs, or find it; return the instance id.
+
+    Any number of hosts may do so at once: they agree on one instance id.
+    """
+    for path in (paths.root, paths.available, paths.readonly, paths.cookies, paths.idgen):
+        await ensure_record(store, path, b"")
+    instance_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    await ensure_record(store, paths.instance_id, instance_id.encode())
+    await ensure_record(store, paths.layout, LAYOUT)
+    await check_layout(store, paths)
+    return await read_instance_id(store, paths)
+
+
+async def check_layout(store: MetadataStore, paths: LedgerPaths) -> None:
+    """Raise LayoutError unless the root holds ledgers in the layout that we know."""
+    record = await store.get(paths.layout)
+    if record is None:
+        raise LayoutError(f"{paths.layout} is missing: no bookie has ever started here")
+    if record.value.strip() != LAYOUT:
+        found = record.value.decode(errors="replace")
+        raise LayoutError(f"{paths.layout} names another layout: {found!r}")
+
+
+async def read_instance_id(store: MetadataStore, paths: LedgerPaths) -> str:
+    record = await store.get(paths.instance_id)
+    if record is None:
+        raise LayoutError(f"{paths.instance_id} is missing")
+    try:
+        return record.value.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedRecordError(f"{paths.instance_id} is no text: {error}") from error
+
+
+async def ensure_record(store: MetadataStore, path: str, value: bytes) -> None:
+    """Have a record there; one that is there already stays as it is."""
+    while await store.get(path) is None:
+        try:
+            await store.create(path, value, make_parents=True)
+        except (RecordExistsError, OutcomeUnknownError):
+            continue  # Look again: it is there, or it is not.
+        return

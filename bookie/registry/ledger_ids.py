@@ -1,0 +1,115 @@
+"""The ids of ledgers: a new one, and all that there are.
+
+The store counts, so ids are given by any number of hosts at once, and none is given twice; one
+whose request had no answer is skipped.  While they fit, ids are short; then, or once somebody has
+made `idgen-long`, they are a generation in the upper half and a count below.
+
+The path of a ledger is its id (`paths`), so listing reads no record.  What the record of a ledger
+holds: `bookie.ledger.metadata`.
+"""
+
+import re
+from collections.abc import AsyncIterator
+
+import trio
+
+from bookie.errors import LayoutError
+from bookie.registry.layout import ensure_record
+from bookie.registry.paths import SHORT_ID_MAX, LedgerPaths
+from wire.metadata.store import (
+    ANY,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    OutcomeUnknownError,
+)
+
+_ID_ATTEMPTS = 5
+_LONG_GENERATIONS_KEPT = 3
+
+
+async def new_ledger_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:
+    """An id that no ledger has had.  Ids may be skipped.  `janitor` tidies up behind us."""
+    if await store.get(paths.idgen_long) is None:
+        number = await _count(store, f"{paths.idgen}/ID-", janitor)
+        if 0 <= number <= SHORT_ID_MAX:
+            return number
+    return await _new_long_id(store, paths, janitor)
+
+
+async def _new_long_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:
+    """Generation in the upper half, a counter below; a counter that is used up starts the next."""
+    while True:
+        names = await store.get_children(paths.idgen_long) or []
+        generations = sorted(int(n[4:]) for n in names if re.fullmatch(r"HOB-\d{10}", n))
+        generation = generations[-1] if generations else 1
+        prefix = f"{paths.idgen_long}/HOB-{generation:010d}/ID-"
+        number = await _count(store, prefix, janitor)
+        if 0 <= number <= SHORT_ID_MAX:
+            return generation << 32 | number
+        await ensure_record(store, f"{paths.idgen_long}/HOB-{generation + 1:010d}", b"")
+        for old in generations[: 1 - _LONG_GENERATIONS_KEPT]:
+            janitor.start_soon(_tidy, store, f"{paths.idgen_long}/HOB-{old:010d}")
+
+
+async def _count(store: MetadataStore, prefix: str, janitor: trio.Nursery) -> int:
+    """The store numbers the records that are created there; numbers wrap to negative ones."""
+    for attempt in range(_ID_ATTEMPTS):
+        try:
+            path = await store.create(
+                prefix, b"", ephemeral=True, sequential=True, make_parents=True
+            )
+        except OutcomeUnknownError:
+            if attempt + 1 == _ID_ATTEMPTS:
+                raise
+            continue  # That number is lost, and its record goes with the session.
+        janitor.start_soon(_tidy, store, path)
+        return int(path[len(prefix) :])
+    raise AssertionError("the loop above returns or raises")
+
+
+async def _tidy(store: MetadataStore, path: str) -> None:
+    try:
+        await store.delete(path, ANY)
+    except MetadataError:
+        return  # The record of a number goes with the session in any case.
+
+
+async def prune_parents(store: MetadataStore, paths: LedgerPaths, ledger_id: int) -> None:
+    """After a ledger was deleted: remove the directories above that are empty now."""
+    path = paths.ledger(ledger_id)
+    while (path := path.rpartition("/")[0]) != paths.root:
+        try:
+            await store.delete(path, ANY)
+        except NoRecordError:
+            continue
+        except MetadataError:
+            return  # Not empty, or not now: an empty directory does no harm.
+
+
+async def list_ledgers(store: MetadataStore, paths: LedgerPaths) -> AsyncIterator[int]:
+    """The ids of all ledgers, ascending.
+
+    Ledgers that are created or deleted meanwhile may be among them, or not.  A read that fails
+    raises; a listing that came to its end missed nothing that was there all the time.
+    """
+    top = await store.get_children(paths.root)
+    if top is None:
+        raise LayoutError(f"{paths.root} is missing")
+    for first_digits, depth in ((2, 1), (3, 3)):
+        for name in top:
+            if len(name) == first_digits and name.isdecimal():
+                async for ledger_id in _list_below(store, f"{paths.root}/{name}", name, depth):
+                    yield ledger_id
+
+
+async def _list_below(
+    store: MetadataStore, path: str, digits: str, depth: int
+) -> AsyncIterator[int]:
+    names = await store.get_children(path) or []  # None: emptied, and pruned, meanwhile
+    for name in names:
+        if depth == 0 and re.fullmatch(r"L\d{4}", name):
+            yield int(digits + name[1:])
+        elif depth and re.fullmatch(r"\d{4}", name):
+            async for ledger_id in _list_below(store, f"{path}/{name}", digits + name, depth - 1):
+                yield ledger_id

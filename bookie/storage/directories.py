@@ -1,0 +1,85 @@
+"""The directories of a bookie, and which ledger lives in which.
+
+A ledger lives in one directory, where its first record was written.  That is how it is found again,
+whatever the number and order of the directories: each has its own log, index and lock.  A new
+ledger goes to the writable directory that has the fewest.
+
+Doubt is shared: a log that has lost records may have lost those of ledgers that no other directory
+has, so while one does not know, none believes that something is absent.
+"""
+
+from bookie.storage.reads import LAST_ENTRY
+from bookie.storage.status import StoreError, StoreStatus
+from bookie.storage.upkeep import Upkeep
+from bookie.storage.volume import Volume
+
+
+class StorageLayoutError(Exception):
+    """The directories do not belong together."""
+
+
+class Directories:
+    def __init__(self) -> None:
+        self.upkeeps: list[Upkeep] = []
+        self.volumes: list[Volume] = []  # of these
+        self.homes: dict[int, Volume] = {}  # of all ledgers that are here
+
+    def attach(self, upkeep: Upkeep) -> None:
+        """Take the ledgers of a directory.  StorageLayoutError if one of them is in another."""
+        volume = upkeep.volume
+        for ledger_id in volume.ledgers:
+            other = self.homes.setdefault(ledger_id, volume)
+            if other is not volume:
+                raise StorageLayoutError(
+                    f"ledger {ledger_id} is in {other.directory} and in {volume.directory}"
+                )
+        self.upkeeps.append(upkeep)
+        self.volumes.append(volume)
+        self.judge_doubt()
+
+    def volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> Volume:
+        """Where the ledger lives.  StoreError if it is not here, or the entry id cannot be."""
+        volume = self.homes.get(ledger_id)
+        if volume is None:
+            raise self.volumes[0].reads.absent(StoreStatus.NO_LEDGER)
+        if entry_id < LAST_ENTRY:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"entry {entry_id}")
+        return volume
+
+    def home_of(self, ledger_id: int) -> Volume:
+        """Where the ledger lives, or may go if it is new here; then `settle` it."""
+        if (volume := self.homes.get(ledger_id)) is not None:
+            return volume
+        if ledger_id < 0:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"ledger {ledger_id}")
+        usable = [volume for volume in self.volumes if volume.writable]
+        return _emptiest(usable) if usable else self.home_of_marks()
+
+    def home_of_marks(self) -> Volume:
+        """The same for what says that a ledger may lack something: room for that there is."""
+        usable = [volume for volume in self.volumes if volume.log.failure is None]
+        return _emptiest(usable or self.volumes)
+
+    def settle(self, ledger_id: int, volume: Volume) -> None:
+        """If the volume has made the ledger it lives there from now on."""
+        if ledger_id in volume.ledgers:
+            self.homes.setdefault(ledger_id, volume)
+
+    @property
+    def limbo(self) -> bool:
+        """Records were lost, and nobody knows whose: what is absent may have been here."""
+        return any(volume.limbo for volume in self.volumes)
+
+    def judge_doubt(self) -> None:
+        """Look again whether anything is in doubt, and so for everybody."""
+        for volume in self.volumes:
+            volume.reads.doubt = self.limbo
+            volume.judge()
+
+    @property
+    def highest_tombstone(self) -> int:
+        return max(volume.highest_tombstone for volume in self.volumes)
+
+
+def _emptiest(volumes: list[Volume]) -> Volume:
+    return min(volumes, key=lambda volume: len(volume.ledgers))

@@ -1,0 +1,111 @@
+"""The way in: a client of one cluster, for the length of a block.
+
+    async with daybook.connect("pulsar://localhost:6650") as client:
+        async with await client.create_producer("orders") as producer:
+            await producer.send(b"...", key="customer-7")
+        async with await client.subscribe("orders", "billing") as consumer:
+            message = await consumer.receive()
+            await consumer.ack(message)
+
+Everything that a client opens lives in its block: leaving the block closes it, after what was sent
+is stored; leaving it with an error, or cancelled, ends everything at once.  What the application
+raises comes out as it is, not in a group.
+
+Network, clock and chance come in as arguments, so that a client runs in a simulation as well; by
+default they are those of the machine.
+"""
+
+from random import Random, SystemRandom
+from types import TracebackType
+
+import trio
+
+from clients.python.client import Client
+from clients.python.limits import ClientLimits
+from wire.clock import SystemClock, WallClock
+from wire.tcp import TcpNetwork
+from wire.transport import Network
+
+_SEED_BITS = 64
+
+
+class connect:  # noqa: N801  (it is used like a function)
+    """`async with connect(service_url) as client:`; see the module.
+
+    `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        limits: ClientLimits | None = None,
+        network: Network | None = None,
+        clock: WallClock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._service_url = service_url
+        self._limits = limits or ClientLimits()
+        self._network = network or TcpNetwork()
+        self._clock = clock or SystemClock()
+        self._rng = rng or Random(SystemRandom().getrandbits(_SEED_BITS))  # noqa: S311
+        self._manager = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        self._client: Client | None = None
+
+    async def __aenter__(self) -> Client:
+        nursery = self._nursery = await self._manager.__aenter__()
+        try:
+            self._client = Client(
+                self._service_url,
+                network=self._network,
+                clock=self._clock,
+                rng=self._rng,
+                limits=self._limits,
+                nursery=nursery,
+            )
+        except BaseException:
+            await self._leave(None, None, None)
+            raise
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._client is not None
+        failure: Exception | None = None
+        try:
+            if error is None:
+                try:
+                    await self._client.aclose()
+                except Exception as closing:
+                    failure = closing
+        finally:
+            self._client.abandon()
+            # The nursery is shown only what is its own business: so what the application raised
+            # comes out as it is, and not in a group.
+            if isinstance(error, trio.Cancelled):
+                swallowed = await self._leave(kind, error, trace)
+            else:
+                swallowed = await self._leave(None, None, None)
+        if failure is not None:
+            raise failure
+        return swallowed if isinstance(error, trio.Cancelled) else None
+
+    async def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        try:
+            return await self._manager.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1 and isinstance(group.exceptions[0], Exception):
+                raise group.exceptions[0] from None
+            raise

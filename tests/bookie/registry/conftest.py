@@ -1,0 +1,16 @@
+"""The metadata store that these tests share with nobody."""
+
+import pytest
+
+from wire.clock import SystemClock
+from wire.metadata.memory import MemorySession, MemoryStore
+
+
+@pytest.fixture
+def ensemble() -> MemoryStore:
+    return MemoryStore(SystemClock())
+
+
+@pytest.fixture
+def store(ensemble: MemoryStore) -> MemorySession:
+    return ensemble.session("me")

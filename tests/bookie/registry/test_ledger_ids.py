@@ -1,0 +1,100 @@
+"""No id is given twice, and a listing misses none."""
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from bookie.errors import LayoutError
+from bookie.registry.layout import ensure_layout
+from bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
+from bookie.registry.paths import LedgerPaths
+from wire.metadata.memory import MemorySession
+from wire.metadata.store import StoreUnavailableError
+
+PATHS = LedgerPaths()
+
+
+async def test_ids_are_counted_by_the_store_and_leave_nothing_behind(store: MemorySession) -> None:
+    async with trio.open_nursery() as nursery:
+        ids = [await new_ledger_id(store, PATHS, nursery) for _ in range(3)]
+    assert ids == [0, 1, 2]
+    assert await store.get_children("/ledgers/idgen") == []
+
+
+async def test_an_id_whose_answer_was_lost_is_skipped(store: MemorySession) -> None:
+    store.link.lose_next(operation="create", path="/ledgers/idgen/ID-", applied=True)  # type: ignore[attr-defined]
+    await store.create("/ledgers/idgen", b"", make_parents=True)
+    async with trio.open_nursery() as nursery:
+        assert await new_ledger_id(store, PATHS, nursery) == 1
+
+
+async def test_without_an_answer_at_all_there_is_no_id(
+    store: MemorySession, autojump_clock: trio.testing.MockClock
+) -> None:
+    store.suspend()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(StoreUnavailableError):
+            await new_ledger_id(store, PATHS, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_long_ids_count_in_generations(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.create("/ledgers/idgen-long", b"", make_parents=True)
+    async with trio.open_nursery() as nursery:
+        assert await new_ledger_id(store, PATHS, nursery) == 1 << 32
+        assert await new_ledger_id(store, PATHS, nursery) == (1 << 32) + 1
+        overflow(store, monkeypatch, "HOB-0000000001")
+        assert await new_ledger_id(store, PATHS, nursery) == 2 << 32
+
+
+async def test_short_ids_that_are_used_up_become_long_ones(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overflow(store, monkeypatch, "/idgen/")
+    async with trio.open_nursery() as nursery:
+        assert await new_ledger_id(store, PATHS, nursery) == 1 << 32
+
+
+def overflow(store: MemorySession, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Numbers wrap to negative ones there, as ZooKeeper's do."""
+    create: Callable[..., Awaitable[str]] = store.create
+
+    async def wrapped(path: str, value: bytes, **options: bool) -> str:
+        if where in path:
+            return f"{path}-2147483648"
+        return await create(path, value, **options)
+
+    monkeypatch.setattr(store, "create", wrapped)
+
+
+async def test_listing_finds_all_ledgers_and_nothing_else(store: MemorySession) -> None:
+    await ensure_layout(store, PATHS, random.Random(1))
+    ids = [0, 7, 12345, 2147483646, 2147483647, 9223372036854775807]
+    for ledger_id in ids:
+        await store.create(PATHS.ledger(ledger_id), b"", make_parents=True)
+    await store.create("/ledgers/underreplication/ledgers", b"", make_parents=True)
+    await store.create("/ledgers/00/0000/other", b"")
+    assert [ledger_id async for ledger_id in list_ledgers(store, PATHS)] == ids
+
+
+async def test_a_missing_root_is_no_empty_list(store: MemorySession) -> None:
+    with pytest.raises(LayoutError):
+        async for _ in list_ledgers(store, PATHS):
+            pass
+
+
+async def test_empty_directories_are_removed_and_others_stay(store: MemorySession) -> None:
+    for ledger_id in (1, 2, 10_000):
+        await store.create(PATHS.ledger(ledger_id), b"", make_parents=True)
+    for ledger_id in (1, 10_000):
+        await store.delete(PATHS.ledger(ledger_id), 0)
+        await prune_parents(store, PATHS, ledger_id)
+    assert await store.get_children("/ledgers/00") == ["0000"]
+    await store.delete(PATHS.ledger(2), 0)
+    await prune_parents(store, PATHS, 2)
+    assert await store.get_children("/ledgers") == []

@@ -1,0 +1,106 @@
+"""Bookies come, change to read-only and leave; values as others read them."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+from trio.abc import Clock
+
+from bookie.errors import BookieIdTakenError, MalformedRecordError
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import (
+    BookieInfo,
+    bookie_info,
+    readonly_bookies,
+    register_bookie,
+    unregister_bookie,
+    writable_bookies,
+)
+from wire.metadata.memory import MemorySession, MemoryStore
+
+PATHS = LedgerPaths()
+INFO = BookieInfo("b1", "10.0.0.1", 3181)
+
+
+def test_registration_value() -> None:
+    info = BookieInfo("b1", "h", 5, {"k": "v"}, http_port=8)
+    assert info.encode().hex() == (
+        "32190a06626f6f6b696510051a0168220a626f6f6b69652d727063"  # endpoint bookie, h:5
+        "32170a0a6874747073657276657210081a01682204" + b"http".hex() + "3a060a016b120176"
+    )
+    assert BookieInfo.decode("b1", info.encode()) == info
+
+
+def test_without_an_endpoint_the_id_is_the_address() -> None:
+    assert BookieInfo.decode("10.1.2.3:3181", b"") == BookieInfo("10.1.2.3:3181", "10.1.2.3", 3181)
+    for bad in ("b1", ":5", "b:x", "b:70000"):
+        with pytest.raises(MalformedRecordError):
+            BookieInfo.decode(bad, b"")
+    with pytest.raises(MalformedRecordError):
+        BookieInfo.decode("b1", b"\xff")
+
+
+async def test_a_bookie_registers_changes_to_read_only_and_leaves(store: MemorySession) -> None:
+    await ensure_layout(store, PATHS, random.Random(1))
+    await register_bookie(store, PATHS, INFO)
+    await register_bookie(store, PATHS, INFO)
+    assert await writable_bookies(store, PATHS) == ["b1"]
+    assert await bookie_info(store, PATHS, "b1") == INFO
+    await register_bookie(store, PATHS, INFO, read_only=True)
+    assert await writable_bookies(store, PATHS) == []
+    assert await readonly_bookies(store, PATHS) == ["b1"]
+    assert await bookie_info(store, PATHS, "b1") == INFO
+    moved = BookieInfo("b1", "10.0.0.2", 3182)
+    await register_bookie(store, PATHS, moved)
+    assert await readonly_bookies(store, PATHS) == []
+    assert await bookie_info(store, PATHS, "b1") == moved
+    await unregister_bookie(store, PATHS, "b1")
+    await unregister_bookie(store, PATHS, "b1")
+    assert await writable_bookies(store, PATHS) == []
+    assert await bookie_info(store, PATHS, "b1") is None
+
+
+async def test_a_registration_goes_with_the_session(ensemble: MemoryStore) -> None:
+    store, other = ensemble.session("me"), ensemble.session("other")
+    await ensure_layout(store, PATHS, random.Random(1))
+    await register_bookie(store, PATHS, INFO)
+    gone = trio.Event()
+    assert await writable_bookies(other, PATHS, gone.set) == ["b1"]
+    ensemble.expire(store.session_id)
+    await gone.wait()
+    assert await writable_bookies(other, PATHS) == []
+
+
+async def test_a_registration_whose_answer_was_lost_is_ours(store: MemorySession) -> None:
+    await ensure_layout(store, PATHS, random.Random(1))
+    store.link.lose_next(operation="create", applied=True)  # type: ignore[attr-defined]
+    await register_bookie(store, PATHS, INFO)
+    assert await writable_bookies(store, PATHS) == ["b1"]
+
+
+async def test_the_record_of_a_process_that_died_is_waited_out(
+    ensemble: MemoryStore, autojump_clock: Clock
+) -> None:
+    dead, store = ensemble.session("dead"), ensemble.session("me")
+    await ensure_layout(store, PATHS, random.Random(1))
+    await register_bookie(dead, PATHS, INFO)
+    dead.crash()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(register_bookie, store, PATHS, INFO)
+        await trio.sleep(2)
+        ensemble.expire(dead.session_id)
+    record = await store.get("/ledgers/available/b1")
+    assert record is not None
+    assert record.stat.owner == store.session_id
+
+
+async def test_an_id_that_is_taken_is_refused(ensemble: MemoryStore, autojump_clock: Clock) -> None:
+    other, store = ensemble.session("other"), ensemble.session("me")
+    await ensure_layout(store, PATHS, random.Random(1))
+    await register_bookie(other, PATHS, INFO)
+    with pytest.raises(BookieIdTakenError):
+        await register_bookie(store, PATHS, INFO, timeout_s=5)
+    await unregister_bookie(store, PATHS, "b1")
+    assert await writable_bookies(store, PATHS) == ["b1"]
