@@ -36,8 +36,8 @@ from broker.protocol.dispatch.events import (
 )
 from broker.topic_log import TopicCursor, TopicLog
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
+from managed_ledger.reading import LogEntry
 from wire.clock import WallClock
 
 _READ_BYTES_MIN = 64 << 10

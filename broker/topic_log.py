@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias
 from bookie.errors import LedgerError
 from broker.errors import UnavailableError
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
+from managed_ledger.reading import LogEntry
 from wire.metadata.store import MetadataError
 from wire.topics import TopicName
 from wire.transport import Buffer

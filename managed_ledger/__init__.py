@@ -8,7 +8,9 @@ Read in this order:
     protocol/        the rules, pure: log (open, roll, fenced), cursor, trim
     cursor_ledger    how a cursor is kept in its ledger: snapshots, and small changes in between
     cache            recent entries, bounded in bytes
-    log              the shell of `protocol.log`: append, read, roll, trim
+    rolling          the ledgers that a log writes: the present one, the next one, the one before
+    trimming         ledgers that nobody needs are dropped: the shell of `protocol.trim`
+    log              the shell of `protocol.log`: append, read, and how it ends
     cursor           the shell of `protocol.cursor`
     offsets          from offsets and times to positions
     orphans          ledgers that no list names

@@ -1,4 +1,4 @@
-"""A log that is open: append, read, roll over, trim.  The shell of `protocol.log`.
+"""A log that is open: append, read, and how it ends.  The shell of `protocol.log`.
 
 Appends are synchronous and pipelined; `done` is called for each, in order, in the trio thread,
 when the entry is confirmed.  In front of each payload the log puts broker entry metadata: the time,
@@ -6,6 +6,8 @@ and the offset of the entry's last message.
 
 Once another owner may have taken the log over, everything that is not confirmed ends with
 FencedError, which says *in doubt*, and `on_fenced` is told.  The handle is of no use after that.
+
+Its ledgers are those of `rolling`, which go again by `trimming`; its cursors are in `cursors`.
 """
 
 from array import array
@@ -24,7 +26,6 @@ from managed_ledger.cursors import Cursors
 from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError, TerminatedError
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
-from managed_ledger.protocol import trim
 from managed_ledger.protocol.log import (
     Append,
     Confirmed,
@@ -45,11 +46,10 @@ from managed_ledger.reading import LogEntry, LogReader
 from managed_ledger.records import get_property, nested, position_of, set_property
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.rolling import Rolling
+from managed_ledger.trimming import Trimming
 from wire.batch import broker_entry_metadata
 from wire.metadata.store import MetadataError
 from wire.transport import Buffer
-
-__all__ = ["Done", "LogEntry", "ManagedLedger"]
 
 
 class ManagedLedger:
@@ -86,7 +86,7 @@ class ManagedLedger:
         self._rolling = Rolling(self, writer)
         self._writer = writer  # of the present ledger
         self._reader = LogReader(context, ledgers, self._rolling.by_id)
-        self._trimming = trio.Lock()
+        self._trimming = Trimming(self, self._rolling, self._cursors, self._reader)
         self._confirmed_offset = next_offset - 1
         self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
@@ -373,31 +373,7 @@ class ManagedLedger:
     async def trim(self) -> list[int]:
         """Drop the ledgers that nobody needs; return their ids.  The list first, the data after."""
         self.check()
-        gone: list[int] = []
-
-        def cut(info: ManagedLedgerInfo) -> None:
-            gone[:] = self._trimmable()  # Cursors may have been set back while we waited.
-            dropped = frozenset(gone)
-            kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in dropped]
-            del info.ledgerInfo[:]
-            info.ledgerInfo.extend(kept)
-
-        async with self._trimming:
-            if self._trimmable():
-                await self._update(cut)
-        for ledger_id in gone:
-            self._reader.forget(ledger_id)
-        await self._context.forget(gone)
-        return gone
-
-    def _trimmable(self) -> list[int]:
-        sealed = [
-            trim.Sealed(row.ledger_id, row.entries, row.bytes, row.closed_ms)
-            for row in self._rolling.sealed
-        ]
-        now_ms = self._context.clock.now_ms()
-        held = self._cursors.held_from()
-        return trim.trimmable(sealed, held, self.config.retention, now_ms)
+        return await self._trimming.run()
 
     async def set_property(self, key: str, value: str) -> None:
         """Durable when it returns.  ManagedLedgerError, MetadataError."""

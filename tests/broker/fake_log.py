@@ -14,8 +14,8 @@ from broker.entries import delivered_head
 from broker.errors import NotFoundError
 from broker.topic_log import Done, TopicLog
 from managed_ledger.errors import ClosedError, FencedError, TerminatedError
-from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
+from managed_ledger.reading import LogEntry
 from wire.batch import broker_entry_metadata, split_broker_metadata
 from wire.clock import WallClock
 from wire.topics import TopicName

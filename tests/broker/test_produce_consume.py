@@ -7,8 +7,8 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
-from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
+from managed_ledger.reading import LogEntry
 from tests.broker.fake_log import FakeLog
 from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_of
 from wire.batch import split_broker_metadata

@@ -11,8 +11,8 @@ from broker.limits import TopicLimits
 from broker.protocol.dispatch.events import DispatchLimits
 from broker.subscription import EXCLUSIVE
 from broker.topic_subscriptions import ConsumerRequest, check_name
-from managed_ledger.log import LogEntry
 from managed_ledger.position import Position
+from managed_ledger.reading import LogEntry
 from tests.broker.harness import T0_MS, TOPIC, Client, Cluster, open_broker
 from wire.messages.consumer import Delivery
 from wire.messages.registry import Command, signed, unsigned

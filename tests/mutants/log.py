@@ -151,12 +151,12 @@ TRIMMING = [
     Mutant(
         id="T03",
         rule="what is trimmed is decided when the list is written -> before",
-        module=_LOG,
-        name="ManagedLedger.trim",
+        module="managed_ledger.trimming",
+        name="Trimming.run",
         replacement=Edit(
             "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
         ),
-        source_hash="097f1889b626",
+        source_hash="41fad36b2e59",
         caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
     ),
     Mutant(
