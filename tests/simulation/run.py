@@ -217,10 +217,10 @@ class _Simulation:
         """Nobody uses the ledgers any more; whoever looks after them comes to an end."""
         cluster, members = self._cluster, self._members
         await within(LIVENESS_S, "closing ledgers", partial(close_all, cluster, self._audit))
-        await within(LIVENESS_S, "leaving", members.wait_left)
+        patience_s = LIVENESS_S + self._reading_s()
+        await within(patience_s, "leaving", members.wait_left)
         if self._plan.shape.settings.recovery is not None:
             recorder = self._scene.recorder("caretaker")
-            patience_s = LIVENESS_S + self._reading_s()
             await within(patience_s, "making copies", partial(replicate, cluster, recorder))
         await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         for kept in await reclaim(cluster, members.names(), self._audit):
@@ -232,7 +232,8 @@ class _Simulation:
         It reads whole copies where a bookie in doubt offers no list.
         """
         recovery = self._plan.shape.settings.recovery
-        assert recovery is not None
+        if recovery is None:
+            return 0.0
         copies = sum(each.length * each.quorums.write for each in self._audit.ledgers.values())
         return 3 * copies / recovery.bytes_per_s
 

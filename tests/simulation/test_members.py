@@ -122,6 +122,16 @@ def test_without_auto_recovery_what_is_lost_stays_lost(monkeypatch: pytest.Monke
     assert any(each.startswith("under-replicated") for each in outcome.violations)
 
 
+def test_copies_may_take_as_long_as_their_rate_makes_them() -> None:
+    """Seed 600219, once: everything was read at 50 KB a second, and nobody had so much time."""
+    slow = replace(QUICK, bytes_per_s=250.0, thorough=True)
+    settings = replace(PLAN.shape.settings, quorums=(2, 2, 2), recovery=slow)
+    shape = replace(PLAN.shape, bookies=2, settings=settings)
+    work = replace(PRODUCE, messages=10, payload_bytes=1000)
+    outcome = run(plan=replace(PLAN, shape=shape, work=(work,), storm_s=2.0))
+    assert outcome.violations == []
+
+
 def test_messages_of_the_size_that_is_allowed_and_larger_ones() -> None:
     settings = replace(PLAN.shape.settings, message_bytes_max=10_000)
     shape = replace(PLAN.shape, settings=settings)
