@@ -36,6 +36,7 @@ from wire.messages.bookie import FRAME_BYTES_MAX, LAST_ENTRY, Status
 from wire.outbox import Flusher
 from wire.transport import Buffer, Network
 
+_BAD_VERSION = int(Status.BAD_VERSION)  # looking up a member of an enum takes its time
 _TOO_SLOW = "it does not keep up"
 _FRAME_OVERHEAD_BYTES = 500  # the distance that Apache's bookies keep
 
@@ -215,21 +216,22 @@ class Channel:
             self._answered = True
             self._bookies.spoken.answered(self.bookie)
         answers = self._dialect.decode(frames)
+        lanes = self.lanes
         for run in answers.adds:
-            if run.status == Status.BAD_VERSION:
+            if run.status == _BAD_VERSION:
                 self._misunderstood()
-            lane = self.lanes.get(run.ledger_id)
+            lane = lanes.get(run.ledger_id)
             if lane is not None:
                 lane.add_answered(run)
         for answer in answers.reads:
-            if answer.status == Status.BAD_VERSION:
+            if answer.status == _BAD_VERSION:
                 self._misunderstood()
-            lane = self.lanes.get(answer.ledger_id)
+            lane = lanes.get(answer.ledger_id)
             if lane is not None:
                 status = status_of(answer.status)
                 lane.read_answered(answer.entry_id, status, answer.entry)
         for force in answers.forces:
-            lane = self.lanes.get(force.ledger_id)
+            lane = lanes.get(force.ledger_id)
             if lane is not None:
                 lane.force_answered(force)
 

@@ -16,6 +16,8 @@ from wire.messages.bookie import AddRun, Status
 from wire.transport import Buffer
 
 _NOTHING = memoryview(b"")
+_OK = int(Status.OK)  # looking up a member of an enum takes longer than all the rest here
+_REFUSALS = (Status.FENCED, Status.UNAUTHORIZED)
 
 ReadCallback: TypeAlias = Callable[[Status | None, memoryview], None]
 """Status and entry; None if there was no answer."""
@@ -142,21 +144,19 @@ class Lane:
     # For the channel
 
     def add_answered(self, run: AddRun) -> None:
-        adds = self._adds
-        for entry_id in range(run.first, run.last + 1):
+        adds, (status, _, first, last) = self._adds, run
+        for entry_id in range(first, last + 1):
             adds.pop(entry_id, None)
-        if self.listener is None:
+        listener = self.listener
+        if listener is None:
             self._channel.forget_if_idle(self)
-            return
-        match run.status:
-            case Status.OK:
-                self.listener.added(self.bookie, run.first, run.last - run.first + 1)
-            case Status.FENCED | Status.UNAUTHORIZED:
-                self.listener.add_refused(self.bookie, Status(run.status))
-            case _:
-                status = status_of(run.status)
-                self._channel.not_stored(status)
-                self.listener.add_failed(self.bookie, f"it answered {status.name}")
+        elif status == _OK:
+            listener.added(self._channel.bookie, first, last - first + 1)
+        elif status in _REFUSALS:
+            listener.add_refused(self.bookie, Status(status))
+        else:
+            self._channel.not_stored(status_of(status))
+            listener.add_failed(self.bookie, f"it answered {status_of(status).name}")
 
     def read_answered(self, entry_id: int, status: Status | None, entry: memoryview) -> None:
         waiting = self._reads.get(entry_id)

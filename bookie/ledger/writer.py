@@ -203,7 +203,7 @@ class LedgerWriter:
                 payloads,
             )
             self._lengths += lengths
-            self._feed(Append(count))
+            self._appended(count)
         return True
 
     async def drain(self) -> None:
@@ -286,7 +286,18 @@ class LedgerWriter:
     # -- what bookies and the directory say
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
-        self._feed(Added(bookie, first, count))
+        if self._stepping:
+            self._feed(Added(bookie, first, count))
+            return
+        self._stepping = True
+        try:
+            confirmed = self._protocol.added(bookie, first, count)
+            if confirmed:
+                head = self.last_add_confirmed + 1
+                self._confirm(head, head + confirmed - 1)
+            self._work_off()
+        finally:
+            self._stepping = False
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
         self._feed(AddFailed(bookie))
@@ -312,7 +323,14 @@ class LedgerWriter:
             if self._protocol.starved and self._context.directory.is_usable(bookie):
                 self._feed(BookieReturned(bookie))
 
-    # -- carrying out
+    # -- carrying out: `added` and `_appended` are `_feed` without making events, for each entry
+
+    def _appended(self, count: int) -> None:
+        to = None if self._stepping else self._protocol.append(count)
+        if to is None:
+            self._feed(Append(count))
+        else:
+            self._send(self.last_add_pushed + 1 - count, count, to)
 
     def _feed(self, event: Event) -> None:
         """Step, and carry out what is asked for; what that brings about waits its turn."""
@@ -321,14 +339,17 @@ class LedgerWriter:
             return
         self._stepping = True
         try:
-            while self._inbox:
-                event = self._inbox.popleft()
-                for effect in self._protocol.step(event):
-                    self._perform(effect)
-                if isinstance(event, ChangePostponed | EnsembleChanged):
-                    self._mark_missing()
+            self._work_off()
         finally:
             self._stepping = False
+
+    def _work_off(self) -> None:
+        while self._inbox:
+            event = self._inbox.popleft()
+            for effect in self._protocol.step(event):
+                self._perform(effect)
+            if isinstance(event, ChangePostponed | EnsembleChanged):
+                self._mark_missing()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -346,15 +367,16 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
-        pieces = list(self._pieces(first, count)) if count > 1 else []
+        pieces = list(self._pieces(first, count)) if count > 1 else None
         for bookie in to:
             lane = self._lanes.get(bookie)
             if lane is None:
                 lane = self._lanes[bookie] = self._context.bookies.open_lane(
                     bookie, self.ledger_id, self.purpose, self
                 )
-            if count == 1:
+            if pieces is None:
                 lane.add(first, self._frames[first - self.last_add_confirmed - 1])
+                continue
             for adds in pieces:
                 lane.add_all(adds)
 

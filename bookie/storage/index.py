@@ -15,7 +15,7 @@ What the keys of a bookie are:
 import struct
 import tempfile
 from bisect import bisect_left, insort
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
@@ -104,6 +104,10 @@ class Checkpoint:
 class IndexStore(Protocol):
     async def get(self, key: bytes) -> bytes | None: ...
 
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The same for each of them, in their order."""
+        ...
+
     async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to `limit` pairs with first <= key < end, in order."""
         ...
@@ -126,6 +130,10 @@ class MemoryIndex:
     async def get(self, key: bytes) -> bytes | None:
         await trio.lowlevel.checkpoint()
         return self._values.get(key)
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        await trio.lowlevel.checkpoint()
+        return [self._values.get(key) for key in keys]
 
     async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         await trio.lowlevel.checkpoint()
@@ -171,6 +179,12 @@ class RocksIndex:
     async def get(self, key: bytes) -> bytes | None:
         value: bytes | None = await self._in_thread(lambda: self._database.get(key))
         return value
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        def get() -> list[bytes | None]:
+            return [self._database.get(key) for key in keys]
+
+        return await self._in_thread(get)
 
     async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         def scan() -> list[tuple[bytes, bytes]]:

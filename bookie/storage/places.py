@@ -45,6 +45,7 @@ Moves: TypeAlias = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
 _SCAN_KEYS = 4096
 _SCAN_BLOCKS = 256
 _LOOKUP_BLOCKS = 4096
+_LEDGERS_AT_ONCE = 256  # looked up together
 _BLOCKS_A_TURN = 16  # encoded before other tasks get their turn
 
 
@@ -220,18 +221,38 @@ class Places:
                 changes.puts[ledger_key(state.ledger_id)] = ledger.row
             if ledger.purge:
                 await self._purge(changes, state.ledger_id)
+        for start in range(0, len(frozen), _LEDGERS_AT_ONCE):
+            await self._encode_blocks(changes, frozen[start : start + _LEDGERS_AT_ONCE])
+        return changes
+
+    async def _encode_blocks(self, changes: _Changes, frozen: list[_Frozen]) -> None:
+        """Each with what the index has of it already: that is asked for in one go."""
+        begun: list[bytes] = []
+        blocks: list[tuple[bytes, Block]] = []
+        for state in (ledger.state for ledger in frozen):
             for number, block in state.frozen.blocks() if state.frozen else ():
                 key = block_key(state.ledger_id, number)
+                blocks.append((key, block))
                 if number * BLOCK_ENTRIES <= state.indexed_last:
-                    stored = await self._index.get(key)
-                    if stored is not None:
-                        older = Block.decode(stored)
-                        self.shares.count(changes.shares, older, -1)
-                        block = older.merge(block)
-                self.shares.count(changes.shares, block, 1)
-                changes.puts[key] = block.encode()
-                await changes.take_turn()
-        return changes
+                    begun.append(key)
+        stored = dict(zip(begun, await self._index.get_many(begun), strict=True)) if begun else {}
+        for key, block in blocks:
+            before = stored.get(key)
+            changes.puts[key] = self._merged(changes, before, block).encode()
+            await changes.take_turn()
+
+    def _merged(self, changes: _Changes, stored: bytes | None, block: Block) -> Block:
+        if stored is None:
+            self.shares.count(changes.shares, block, 1)
+            return block
+        older = Block.decode(stored)
+        merged = older.merge(block)
+        if len(merged.low) == len(older.low) + len(block.low):
+            self.shares.count(changes.shares, block, 1)
+        else:
+            self.shares.count(changes.shares, older, -1)
+            self.shares.count(changes.shares, merged, 1)
+        return merged
 
     async def _purge(self, changes: _Changes, ledger_id: int) -> None:
         async with aclosing(self._blocks_between(*block_keys(ledger_id))) as blocks:

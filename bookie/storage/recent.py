@@ -97,6 +97,9 @@ class Block:
 
     def merge(self, newer: "Block") -> "Block":
         """Both; where an id is in both, the older one stands."""
+        if not self.low or not newer.low or newer.low[0] > self.low[-1]:  # nearly always
+            positions, sizes = self.positions + newer.positions, self.sizes + newer.sizes
+            return Block(self.low + newer.low, positions, sizes)
         entries = {low: (self.positions[at], self.sizes[at]) for at, low in enumerate(self.low)}
         for at, low in enumerate(newer.low):
             entries.setdefault(low, (newer.positions[at], newer.sizes[at]))

@@ -31,6 +31,7 @@ from clients.ledgers.entries import Life
 from clients.ledgers.errors import translated
 from clients.ledgers.limits import Limits
 from clients.ledgers.reader import Reader
+from clients.ledgers.turns import Turns
 from clients.ledgers.writer import AdvancedWriter, LedgerHandle, Writer
 from wire.arena import ArenaPool
 from wire.clock import SystemClock, WallClock
@@ -93,6 +94,7 @@ class Client:
         self._client = client
         self._life = life
         self._limits = limits
+        self._turns = Turns()
         self._handles: dict[LedgerHandle, None] = {}
 
     async def create(self, **options: Unpack[LedgerOptions]) -> Writer:
@@ -106,7 +108,7 @@ class Client:
         with translated():
             writer = await self._client.create(**wanted)
         return self._keep(
-            Writer(writer, self._client.announcer(writer), self._limits, self._forget)
+            Writer(writer, self._client.announcer(writer), self._limits, self._turns, self._forget)
         )
 
     async def create_advanced(self, **options: Unpack[LedgerOptions]) -> AdvancedWriter:
@@ -115,7 +117,9 @@ class Client:
         with translated():
             writer = await self._client.create(**wanted)
         return self._keep(
-            AdvancedWriter(writer, self._client.announcer(writer), self._limits, self._forget)
+            AdvancedWriter(
+                writer, self._client.announcer(writer), self._limits, self._turns, self._forget
+            )
         )
 
     async def create_deferred(self, **options: Unpack[LedgerOptions]) -> DeferredWriter:
@@ -124,7 +128,9 @@ class Client:
         with translated():
             writer = await self._client.create_deferred(**wanted)
         return self._keep(
-            DeferredWriter(writer, self._client.announcer(writer), self._limits, self._forget)
+            DeferredWriter(
+                writer, self._client.announcer(writer), self._limits, self._turns, self._forget
+            )
         )
 
     async def open(

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from bookie.ledger.deferred import DeferredLedgerWriter
 from bookie.ledger.lac import LacAnnouncer
 from clients.ledgers.limits import Limits
+from clients.ledgers.turns import Turns
 from clients.ledgers.writer import LedgerHandle, Writer
 from wire.transport import Buffer
 
@@ -31,9 +32,10 @@ class DeferredWriter(Writer):
         writer: DeferredLedgerWriter,
         announcer: LacAnnouncer,
         limits: Limits,
+        turns: Turns,
         ended: Callable[[LedgerHandle], None],
     ) -> None:
-        super().__init__(writer, announcer, limits, ended)
+        super().__init__(writer, announcer, limits, turns, ended)
         self._deferred = writer
 
     @property

@@ -26,11 +26,8 @@ from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.writer import LedgerWriter
 from clients.ledgers.errors import translated
 from clients.ledgers.limits import Limits
+from clients.ledgers.turns import Turns
 from wire.transport import Buffer
-
-# Entries that are appended without giving others their turn leave together, in one system call.
-_TURN_ENTRIES_MAX = 256
-_TURN_BYTES_MAX = 256 << 10
 
 
 class LedgerHandle:
@@ -41,14 +38,15 @@ class LedgerHandle:
         writer: LedgerWriter,
         announcer: LacAnnouncer,
         limits: Limits,
+        turns: Turns,
         ended: Callable[["LedgerHandle"], None],
     ) -> None:
         self._writer = writer
         self._announcer = announcer
         self._limits = limits
+        self._turns = turns
         self._ended = ended
-        self._room = trio.Event()
-        self._turn_entries = self._turn_bytes = 0
+        self._room: trio.Event | None = None  # somebody waits for it
         self._abandoned = False
         writer.set_listener(self._confirmed, self._withdrawn)
 
@@ -158,8 +156,14 @@ class LedgerHandle:
 
     def _tell(self) -> None:
         """Whoever waits for room looks again."""
-        self._room.set()
-        self._room = trio.Event()
+        room, self._room = self._room, None
+        if room is not None:
+            room.set()
+
+    async def _wait_told(self) -> None:
+        if self._room is None:
+            self._room = trio.Event()
+        await self._room.wait()
 
     def _has_room(self, size: int) -> bool:
         """For one entry more; a single one always fits.  A writer that has stopped says so."""
@@ -174,16 +178,6 @@ class LedgerHandle:
             or writer.error is not None
         )
 
-    async def _end_turn(self) -> None:
-        self._turn_entries = self._turn_bytes = 0
-        await trio.lowlevel.checkpoint()
-
-    async def _give_turns(self, size: int) -> None:
-        self._turn_entries += 1
-        self._turn_bytes += size
-        if self._turn_entries >= _TURN_ENTRIES_MAX or self._turn_bytes >= _TURN_BYTES_MAX:
-            await self._end_turn()
-
 
 class Writer(LedgerHandle):
     """The only writer of a ledger.  Made by `Client.create`; for any number of tasks."""
@@ -193,9 +187,10 @@ class Writer(LedgerHandle):
         writer: LedgerWriter,
         announcer: LacAnnouncer,
         limits: Limits,
+        turns: Turns,
         ended: Callable[[LedgerHandle], None],
     ) -> None:
-        super().__init__(writer, announcer, limits, ended)
+        super().__init__(writer, announcer, limits, turns, ended)
         self._queue = trio.Lock()  # whoever waits for room is served in order
 
     async def append(self, data: Buffer) -> int:
@@ -216,15 +211,13 @@ class Writer(LedgerHandle):
         """
         payload = bytes(data)  # which copies nothing if it is bytes already
         size = len(payload)
-        self._turn_entries += 1
-        self._turn_bytes += size
-        if self._turn_entries >= _TURN_ENTRIES_MAX or self._turn_bytes >= _TURN_BYTES_MAX:
-            await self._end_turn()
+        if self._turns.ended_by(size):
+            await trio.lowlevel.checkpoint()
         if self._has_room(size) and not self._queue.locked():
             return self._writer.append([payload])
         async with self._queue:
             while not self._has_room(size):
-                await self._room.wait()
+                await self._wait_told()
             return self._writer.append([payload])
 
     async def wait_confirmed(self, entry_id: int) -> None:
@@ -253,9 +246,10 @@ class AdvancedWriter(LedgerHandle):
         writer: LedgerWriter,
         announcer: LacAnnouncer,
         limits: Limits,
+        turns: Turns,
         ended: Callable[[LedgerHandle], None],
     ) -> None:
-        super().__init__(writer, announcer, limits, ended)
+        super().__init__(writer, announcer, limits, turns, ended)
         self._advanced = AdvancedLedgerWriter(writer)
 
     @property
@@ -277,9 +271,10 @@ class AdvancedWriter(LedgerHandle):
         if entry_id < 0:
             raise ValueError(f"no entry has the id {entry_id}")
         payload = bytes(data)
-        await self._give_turns(len(payload))
+        if self._turns.ended_by(len(payload)):
+            await trio.lowlevel.checkpoint()
         while not self._may_take(entry_id, len(payload)):
-            await self._room.wait()
+            await self._wait_told()
         before = self.last_add_pushed
         self._advanced.append(entry_id, [payload])
         if self.last_add_pushed > before:

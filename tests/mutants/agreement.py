@@ -25,9 +25,9 @@ MUTANTS = [
         id="R04",
         rule="every entry of a run is confirmed -> the last one is",
         module="bookie.ledger.protocol.write",
-        name="WriteProtocol._confirm",
-        replacement=Edit("Confirm(self.lac + 1, count)", "Confirm(self.lac + count, 1)"),
-        source_hash="5638e94a859a",
+        name="WriteProtocol._tell_confirmed",
+        replacement=Edit("Confirm(self.lac + 1 - count, count)", "Confirm(self.lac, 1)"),
+        source_hash="ab024ea54cc8",
         caught_by="storms:ledger",
     ),
 ]

@@ -256,12 +256,12 @@ WRITING = [
         id="M18",
         rule="confirmed is a prefix without a gap -> any entry with an ack quorum",
         module=_WRITE,
-        name="WriteProtocol._confirm",
+        name="WriteProtocol._advance",
         replacement=Edit(
             "(~confirmed & confirmed + 1).bit_length() - 1",
             "confirmed.bit_length()",
         ),
-        source_hash="5638e94a859a",
+        source_hash="dc1dcc2aa545",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -289,9 +289,9 @@ WRITING = [
         id="M21",
         rule="the LAC stands still while a change is in flight -> it moves",
         module=_WRITE,
-        name="WriteProtocol._confirm",
-        replacement=Edit("if self.state is not State.OPEN:", "if False:"),
-        source_hash="5638e94a859a",
+        name="WriteProtocol._advance",
+        replacement=Edit("if self.state is not _OPEN:", "if False:"),
+        source_hash="dc1dcc2aa545",
         caught_by=_STORMS,
     ),
     Mutant(

@@ -3,7 +3,7 @@
 The batches of an index store are operations of the same platter, durable as a whole or not at all.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,10 @@ class SimulatedIndex:
     async def get(self, key: bytes) -> bytes | None:
         await self._platter.operate("index_get", self._generation)
         return await self._values.get(key)
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        await self._platter.operate("index_get", self._generation)
+        return await self._values.get_many(keys)
 
     async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         await self._platter.operate("index_scan", self._generation)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from struct import Struct
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -285,9 +285,11 @@ def _auth_message(frame: memoryview) -> AuthMessage:
 # -- answers
 
 
-@dataclass(frozen=True, slots=True)
-class AddRun:
-    """Answers to adds of one ledger, with one status, of consecutive entries."""
+class AddRun(NamedTuple):
+    """Answers to adds of one ledger, with one status, of consecutive entries.
+
+    Of many ledgers each answer is one; a tuple is made in a third of the time of a dataclass.
+    """
 
     status: int
     ledger_id: int

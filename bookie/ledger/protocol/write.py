@@ -22,7 +22,9 @@ entries the ledger keeps, recovery decides.
           `--> WITHDRAWN, from both: Refused, Stop
 
 Feed events to `step` and carry out, in order, the effects that it returns.  Runs are (first,
-count).  Payloads are not known here: `Send` names the entries, the shell has their bytes.
+count).  Payloads are not known here: `Send` names the entries, the shell has their bytes.  What
+happens to every entry, `Append` and `Added`, can be had without making events and effects, which
+for a host that writes to thousands of ledgers would cost more than the rest: `append`, `added`.
 Recovery writes back with the same machine.  After the TLA+ specification: ClientSendsAddEntry
 Requests, ClientChangesEnsemble, ClientResendsPendingAddOp.
 """
@@ -161,6 +163,9 @@ class State(Enum):
     WITHDRAWN = auto()
 
 
+_OPEN, _WITHDRAWN = State.OPEN, State.WITHDRAWN  # looking up a member of an enum takes its time
+
+
 Snapshot: TypeAlias = tuple[State, Ensemble, tuple[int, ...], int, int, tuple[int, ...], bool, bool]
 
 
@@ -206,10 +211,10 @@ class WriteProtocol:
         return self._starved
 
     def step(self, event: Event) -> list[Effect]:
-        if self.state is not State.WITHDRAWN:
+        if self.state is not _WITHDRAWN:
             match event:
                 case Added(bookie, first, count):
-                    self._added(bookie, first, count)
+                    self._tell_confirmed(self.added(bookie, first, count))
                 case Append(count):
                     self._append(count)
                 case AddFailed(bookie):
@@ -232,21 +237,20 @@ class WriteProtocol:
         effects, self._effects = self._effects, []
         return effects
 
-    def _append(self, count: int) -> None:
-        first = self.last_add_pushed + 1
+    def append(self, count: int = 1) -> Ensemble | None:
+        """`step(Append(count))` if that is one `Send`: to whom.  None: it is not, nothing done."""
+        if not self._everybody or self.state is _WITHDRAWN:
+            return None
         self.last_add_pushed += count
-        if self._everybody:
-            self._emit(Send(first, count, self._live))
-            return
-        for entry_id in range(first, first + count):
-            positions = self.quorums.write_set(entry_id)
-            to = tuple(self.ensemble[p] for p in positions if p not in self._missing)
-            self._emit(Send(entry_id, 1, to))
+        return self._live
 
-    def _added(self, bookie: BookieId, first: int, count: int) -> None:
+    def added(self, bookie: BookieId, first: int, count: int = 1) -> int:
+        """`step(Added(...))`: so many entries are confirmed by it, and nothing else follows."""
+        if self.state is _WITHDRAWN:
+            return 0
         position = self._positions.get(bookie)
         if position is None:
-            return  # It has been replaced: nobody would look for the entry there.
+            return 0  # It has been replaced: nobody would look for the entry there.
         head = self.lac + 1
         start, end = max(first, head), min(first + count, self.last_add_pushed + 1)
         if start < end:
@@ -254,7 +258,19 @@ class WriteProtocol:
             if not self._everybody:
                 held &= self._sent_to(position, start, end)
             self._held[position] |= held
-        self._confirm()
+        return self._advance()
+
+    def _append(self, count: int) -> None:
+        first = self.last_add_pushed + 1
+        to = self.append(count)
+        if to is not None:
+            self._emit(Send(first, count, to))
+            return
+        self.last_add_pushed += count
+        for entry_id in range(first, first + count):
+            positions = self.quorums.write_set(entry_id)
+            to = tuple(self.ensemble[p] for p in positions if p not in self._missing)
+            self._emit(Send(entry_id, 1, to))
 
     def _sent_to(self, position: int, start: int, end: int) -> int:
         """Those of the entries that the position is in the write set of."""
@@ -299,7 +315,7 @@ class WriteProtocol:
         self._untried = self._untried and bool(self._missing)
         # A bookie that failed meanwhile comes next.  The LAC moves only if that starts no change.
         self._replace()
-        self._confirm()
+        self._tell_confirmed(self._advance())
 
     def _bookie_returned(self, bookie: BookieId) -> None:
         position = self._positions.get(bookie)
@@ -332,16 +348,23 @@ class WriteProtocol:
         if count:
             yield first, count
 
-    def _confirm(self) -> None:
-        """Confirm from the head.  Worked out anew each time, so that no flag can go stale."""
-        if self.state is not State.OPEN:
-            return
+    def _advance(self) -> int:
+        """Confirm from the head, and say how many.
+
+        Worked out anew each time, so that no flag can go stale.
+        """
+        if self.state is not _OPEN:
+            return 0
         confirmed = self._on_ack_quorum()
         count = (~confirmed & confirmed + 1).bit_length() - 1  # of ones at the lower end
         if count:
             self._held = [held >> count for held in self._held]
-            self._emit(Confirm(self.lac + 1, count))
             self.lac += count
+        return count
+
+    def _tell_confirmed(self, count: int) -> None:
+        if count:
+            self._emit(Confirm(self.lac + 1 - count, count))
 
     def _on_ack_quorum(self) -> int:
         """Which of LAC + 1 and on are held by an ack quorum, as bits."""

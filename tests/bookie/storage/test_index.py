@@ -46,6 +46,8 @@ async def test_what_was_written_is_there(index: IndexStore) -> None:
     assert await index.get(b"a") == b""
     assert await index.get(b"b") is None
     assert await index.get(b"c") == b"3"
+    assert await index.get_many([b"c", b"b", b"a", b"c"]) == [b"3", None, b"", b"3"]
+    assert await index.get_many([]) == []
 
 
 async def test_a_scan_is_ordered_half_open_and_limited(index: IndexStore) -> None:

@@ -67,12 +67,12 @@ M19 = Mutant(
     id="M19b",
     rule="acknowledgements of a replaced bookie are ignored -> counted",
     module=_WRITE,
-    name="WriteProtocol._added",
+    name="WriteProtocol.added",
     replacement=Edit(
-        "        return  # It has been replaced: nobody would look for the entry there.",
+        "        return 0  # It has been replaced: nobody would look for the entry there.",
         "        position = 0",
     ),
-    source_hash="18e168d39d37",
+    source_hash="8c87b55f5e15",
     caught_by=_MODEL,
 )
 M22 = Mutant(
@@ -108,7 +108,7 @@ M27 = Mutant(
     module=_WRITER,
     name="LedgerWriter.flush",
     replacement=Edit("self.last_add_confirmed,", "self.last_add_pushed,"),
-    source_hash="daf0221fe8c1",
+    source_hash="96d7ad28827d",
     caught_by=_MODEL,
 )
 M33 = Mutant(
