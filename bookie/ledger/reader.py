@@ -50,7 +50,7 @@ def _usual_bookie(ledger_id: int, fragments: Sequence[Fragment], first: int) -> 
     return ensemble[ledger_id % len(ensemble)]
 
 
-class EntryRun:
+class SharedRun:
     """One run of entries on its way from the bookies."""
 
     def __init__(
@@ -182,7 +182,7 @@ async def read_entries(
     count = max(1, max_bytes // max(1, entry_bytes))
     count = min(count, last - first + 1, context.limits.read_entries_max)
     digester = digester_of(metadata)
-    run = EntryRun(
+    run = SharedRun(
         context,
         ledger_id,
         digester,

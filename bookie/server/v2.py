@@ -4,10 +4,11 @@ A frame that does not parse cannot be answered: it is a WireError, and `serve` c
 A packet of a version or opcode that is not served is answered, with ids of -1, before that.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 
 from bookie.server.requests import STATUSES, Received, Session
-from bookie.storage.records import RECORD_HEADER_BYTES, Run, entries_of_run
+from bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
 from bookie.storage.status import StoreError, StoreStatus
 from wire.entry import ENTRY_HEADER_BYTES
 from wire.errors import MalformedError
@@ -36,7 +37,9 @@ from wire.messages.bookie import (
 from wire.transport import Buffer
 
 assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block goes to the disk as it came
-_ADD = Struct(">24sqq")  # packet header and master key, ledger, entry
+_ADD = Struct(">4x20sqq")  # master key, ledger, entry, behind the packet header
+_header = U32.unpack_from
+_PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _RUN_MAX = 16  # entries
 _BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
@@ -71,23 +74,22 @@ class AddDone:
         )
 
 
-class RunDone:
-    """The same for consecutive entries, of each of them."""
+class RunsDone:
+    """The same for entries that came together, of each of them."""
 
-    __slots__ = ("_count", "_first", "_ledger_id", "_session", "_size")
+    __slots__ = ("_runs", "_session", "_size")
 
-    def __init__(self, session: Session, ledger_id: int, first: int, count: int, size: int) -> None:
+    def __init__(self, session: Session, runs: Sequence[SharedRun], size: int) -> None:
         self._session = session
-        self._ledger_id = ledger_id
-        self._first = first
-        self._count = count
+        self._runs = runs
         self._size = size
 
     def __call__(self, status: StoreStatus) -> None:
-        code, ledger_id, pack = CODES[status], self._ledger_id, ADD_ANSWER.pack
+        code, pack = CODES[status], ADD_ANSWER.pack
         answers = [
             pack(ADD_ANSWER_BYTES, ADD_HEADER, code, ledger_id, entry_id)
-            for entry_id in range(self._first, self._first + self._count)
+            for ledger_id, first, _, sizes, _ in self._runs
+            for entry_id in range(first, first + len(sizes))
         ]
         self._session.answered(b"".join(answers), self._size)
 
@@ -116,59 +118,53 @@ class V2:
         """Handle frames until none is left, or return False when the next one has to wait."""
         session, unpack = self._session, _ADD.unpack_from
         size_max = ADD_REQUEST_HEADER_BYTES + session.limits.entry_bytes_max
-        at, begin = received.at, received.at
-        first = ledger_id = next_id = -1
-        packet = b""
-        sizes: list[int] = []  # of the entries of adds that belong together, from `begin` on
+        at, ledger_id, next_id, key = received.at, -1, -1, b""
+        sizes: list[int] = []
+        runs: list[SharedRun] = []  # plain adds, one behind the other in the span
         try:
             for frame in received.frames:
                 size = len(frame)
-                if not _FRAME_BYTES_MIN <= size <= size_max or frame[0] != 2 or frame[1] != 1:
-                    self._add_gathered(received.span[begin:at], packet, ledger_id, first, sizes)
+                if not _FRAME_BYTES_MIN <= size <= size_max or _header(frame) != _PLAIN_ADD:
+                    self._add_runs(runs, received.span[:at])
                     at += U32.size + size
-                    begin, sizes, next_id = at, [], -1
+                    runs, next_id = [], -1
                     self._handle_other(frame)
                     if not session.may_start():
                         return False
                     continue
-                its_packet, its_ledger, its_entry = unpack(frame)
-                if its_entry != next_id or its_ledger != ledger_id or its_packet != packet:
-                    self._add_gathered(received.span[begin:at], packet, ledger_id, first, sizes)
-                    begin, sizes = at, []
-                    packet, ledger_id, first = its_packet, its_ledger, its_entry
+                its_key, its_ledger, its_entry = unpack(frame)
+                if its_entry != next_id or its_ledger != ledger_id or its_key != key:
+                    key, ledger_id, sizes = its_key, its_ledger, []
+                    runs.append(SharedRun(ledger_id, its_entry, key, sizes, at))
                 sizes.append(size - ADD_REQUEST_HEADER_BYTES)
                 next_id = its_entry + 1
                 at += U32.size + size
         finally:
             received.at = at
             self._start_run()
-        self._add_gathered(received.span[begin:at], packet, ledger_id, first, sizes)
+        self._add_runs(runs, received.span[:at])
         return True
 
-    def _add_gathered(
-        self, adds: memoryview, packet: bytes, ledger_id: int, first: int, sizes: list[int]
-    ) -> None:
-        """Adds of consecutive entries: each has an answer of its own, whatever becomes of it."""
-        if not sizes:
-            return
-        session = self._session
-        header = U32.unpack_from(packet)[0]
-        session.accepted(len(adds))
-        master_key = packet[U32.size :]
-        if len(sizes) > 1 and header == ADD_HEADER:
-            run = Run(ledger_id, first, adds, sizes)
-            done = RunDone(session, ledger_id, first, len(sizes), len(adds))
-            if self._store.try_add_run(run, master_key, done):
-                return
-        for entry_id, entry in enumerate(entries_of_run(adds, sizes), first):
-            self._store.add(
-                ledger_id,
-                entry_id,
-                master_key,
-                entry,
-                recovery=header & Flag.RECOVERY_ADD != 0,
-                done=AddDone(session, ADD_HEADER, ledger_id, entry_id, ADD_BYTES + len(entry)),
-            )
+    def _add_runs(self, runs: list[SharedRun], span: memoryview) -> None:
+        """Each add has an answer of its own, whatever becomes of it."""
+        start = 0
+        while start < len(runs):
+            count = self._store.try_add_runs(runs, start, span, self._taken)
+            if not count:
+                self._add_one_by_one(runs[start], span[runs[start].begin :])
+            start += count or 1
+
+    def _taken(self, runs: Sequence[SharedRun], size: int) -> RunsDone:
+        self._session.accepted(size)
+        return RunsDone(self._session, runs, size)
+
+    def _add_one_by_one(self, run: SharedRun, piece: memoryview) -> None:
+        session, ledger_id = self._session, run.ledger_id
+        for entry_id, entry in enumerate(entries_of_run(piece, run.sizes), run.first):
+            size = ADD_BYTES + len(entry)
+            session.accepted(size)
+            done = AddDone(session, ADD_HEADER, ledger_id, entry_id, size)
+            self._store.add(ledger_id, entry_id, run.master_key, entry, recovery=False, done=done)
 
     def _handle_other(self, frame: memoryview) -> None:
         session = self._session
@@ -195,7 +191,7 @@ class V2:
                 raise MalformedError(f"packet {header:#010x} is not served")
 
     def _add(self, add: Add) -> None:
-        """An add of an old client, or one that cannot be."""
+        """A recovery add, an add of an old client, or one that cannot be."""
         size = len(add.entry)
         header = add.header if add.header < 1 << 24 else add.header & 0xFFFF0000
         self._session.accepted(size)

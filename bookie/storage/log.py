@@ -21,7 +21,7 @@ where an entry is (`index`, `recent`), boot (`replay`), who may write (`volume`)
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -38,6 +38,7 @@ from bookie.storage.records import (
     Record,
     Run,
     SegmentHeader,
+    SharedRun,
     encode_batch_header,
     encode_record_header,
     make_records,
@@ -138,7 +139,9 @@ class Log(Generic[K]):
         The run is the log's from now on.
         """
         group = self._open or self._open_group()
-        positions = make_records(self._seed, self.end, run)
+        positions = make_records(
+            self._seed, self.end, run.ledger_id, run.first, run.data, run.sizes
+        )
         group.buffers.append(run.data)
         group.count += len(run.sizes)
         if done is not None:
@@ -147,6 +150,24 @@ class Log(Generic[K]):
         if self.end - group.position > self._group_bytes_max:
             self.seal()
         return positions
+
+    def append_runs(
+        self, runs: Sequence[SharedRun], piece: memoryview, done: Done
+    ) -> list[Sequence[int]]:
+        """The same for runs of several ledgers, of which `piece` is made up, in this order."""
+        group = self._open or self._open_group()
+        seed, origin, begin = self._seed, self.end, runs[0].begin
+        found: list[Sequence[int]] = []
+        for ledger_id, first, _, sizes, at in runs:
+            at -= begin
+            found.append(make_records(seed, origin + at, ledger_id, first, piece, sizes, at))
+            group.count += len(sizes)
+        group.buffers.append(piece)
+        group.dones.append(done)
+        self.end += len(piece)
+        if self.end - group.position > self._group_bytes_max:
+            self.seal()
+        return found
 
     @property
     def open_group(self) -> Group[K]:

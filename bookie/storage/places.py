@@ -111,6 +111,9 @@ class Places:
         self, state: LedgerState, first: int, positions: Sequence[int], sizes: Sequence[int]
     ) -> None:
         """The same for consecutive entries behind the last one."""
+        if len(positions) == 1:
+            self.add(state, first, positions[0], sizes[0])
+            return
         recent = state.recent
         if recent is None:
             recent = state.recent = RecentEntries()

@@ -29,12 +29,13 @@ from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done
 from bookie.storage.maintenance import Maintenance
 from bookie.storage.memory import NEVER_LOST, read_birth
-from bookie.storage.records import Buffer, Run, entries_of_run
+from bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
 from bookie.storage.statistics import StoreStatistics, gather
 from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.suspects import Suspect, Suspects
 from bookie.storage.together import Together
 from bookie.storage.upkeep import Upkeep, open_volume
+from bookie.storage.volume import Taken
 from wire.clock import WallClock
 
 
@@ -91,6 +92,18 @@ class LedgerStore:
         """
         volume = self._homes.get(run.ledger_id)
         return volume is not None and volume.try_add_run(run, master_key, done)
+
+    def try_add_runs(
+        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
+    ) -> int:
+        """The same for runs of several ledgers that came one behind the other.
+
+        Returns how many were accepted, from `start` on, in this order: those in front of the first
+        one of which `try_add_run` would say False, or which is of another directory.  `taken` is
+        called with them before that, and makes their `done`.
+        """
+        volume = self._homes.get(runs[start].ledger_id)
+        return 0 if volume is None else volume.try_add_runs(runs, start, span, taken)
 
     def add_run(self, run: Run, master_key: Buffer, done: Done) -> None:
         """Plain adds.  The run is the store's from then on.

@@ -18,7 +18,8 @@ Not here: what is answered to readers (`reads`), when checkpoints are made, room
 (`upkeep`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from math import inf
 from typing import TypeAlias
 
@@ -30,8 +31,19 @@ from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
 from bookie.storage.reads import Reads
-from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Buffer, Kind, Run
+from bookie.storage.records import (
+    EVERY_LEDGER,
+    NO_ENTRY_ID,
+    RECORD_HEADER_BYTES,
+    Buffer,
+    Kind,
+    Run,
+    SharedRun,
+)
 from bookie.storage.status import StoreError, StoreStatus
+
+Taken: TypeAlias = Callable[[Sequence[SharedRun], int], Done]
+"""Makes what is told when these are durable, of so many bytes with the room between them."""
 
 Heal: TypeAlias = Callable[[LedgerState, int, Place, memoryview, Done], None]
 
@@ -124,18 +136,40 @@ class Volume:
     def try_add_run(self, run: Run, master_key: Buffer, done: Done) -> bool:
         """Plain adds of consecutive entries, as nearly always; False: they have to be looked at."""
         state = self.ledgers.get(run.ledger_id)
-        if (
-            state is not None
-            and run.first > state.last_entry
+        if state is None or not self._takes_run(state, run.first, master_key):
+            return False
+        self._accept_run(state, run, done)
+        return True
+
+    def try_add_runs(
+        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
+    ) -> int:
+        """The same for runs of several ledgers that came in one piece: how many, from `start` on.
+
+        Taken are those in front of the first one that has to be looked at.
+        """
+        ledgers = self.ledgers
+        states: list[LedgerState] = []
+        for run in islice(runs, start, start + 1 if self._ack_early else None):
+            state = ledgers.get(run.ledger_id)
+            if state is None or not self._takes_run(state, run.first, run.master_key):
+                break
+            state.last_entry = run.first + len(run.sizes) - 1  # the same ledger may come again
+            states.append(state)
+        if states:
+            self._accept_runs(states, runs, start, span, taken)
+        return len(states)
+
+    def _takes_run(self, state: LedgerState, first: int, master_key: Buffer) -> bool:
+        """Whether plain adds from this id on are new, and nothing is to be looked at."""
+        return (
+            first > state.last_entry
             and self.writable
             and not state.fenced
             and not state.limbo
             and state.master_key == master_key
             and self.log.end < self._add_at_once_below
-        ):
-            self._accept_run(state, run, done)
-            return True
-        return False
+        )
 
     def _refusal(
         self, state: LedgerState | None, master_key: Buffer, recovery: bool
@@ -216,6 +250,37 @@ class Volume:
         self.bytes_added += sum(sizes)
         if early:
             done(StoreStatus.OK)
+
+    def _accept_runs(
+        self,
+        states: Sequence[LedgerState],
+        runs: Sequence[SharedRun],
+        start: int,
+        span: memoryview,
+        taken: Taken,
+    ) -> None:
+        stop = start + len(states)
+        accepted = runs[start:stop]
+        end = runs[stop].begin if stop < len(runs) else len(span)
+        if self._ack_early:  # each may be answered at another time
+            ledger_id, first, _, sizes, begin = accepted[0]
+            alone = Run(ledger_id, first, span[begin:end], sizes)
+            self._accept_run(states[0], alone, taken(accepted, end - begin))
+            return
+        lacs = self.log.open_group.lacs
+        for state, (_, _, _, sizes, begin) in zip(states, accepted, strict=True):
+            at = begin + sum(sizes) + RECORD_HEADER_BYTES * len(sizes) - sizes[-1]
+            lac = lac_of_entry(span[at : at + sizes[-1]])
+            if lac > state.accepted_lac:
+                lacs[state] = state.accepted_lac = lac
+        piece = span[accepted[0].begin : end]
+        found = self.log.append_runs(accepted, piece, taken(accepted, len(piece)))
+        count = 0
+        for state, run, positions in zip(states, accepted, found, strict=True):
+            self.places.add_run(state, run.first, positions, run.sizes)
+            count += len(positions)
+        self.entries_added += count
+        self.bytes_added += len(piece) - RECORD_HEADER_BYTES * count
 
     def _may_lose(self, state: LedgerState) -> bool:
         """Whether a plain add to it may be answered before it is on the disk."""

@@ -11,7 +11,7 @@ _SINGLE = "tests:tests/bookie/server/test_v2.py"
 _SERVER = "tests:tests/bookie/server/test_blocks.py"
 
 
-_ADD_RUN_HASH = "7a9f872a7dea"
+_TAKES_RUN_HASH = "9d9eef1f88c7"
 
 
 def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
@@ -19,9 +19,9 @@ def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
         id=mutant_id,
         rule=rule,
         module=_VOLUME,
-        name="Volume.try_add_run",
-        replacement=Edit(f"        and {guard}\n", ""),
-        source_hash=_ADD_RUN_HASH,
+        name="Volume._takes_run",
+        replacement=Edit(guard, "True"),
+        source_hash=_TAKES_RUN_HASH,
         caught_by=_RUNS,
     )
 
@@ -69,27 +69,57 @@ MUTANTS = [
         rule="adds with something else in between are no run -> they are",
         module="bookie.server.v2",
         name="V2.handle",
-        replacement=Edit("begin, sizes, next_id = at, [], -1", "begin, sizes = at, []"),
-        source_hash="f5fc65b5c0ed",
+        replacement=Edit("runs, next_id = [], -1", "runs = []"),
+        source_hash="f71f9877bef6",
         caught_by=_SINGLE,
     ),
     Mutant(
         id="N14",
-        rule="a run has the flags and the key of its first add -> its ledger is enough",
+        rule="a run has the key of its first add -> its ledger is enough",
         module="bookie.server.v2",
         name="V2.handle",
-        replacement=Edit(" or its_packet != packet", ""),
-        source_hash="f5fc65b5c0ed",
+        replacement=Edit(" or its_key != key", ""),
+        source_hash="f71f9877bef6",
         caught_by=_SINGLE,
     ),
     Mutant(
         id="N15",
         rule="each add of a run is answered by its id -> by that of the first one",
         module="bookie.server.v2",
-        name="RunDone.__call__",
-        replacement=Edit("ledger_id, entry_id)", "ledger_id, self._first)"),
-        source_hash="364569761292",
+        name="RunsDone.__call__",
+        replacement=Edit("ledger_id, entry_id)", "ledger_id, first)"),
+        source_hash="59a104f35aa5",
         caught_by=_SINGLE,
+    ),
+    Mutant(
+        id="N17",
+        rule="only plain adds are joined -> recovery adds, too",
+        module="bookie.server.v2",
+        name="V2.handle",
+        replacement=Edit("_header(frame) != _PLAIN_ADD", "frame[0] != 2 or frame[1] != 1"),
+        source_hash="f71f9877bef6",
+        caught_by=_SINGLE,
+    ),
+    Mutant(
+        id="N18",
+        rule="runs of several ledgers are answered when they are durable -> when accepted",
+        module=_VOLUME,
+        name="Volume._accept_runs",
+        replacement=Edit(
+            "taken(accepted, len(piece)))\n    count",
+            "lambda _: None)\n    taken(accepted, len(piece))(StoreStatus.OK)\n    count",
+        ),
+        source_hash="3be42da97f04",
+        caught_by=_RUNS,
+    ),
+    Mutant(
+        id="N19",
+        rule="a ledger that comes twice in one piece has gone on in between -> it has not",
+        module=_VOLUME,
+        name="Volume.try_add_runs",
+        replacement=Edit("state.last_entry = run.first + len(run.sizes) - 1", "pass"),
+        source_hash="6339375281ea",
+        caught_by=_RUNS,
     ),
     Mutant(
         id="N08",

@@ -120,9 +120,9 @@ MUTANTS = [
         id="M42f",
         rule="a ledger in limbo takes no plain adds -> the next run of its writer",
         module=_VOLUME,
-        name="Volume.try_add_run",
-        replacement=Edit("        and not state.limbo\n", ""),
-        source_hash="7a9f872a7dea",
+        name="Volume._takes_run",
+        replacement=Edit("not state.limbo", "True"),
+        source_hash="9d9eef1f88c7",
         caught_by=_LIMBO,
     ),
     Mutant(

@@ -2,12 +2,14 @@
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.storage.log import Done
 from bookie.storage.reads import LAST_ENTRY
+from bookie.storage.records import RECORD_HEADER_BYTES, SharedRun
 from bookie.storage.status import StoreStatus
 from bookie.storage.together import Together
 from tests.bookie.storage.conftest import Answers, Host, status_of
@@ -205,3 +207,104 @@ async def test_runs_and_single_entries_are_answered_in_order(host: Host) -> None
         await store.force(7)
         assert heard == sorted(heard)
         assert len(heard) == 20
+
+
+class Pieces(Runs):
+    """Runs of several ledgers in one piece, as they arrive; each run has its answer when it is."""
+
+    def add_runs(self, *wanted: tuple[int, int, int], lac: int = -1, of: int = 0) -> int:
+        """(ledger, first, count) each, with the key of ledger `of`; returns how many were taken."""
+        runs: list[SharedRun] = []
+        piece = b""
+        for ledger_id, first, count in wanted:
+            run = run_of(ledger_id, first, entries(ledger_id, first, count, lac=lac))
+            master_key = key(of or ledger_id)
+            runs.append(SharedRun(ledger_id, first, master_key, list(run.sizes), len(piece)))
+            piece += run.data
+        return self._store.try_add_runs(runs, 0, memoryview(bytearray(piece)), self._taken)
+
+    def _taken(self, runs: Sequence[SharedRun], size: int) -> Done:
+        assert size == sum(RECORD_HEADER_BYTES + bytes_ for run in runs for bytes_ in run.sizes)
+        self._wanted += len(runs)
+
+        def done(status: StoreStatus) -> None:
+            for _ in runs:
+                self._done(status)
+
+        return done
+
+
+async def test_runs_of_several_ledgers_are_stored_as_their_entries_would_be(host: Host) -> None:
+    one_by_one = Host(Platter(random.Random(1)))
+    wanted = [(7, 1, 1), (8, 1, 3), (9, 1, 1), (7, 2, 2), (9, 2, 1)]
+    async with host.store() as store, one_by_one.store() as other:
+        pieces, singles = Pieces(store), Answers(other)
+        for answers in (pieces, singles):
+            for ledger_id in (7, 8, 9):
+                answers.add(ledger_id, 0)
+            await answers.all()
+        assert pieces.add_runs(*wanted, lac=0) == len(wanted)
+        for ledger_id, first, count in wanted:
+            for entry_id in range(first, first + count):
+                singles.add(ledger_id, entry_id, lac=0, size=1 + 50 * entry_id)
+        assert await pieces.all() == [OK] * 5
+        assert await singles.all() == [OK] * 8
+        for ledger_id, last in ((7, 3), (8, 3), (9, 2)):
+            assert await store.entry_ids(ledger_id) == list(range(last + 1))
+            assert await store.read(ledger_id, LAST_ENTRY) == entries(ledger_id, last, 1, lac=0)[0]
+            assert store.last_add_confirmed(ledger_id) == 0
+        assert store.statistics().entries_added == other.statistics().entries_added
+        assert store.statistics().bytes_added == other.statistics().bytes_added
+    (log,), (other_log,) = host.logs(), one_by_one.logs()
+    assert host.platter.content(log) == one_by_one.platter.content(other_log)
+
+
+async def test_runs_of_several_ledgers_are_answered_when_they_are_durable(host: Host) -> None:
+    async with host.store() as store:
+        pieces = Pieces(store)
+        for ledger_id in (7, 8):
+            pieces.add(ledger_id, 0)
+        await pieces.all()
+        free = host.platter.stick()
+        assert pieces.add_runs((7, 1, 2), (8, 1, 2)) == 2
+        await wait_all_tasks_blocked()
+        early = list(pieces.statuses)
+        free.set()
+        assert await pieces.all() == [OK, OK]
+        assert early == []
+        host.platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
+        assert pieces.add_runs((7, 3, 1), (8, 3, 1)) == 2
+        assert await pieces.all() == [IO_ERROR, IO_ERROR]
+
+
+async def test_taken_are_the_runs_in_front_of_one_that_has_to_be_looked_at(host: Host) -> None:
+    async with host.store() as store:
+        pieces = Pieces(store)
+        for ledger_id in (7, 8, 9):
+            pieces.add(ledger_id, 0)
+        await pieces.all()
+        await store.fence(9, key(9))
+        assert pieces.add_runs((7, 1, 1), (9, 1, 1), (8, 1, 1)) == 1, "it is fenced"
+        assert pieces.add_runs((7, 2, 2), (8, 1, 1), (6, 0, 1), (8, 2, 1)) == 2, "it is new"
+        assert pieces.add_runs((8, 2, 1), (7, 3, 1)) == 1, "it is here"
+        assert pieces.add_runs((8, 3, 1), (7, 4, 2), (8, 3, 1)) == 2, "it has just come"
+        assert pieces.add_runs((7, 6, 1), (8, 4, 1), of=7) == 1, "it has another key"
+        assert await pieces.all() == [OK] * 7
+        store.set_read_only(True)
+        assert pieces.add_runs((8, 4, 1), (7, 7, 1)) == 0, "no plain add is taken"
+        assert await store.entry_ids(7) == list(range(7))
+        assert await store.entry_ids(8) == list(range(4))
+        assert await store.entry_ids(9) == [0]
+
+
+async def test_runs_that_may_be_answered_early_are_taken_by_themselves(host: Host) -> None:
+    async with host.store(ack_early=True) as store:
+        pieces = Pieces(store)
+        for ledger_id in (7, 8):
+            pieces.add(ledger_id, 0)
+        await pieces.all()
+        assert pieces.add_runs((7, 1, 2), (8, 1, 2)) == 1
+        assert pieces.statuses == [OK]
+        await store.force(7)
+        assert await store.entry_ids(7) == [0, 1, 2]
+        assert await store.entry_ids(8) == [0]
