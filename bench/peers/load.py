@@ -11,7 +11,7 @@ client it is for.
             blocks=0: entries travel one by one, also where bookies take blocks (not in Java)
     append  copies size ledgers window warm_s seconds       -> entries seconds total
             so many entries under way, to ledgers in turn; counted are those confirmed
-            after the warm-up, and in total
+            after the warm-up, which goes once around at least, and in total
     paced   copies size rate warm_s seconds                 -> p50_ms p99_ms max_ms
             one entry every 1/rate seconds, whatever became of those before; the time
             counts from when it was due
@@ -38,6 +38,7 @@ import trio
 
 from bench.peers.ticker import Ticker
 from clients import ledgers
+from wire import process
 
 _CREATED_AT_ONCE = 32
 _PATIENCE_S = 30.0  # the machine may have more to do than this
@@ -128,6 +129,9 @@ async def create(client: ledgers.Client, count: int, given: Given) -> list[ledge
 
 async def append(client: ledgers.Client, given: Given) -> dict[str, object]:
     writing = Writing(await create(client, given.number("ledgers"), given), given)
+    process.settle()  # so the collector does not go through thousands of writers again and again
+    for _ in range(given.number("ledgers")):
+        await writing.append()
     await writing.append_for(given.real("warm_s"))
     entries, seconds = await writing.append_for(given.real("seconds"))
     await writing.flush()

@@ -174,7 +174,7 @@ class LacAnnouncer:
 
     def confirmed(self) -> None:
         """To be called when entries of the writer were confirmed."""
-        if not self._writer.pending_entries:
+        if not self._work.is_set() and not self._writer.pending_entries:
             self._work.set()
 
     def stop(self) -> None:

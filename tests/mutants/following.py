@@ -76,7 +76,7 @@ MUTANTS = [
         module="bookie.ledger.lac",
         name="LacAnnouncer.confirmed",
         replacement=Edit("self._work.set()", "pass"),
-        source_hash="8dc3913e804c",
+        source_hash="cb6bc6b1cd51",
         caught_by=f"{_READER}::test_each_entry_is_seen_soon_after_it_is_confirmed",
     ),
 ]

@@ -185,6 +185,9 @@ public final class Load {
 
     private static String append(BookKeeper client, Given given) throws Exception {
         Writing writing = new Writing(create(client, given), given);
+        for (long i = 0; i < given.number("ledgers"); i++) {
+            writing.append();
+        }
         long warm = System.nanoTime() + (long) (given.real("warm_s") * 1e9);
         while (System.nanoTime() < warm) {
             writing.append();
