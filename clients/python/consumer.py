@@ -19,7 +19,7 @@ from typing import Self, TypeAlias
 
 import trio
 
-from clients.python.errors import CorruptMessageError, EndOfTopicError
+from clients.python.errors import ClosedError, CorruptMessageError, EndOfTopicError
 from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from clients.python.positions import Start, parse_start
 from clients.python.topic_consumer import (
@@ -57,14 +57,14 @@ class MessageQueue:
         if dropped:
             self._entries = deque(each for each in self._entries if each.source is not source)
         if self._ready:
-            self._ready = deque(m for m in self._ready if m.entry.source is not source)
+            self._ready = deque(m for m in self._ready if m.entry.source() is not source)
         return dropped
 
     def wake(self) -> None:
         self._arrived.set()
 
     def clear(self) -> None:
-        """Nobody wants them any more.  (Messages are not seen by the collector of cycles.)"""
+        """Nobody wants them any more."""
         self._entries.clear()
         self._ready.clear()
 
@@ -328,8 +328,7 @@ class Consumer(MessageSource):
             raise ValueError("on a shared subscription messages are acknowledged one by one")
         if isinstance(message, Message):
             entry = message.entry
-            end = entry.source
-            assert isinstance(end, TopicConsumer)
+            end = _live_end(entry)
             if entry.generation != end.generation:
                 return
             end.ack_cumulative((entry.ledger_id, entry.entry_id), message.batch_index)
@@ -347,8 +346,7 @@ class Consumer(MessageSource):
         """
         if isinstance(message, Message):
             entry = message.entry
-            end = entry.source
-            assert isinstance(end, TopicConsumer)
+            end = _live_end(entry)
             if entry.generation == end.generation:
                 end.nack((entry.ledger_id, entry.entry_id))
         else:
@@ -366,10 +364,17 @@ class Consumer(MessageSource):
         self.abandon()
 
 
+def _live_end(entry: Entry) -> TopicConsumer:
+    """Where it came from, as long as its own consumer is there."""
+    end = entry.source()
+    if not isinstance(end, TopicConsumer):
+        raise ClosedError(f"{entry.topic}: the consumer of this message is gone")
+    return end
+
+
 def _ack_run(entry: Entry, first: int, last: int, told: list[TopicConsumer]) -> None:
     """The application is done with these messages of an entry."""
-    end = entry.source
-    assert isinstance(end, TopicConsumer)
+    end = _live_end(entry)
     if entry.generation == end.generation:
         end.ack_run((entry.ledger_id, entry.entry_id), first, last, is_batch=entry.is_batch)
     _note(end, told)

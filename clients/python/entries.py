@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import repeat
+from weakref import ref
 
 from clients.python.messages import Entry, Message
 from wire.batch import (
@@ -34,7 +35,7 @@ class EntryReader:
     def __init__(self, topic: str, partition: int, source: object) -> None:
         self._topic = topic
         self._partition = partition
-        self._source = source
+        self._source = ref(source)
         self._batches = BatchReader()
 
     @property

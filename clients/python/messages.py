@@ -11,6 +11,7 @@ from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
+from weakref import ReferenceType
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -100,7 +101,7 @@ class Entry:
     sequence_id: int  # of the first message
     first_offset: int | None
     is_batch: bool
-    source: object  # the consumer's end that it came to; of no interest to applications
+    source: ReferenceType[object]  # the consumer's end that it came to: weak, for `Message`
     generation: int  # of that end: seeks until it came
 
 
@@ -108,7 +109,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """One message.  `data` is what was sent.
 
     A structure of msgspec, which the collector of cycles does not look at, because they are made by
-    the hundred thousand a second.
+    the hundred thousand a second.  So nothing that can be a part of a cycle may be held from here:
+    it would never be freed.
     """
 
     data: bytes

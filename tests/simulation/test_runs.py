@@ -3,16 +3,20 @@
 More of them: `python -m tests.simulation --seeds A..B`.
 """
 
+import gc
 from collections import Counter
 from dataclasses import replace
 from random import Random
+from typing import Any
+from weakref import ref
 
 import pytest
 
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
-from tests.simulation import acts, plan, settings
+from tests.simulation import acts, plan, run, settings
 from tests.simulation.acts import At, Freeze, Kill, On
+from tests.simulation.cluster import Cluster
 from tests.simulation.draw_faults import draw_faults
 from tests.simulation.marks import SOMETIMES, marks_of, table
 from tests.simulation.nemesis import draw_plan
@@ -106,6 +110,27 @@ def test_a_run_does_what_its_plan_says() -> None:
     assert outcome.count(Deliver) >= 42
     assert outcome.marks["fault Kill"] == outcome.marks["fault Freeze"] == 1
     assert check(outcome.events) == []
+
+
+def test_nothing_of_a_run_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run has left its whole world behind, once, held by a message that a client had."""
+    worlds: list[ref[Cluster]] = []
+
+    class Noted(Cluster):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            worlds.append(ref(self))
+
+    monkeypatch.setattr(run, "Cluster", Noted)
+    killed = tuple(
+        Mishap(f"f{n}", At(0.6), Kill(host, 1.0))
+        for n, host in enumerate(("bookie-1", "broker-1", "client-1"))
+    )
+    outcome = simulate(replace(SMALL, faults=killed))
+    gc.collect()
+    assert outcome.violations == []
+    assert outcome.marks["fault Kill"] == len(killed)
+    assert [world() for world in worlds] == [None]
 
 
 KILLED = Mishap("f1", On("add", 20), Kill("subject", 3.0))

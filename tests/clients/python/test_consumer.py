@@ -1,5 +1,6 @@
 """The consumer and the reader against a fake broker."""
 
+import gc
 from datetime import UTC, datetime
 
 import pytest
@@ -249,6 +250,25 @@ async def test_unsubscribe_and_close() -> None:
 
 
 # -- readers
+
+
+async def test_messages_do_not_keep_their_consumer() -> None:
+    """Nor, with it, the client: the collector of cycles does not look into a message."""
+    async with fake_cluster() as cluster:
+        async with daybook.connect(cluster.url) as client:
+            consumer = await client.subscribe("t", "s")
+            await fill(client, [[b"0"]])
+            message = await consumer.receive()
+            end = message.entry.source
+            assert end() is not None
+        del client, consumer
+        gc.collect()
+        assert end() is None
+        assert message.data == b"0"
+        async with daybook.connect(cluster.url) as client:
+            another = await client.subscribe("t", "s")
+            with pytest.raises(daybook.ClosedError, match="is gone"):
+                await another.ack(message)
 
 
 async def test_readers_start_anywhere() -> None:

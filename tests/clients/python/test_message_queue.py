@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import cast
+from weakref import ref
 
 import trio
 
@@ -34,7 +35,7 @@ class Partition:
         self._on_unpack()
         single = SingleMetadata(len(waiting.payload), None, False, None, (), 0, None, False, False)
         number = waiting.delivery.entry_id
-        entry = Entry("t", 0, 1, number, 0, 0, None, "p", number, None, False, self, 0)
+        entry = Entry("t", 0, 1, number, 0, 0, None, "p", number, None, False, ref(self), 0)
         return [Message(waiting.payload, entry, 0, single)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
+from weakref import ref
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from clients.spark.task import ReadTask
 from wire.batch import SingleMetadata
 
 TOPIC = "persistent://public/default/t"
+NOWHERE = ref[object](object)  # where the entries came to, which no task asks
 
 
 def message(entry: Entry, index: int, **single: Any) -> Message:
@@ -37,7 +39,7 @@ def message(entry: Entry, index: int, **single: Any) -> Message:
 
 
 def entry_of(first: int, count: int, *, entry_id: int = 0, is_batch: bool = True) -> list[Message]:
-    entry = Entry(TOPIC, 3, 7, entry_id, 0, 1000 + first, None, "p", 0, first, is_batch, None, 0)
+    entry = Entry(TOPIC, 3, 7, entry_id, 0, 1000 + first, None, "p", 0, first, is_batch, NOWHERE, 0)
     return [message(entry, index) for index in range(count)]
 
 
@@ -124,7 +126,7 @@ def test_batches_are_cut_at_their_limits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_column_is_what_the_message_says() -> None:
-    entry = Entry(TOPIC, 3, 7, 9, 0, 1234, None, "p", 0, 40, True, None, 0)
+    entry = Entry(TOPIC, 3, 7, 9, 0, 1234, None, "p", 0, 40, True, NOWHERE, 0)
     full = message(entry, 0, key="k", properties=(("a", "1"), ("b", "2")), event_time_ms=5)
     empty = message(entry, 1, null_value=True)
     alone = entry_of(42, 1, entry_id=300, is_batch=False)

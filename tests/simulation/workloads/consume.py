@@ -149,7 +149,7 @@ class Consuming:
 
 
 def _is_current(message: Message) -> bool:
-    source = message.entry.source
+    source = message.entry.source()
     assert isinstance(source, TopicConsumer)
     return message.entry.generation == source.generation
 
