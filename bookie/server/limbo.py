@@ -79,7 +79,7 @@ class LimboStatistics:
     in_doubt: bool  # whose records may be lost is not known yet
     ledgers: int  # in limbo
     ledgers_cleared: int  # since the start, as all of these
-    entries_copied: int
+    entries_copied: int  # beyond what the recovery of an open ledger brought by itself
     bytes_copied: int
     attempts_failed: int
 

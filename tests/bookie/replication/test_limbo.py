@@ -50,13 +50,17 @@ async def is_free(cluster: Cluster, name: str) -> bool:
     return not store.limbo and not store.suspects.ledgers() and store.writable
 
 
-async def lose_unsynced(cluster: Cluster, *names: str, entries: int = 10) -> int:
-    """An open ledger with entries that all have acknowledged, and these lose."""
+async def lose_unsynced(
+    cluster: Cluster, *names: str, entries: int = 10, close: bool = False
+) -> int:
+    """A ledger, open or closed, with entries that all have acknowledged, and these lose."""
     writer = await cluster.write(5, close=False)
     for name in names:
         store_of(cluster, name)._directories.volumes[0].log.pause()
     await cluster.append(writer, entries)
     await trio.sleep(0.1)
+    if close:
+        await writer.close()
     for name in names:
         cluster.world.lose_power(name)
     return writer.ledger_id
@@ -82,19 +86,35 @@ async def test_what_was_lost_without_a_sync_is_copied_back(
 ) -> None:
     """By the bookie itself: nobody else recovers or mends anything here."""
     closed = (await cluster.write(20)).ledger_id
-    ledger_id = await lose_unsynced(cluster, "b2")
+    await lose_unsynced(cluster, "b2", close=True)
     await cluster.world.start("b2")
     assert not await is_free(cluster, "b2")
     await until(lambda: is_free(cluster, "b2"))
+    assert await cluster.fully_copied()
     assert store_of(cluster, "b2").is_fenced(closed)
-    metadata = await cluster.metadata(ledger_id)
-    assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 14)
-    await until(lambda: cluster.fully_copied())
     statistics = cluster.world.running["b2"].limbo.statistics()
     assert (statistics.ledgers, statistics.in_doubt) == (0, False)
     assert statistics.ledgers_cleared == 2
-    assert statistics.entries_copied >= 10
+    assert statistics.entries_copied == 10
     await cluster.write(5)
+
+
+async def test_an_open_ledger_is_recovered_before_the_rest_of_it_is_copied(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    """Recovery needs two of three, so its adds may be here in time or not: no entry of the ten
+    has to be copied, and when the limbo is over none is missing.
+    """
+    ledger_id = await lose_unsynced(cluster, "b2")
+    await cluster.world.start("b2")
+    assert await store_of(cluster, "b2").entry_ids(ledger_id) == list(range(5))
+    await until(lambda: is_free(cluster, "b2"), every_s=0.001)
+    metadata = await cluster.metadata(ledger_id)
+    assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 14)
+    assert await cluster.fully_copied()
+    statistics = cluster.world.running["b2"].limbo.statistics()
+    assert statistics.ledgers_cleared == 1
+    assert statistics.entries_copied <= 10
 
 
 async def test_nothing_that_is_absent_is_denied_before_it_is_repaired(
