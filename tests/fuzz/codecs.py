@@ -135,7 +135,7 @@ def run_entry(data: bytes) -> None:
     entry = memoryview(data)
     delivered_head(entry)
     delivery = Delivery(1, 5, 0, -1, 0, None, None, entry)
-    reader = EntryReader("t", -1, None)
+    reader = EntryReader("t", -1, run_entry)  # nobody asks where it came to
     errors: list[WireError] = []
     for look in (_look_as_broker, _look_as_log):
         try:

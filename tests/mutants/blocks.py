@@ -30,9 +30,7 @@ MUTANTS = [
     _unguarded("N01", "a fenced ledger takes no run -> it does", "not state.fenced"),
     _unguarded("N02", "a run has the key of its ledger -> any", "state.master_key == master_key"),
     _unguarded("N03", "no run where no plain add is taken -> anywhere", "self.writable"),
-    _unguarded(
-        "N04", "what is here keeps its bytes -> a run is new", "run.first > state.last_entry"
-    ),
+    _unguarded("N04", "what is here keeps its bytes -> a run is new", "first > state.last_entry"),
     Mutant(
         id="N05",
         rule="entries that are answered together are OK if each is -> if the last one is",
