@@ -433,6 +433,18 @@ def test_a_subscription_that_is_ended_owes_nothing_and_a_new_one_owes_everything
     assert rules([*RECEIVED, ended[0], *subscribed("d"), *END]) == []
 
 
+def test_a_seek_that_is_under_way_may_reach_the_subscription_that_comes_next() -> None:
+    """Seed 640083, once."""
+    seek: list[Event] = [Seek(T, "s", 1, B, consumer="c")]
+    anew: list[Event] = [Unsubscribe(T, "s"), Unsubscribed(T, "s"), *subscribed("d")]
+    end = [delivered(1, B, "d"), *acked(0, B, consumer="d"), Drained(T, "s")]
+    sent_both = [*sent(0, A), *sent(1, B)]
+    rest = [*end, *read((0, A), (1, B))]
+    assert rules([*subscribed(), *sent_both, *seek, *anew, Sought(1), *rest]) == []
+    before = [*subscribed(), *sent_both, *seek, Sought(1), *anew, *rest]
+    assert rules(before) == ["poll-skip", "undelivered"]
+
+
 def test_who_comes_back_while_a_subscription_is_ended_may_lose_it_again() -> None:
     """Seed 101040, once."""
     story: list[Event] = [*subscribed(start="latest"), Unsubscribe(T, "s"), Attached("c", at(1))]

@@ -81,6 +81,7 @@ class _Check:
         self._subscriptions: dict[_Key, Subscription] = {}
         self._trimmed: dict[str, int] = {}  # by topic: the first ledger that is there
         self._seeks: dict[int, Seek] = {}
+        self._under_way: dict[int, int] = {}  # seeks, from when on
         self._unsure: dict[_Key, None] = {}  # it may be there already when it is asked for
         self._drained: dict[_Key, None] = {}
         self._began: dict[str, list[int]] = {}
@@ -132,11 +133,14 @@ class _Check:
                 self._consumers[consumer].nacked_ns = at_ns
             case Seek(topic, name, seek, to):
                 self._seeks[seek] = stamped.event
+                answered = seek in self._answered
+                if answered:
+                    self._under_way[seek] = at_ns
                 for subscription in self._known(topic, name):
-                    answered = seek in self._answered
                     subscription.seek(seek, to, at_ns, answered=answered)
             case Sought(seek):
                 asked = self._seeks[seek]
+                self._under_way.pop(seek, None)
                 for subscription in self._known(asked.topic, asked.subscription):
                     if seek in subscription.seeking:
                         subscription.sought(seek, at_ns, asked.consumer)
@@ -175,6 +179,10 @@ class _Check:
             log = self._record.logs.get(key[0]) or Log(key[0], [])
             made = self._subscriptions[key] = Subscription(log, self._began_of(log))
             made.trimmed(self._trimmed.get(key[0], 0))
+            for seek, at_ns in self._under_way.items():  # It may be carried out here.
+                asked = self._seeks[seek]
+                if key in self._keys(asked.topic, asked.subscription):
+                    made.seek(seek, asked.to, at_ns, answered=True)
         return self._subscriptions[key]
 
     def _began_of(self, log: Log) -> list[int]:
