@@ -445,6 +445,17 @@ def test_a_seek_that_is_under_way_may_reach_the_subscription_that_comes_next() -
     assert rules(before) == ["poll-skip", "undelivered"]
 
 
+def test_a_seek_that_is_under_way_may_have_reached_the_subscription_before() -> None:
+    """Seed 652397, once."""
+    seek: list[Event] = [Seek(T, "s", 1, "earliest", consumer="c")]
+    anew: list[Event] = [Unsubscribe(T, "s"), Unsubscribed(T, "s")]
+    anew += subscribed("d", start="latest", since=20)
+    story = [*subscribed(), *sent(0, A), *seek, *anew, Sought(1)]
+    assert rules([*story, Drained(T, "s"), *read((0, A))]) == []
+    again: list[Event] = [Seek(T, "s", 2, "earliest", consumer="d"), Sought(2)]
+    assert rules([*story, *again, Drained(T, "s"), *read((0, A))]) == ["undelivered"]
+
+
 def test_who_comes_back_while_a_subscription_is_ended_may_lose_it_again() -> None:
     """Seed 101040, once."""
     story: list[Event] = [*subscribed(start="latest"), Unsubscribe(T, "s"), Attached("c", at(1))]

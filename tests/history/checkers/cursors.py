@@ -179,10 +179,10 @@ class _Check:
             log = self._record.logs.get(key[0]) or Log(key[0], [])
             made = self._subscriptions[key] = Subscription(log, self._began_of(log))
             made.trimmed(self._trimmed.get(key[0], 0))
-            for seek, at_ns in self._under_way.items():  # It may be carried out here.
+            for seek, at_ns in self._under_way.items():  # It may reach this one, or its forerunner.
                 asked = self._seeks[seek]
                 if key in self._keys(asked.topic, asked.subscription):
-                    made.seek(seek, asked.to, at_ns, answered=True)
+                    made.seek(seek, asked.to, at_ns, answered=False)
         return self._subscriptions[key]
 
     def _began_of(self, log: Log) -> list[int]:
