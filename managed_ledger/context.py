@@ -88,8 +88,10 @@ class LogContext:
     async def to_the_end(self, act: Callable[[], Awaitable[T]]) -> T:
         """Have `act` carried out; it goes on if the caller stops waiting.
 
-        FencedError if everything that the nursery runs was stopped meanwhile.
+        FencedError if everything that the nursery runs was stopped meanwhile, or before.
         """
+        if self.nursery.cancel_scope.cancel_called:
+            raise FencedError("the log was given up before")
         done = trio.Event()
         results: list[T] = []
         errors: list[Exception] = []

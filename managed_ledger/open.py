@@ -231,6 +231,7 @@ async def _recover_cursors(log: ManagedLedger) -> None:
             nursery.start_soon(recover, name)
     if errors:
         raise errors[0]
+    log.check()  # It may have been lost meanwhile: then nothing of it runs any more.
     for name in names:
         log.adopt(found[name])
 

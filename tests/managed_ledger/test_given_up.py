@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from managed_ledger.cursor import Cursor, recover_cursor
 from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError
 from managed_ledger.log import ManagedLedger
 from managed_ledger.position import EARLIEST
@@ -60,6 +61,32 @@ def test_an_opening_that_is_cancelled_while_its_list_is_under_way(applied: bool)
             await append(log, range(3, 5))
             await host.logs.remove_orphans()
             assert set(await world.ids_of(host)) == set(await world.ledgers(host))
+
+    play(scenario)
+
+
+def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seed 651176, once: all that the log runs was stopped already, and the broker died of that."""
+
+    async def recover_late(log: ManagedLedger, name: str) -> Cursor:
+        cursor = await recover_cursor(log, name)
+        log.lost("somebody else has taken it over")
+        await trio.sleep(1)
+        return cursor
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await log.open_cursor("s", initial=EARLIEST)
+            await append(log, range(3))
+            await log.close()
+            with monkeypatch.context() as patch:
+                patch.setattr("managed_ledger.open.recover_cursor", recover_late)
+                with pytest.raises(FencedError, match="taken it over"):
+                    await host.open()
+            assert await read_all(await host.open()) == [0, 1, 2]
 
     play(scenario)
 
