@@ -64,6 +64,15 @@ OWNERS = [
         caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
     ),
     Mutant(
+        id="K65e",
+        rule="a log that was lost while it was opened is not opened -> it is",
+        module="managed_ledger.open",
+        name="_recover_cursors",
+        replacement=Edit("    log.check()", "    pass"),
+        source_hash="6c8cdc2851a6",
+        caught_by=f"{_GIVEN_UP}::test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened",
+    ),
+    Mutant(
         id="M59 list",
         rule="a write of the list without an answer is looked up -> it was refused",
         module=_LIST,
