@@ -111,7 +111,6 @@ class ManagedLedgers:
             log = await _take_over(
                 name, replace(self._context, nursery=home), config or LogConfig(), record
             )
-            await _recover_cursors(log)
         except BaseException:
             home.cancel_scope.cancel()
             raise
@@ -187,7 +186,7 @@ class ManagedLedgers:
 async def _take_over(
     name: str, context: LogContext, config: LogConfig, record: Record
 ) -> ManagedLedger:
-    """Steps 2 to 4: after the one write that makes the log ours."""
+    """Steps 2 to 5, in the middle of which one write makes the log ours."""
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
     ledgers = LedgerList(context, path, info, record.stat.version)
@@ -205,8 +204,14 @@ async def _take_over(
         await ledgers.update(change, next_offset)
 
     await put_on_list(context, ledgers, writer, update)
-    await context.forget(empty)
-    return ManagedLedger(name, context, config, ledgers, writer, next_offset)
+    log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
+    try:
+        await context.forget(empty)
+        await _recover_cursors(log)
+    except BaseException:
+        log.abandon()  # Else its writer would hear of bookies for as long as the host lives.
+        raise
+    return log
 
 
 async def _recover_cursors(log: ManagedLedger) -> None:

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from managed_ledger.cursor import Cursor, recover_cursor
-from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError
+from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, ManagedLedgerError
 from managed_ledger.log import ManagedLedger
 from managed_ledger.position import EARLIEST
 from managed_ledger.protocol.log import State
@@ -87,6 +87,34 @@ def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
                 with pytest.raises(FencedError, match="taken it over"):
                     await host.open()
             assert await read_all(await host.open()) == [0, 1, 2]
+
+    play(scenario)
+
+
+def test_an_opening_that_fails_leaves_nobody_who_hears_of_bookies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic whose cursor cannot be read is tried again for days; each try has made a writer."""
+
+    async def fail(log: ManagedLedger, name: str) -> Cursor:
+        raise LogCorruptError(f"{name} cannot be read")
+
+    async def wait(log: ManagedLedger, name: str) -> Cursor:
+        await trio.sleep_forever()
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await log.open_cursor("s", initial=EARLIEST)
+            await log.close()
+            before = len(host.client.directory._listeners)
+            for recover in (fail, wait):
+                with monkeypatch.context() as patch, trio.move_on_after(60):
+                    patch.setattr("managed_ledger.open.recover_cursor", recover)
+                    with pytest.raises(LogCorruptError):
+                        await host.open()
+                assert len(host.client.directory._listeners) == before
+            await append(await host.open(), range(3))
 
     play(scenario)
 

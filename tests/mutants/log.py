@@ -42,7 +42,7 @@ OWNERS = [
             "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
             "    ledgers.ids.append(writer.ledger_id)",
         ),
-        source_hash="57985d915afd",
+        source_hash="9222d82da062",
         caught_by=f"{_TAKEOVER}::test_nothing_is_served_before_the_list_is_ours",
     ),
     Mutant(
