@@ -24,24 +24,16 @@ from bookie.errors import (
     LedgerError,
     LedgerFencedError,
     NoSuchEntryError,
-    NoSuchLedgerError,
     WriterWithdrawnError,
 )
 from bookie.ledger.adds import Adds
 from bookie.ledger.bookies import Purpose
-from bookie.ledger.catalog import StoredMetadata, UpdateResult
+from bookie.ledger.catalog import StoredMetadata
+from bookie.ledger.changes import Changes
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.lanes import Lane
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
+from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
-from bookie.ledger.protocol.update import (
-    Gone,
-    NotAllowed,
-    NotDone,
-    Settled,
-    change_ensemble,
-    close_by_writer,
-)
 from bookie.ledger.protocol.write import (
     Added,
     AddFailed,
@@ -66,7 +58,6 @@ from bookie.ledger.waiters import EntryWaiters
 from wire.digest import master_key
 from wire.entry import ENTRY_HEADER_BYTES, Entry
 from wire.messages.bookie import Status, encode_adds
-from wire.metadata.store import StoreUnavailableError
 from wire.transport import Buffer
 
 _PIECE_BYTES = 256 << 10
@@ -91,7 +82,6 @@ class LedgerWriter:
         self.length = 0  # payload bytes that are confirmed
         self.pending_bytes = 0
         self._context = context
-        self._stored = stored
         self._digester = digester_of(stored.metadata)
         self._payload_bytes_max = context.limits.bookies.entry_bytes_max - (
             ENTRY_HEADER_BYTES + self._digester.size
@@ -112,15 +102,14 @@ class LedgerWriter:
         self._confirmed: Callable[[int, int], None] | None = None
         self._withdrawn: Callable[[LedgerError], None] | None = None
         self._waiters = EntryWaiters()
-        self._metadata_lock = trio.Lock()  # one change at a time
-        self._changes: dict[trio.CancelScope, None] = {}  # under way
+        self._changes = Changes(context, ledger_id, stored, self)
         self._marked: set[BookieId] = set()  # as lacking entries
-        context.directory.add_listener(self._directory_changed)
+        context.directory.add_listener(self.try_again)
         self._mark_missing()
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._stored.metadata
+        return self._changes.stored.metadata
 
     @property
     def ensemble(self) -> Ensemble:
@@ -255,27 +244,12 @@ class LedgerWriter:
         if self._error is not None and not self._owner_is_done:
             raise self._error
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was closed by its owner"))
-        async with self._metadata_lock:
-            result = await self._context.catalog.update(
-                self.ledger_id, self._stored, close_by_writer(self.last_add_confirmed, self.length)
-            )
-        match result:
-            case Settled(metadata, version):
-                self._stored = StoredMetadata(metadata, version)
-            case NotAllowed(metadata):
-                raise LedgerFencedError(self._lost(metadata))
-            case Gone():
-                raise NoSuchLedgerError(self.ledger_id)
-            case NotDone():
-                raise StoreUnavailableError(f"ledger {self.ledger_id} could not be closed")
-            case _:
-                assert_never(result)
+        await self._changes.close(self.last_add_confirmed, self.length)
 
     def abandon(self) -> None:
         """Stop at once, and leave the ledger to whoever recovers it."""
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its owner"))
-        for scope in self._changes:
-            scope.cancel()
+        self._changes.cancel()
 
     def _stop(self, error: LedgerError) -> None:
         if self._error is None:
@@ -305,13 +279,15 @@ class LedgerWriter:
     def add_refused(self, bookie: BookieId, status: Status) -> None:
         what = f"ledger {self.ledger_id}: bookie {bookie} answered {status.name}"
         fenced = status is Status.FENCED
-        self._refuse(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))
+        self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))
 
-    def _refuse(self, error: LedgerError) -> None:
+    def refused(self, error: LedgerError) -> None:
+        """The ledger is no longer ours to write."""
         self._error = self._error or error
         self._feed(Refused(str(error)))
 
-    def _directory_changed(self) -> None:
+    def try_again(self) -> None:
+        """Bookies, or the metadata store, may be there again."""
         if not self._protocol.under_replicated:
             return
         self._look_for_returned()
@@ -418,7 +394,7 @@ class LedgerWriter:
         for lane in self._lanes.values():
             lane.close()
         self._lanes.clear()
-        self._context.directory.remove_listener(self._directory_changed)
+        self._context.directory.remove_listener(self.try_again)
         self._waiters.let_all_go()
         if self._withdrawn is not None and not self._owner_is_done:
             self._withdrawn(self._error)
@@ -437,33 +413,10 @@ class LedgerWriter:
             self._feed(ChangePostponed())
         else:
             wanted = Fragment(first_entry_id, ensemble)
-            self._context.nursery.start_soon(self._change_ensemble, wanted)
+            self._context.nursery.start_soon(self._changes.change_ensemble, wanted)
 
-    async def _change_ensemble(self, wanted: Fragment) -> None:
-        with trio.CancelScope() as scope:
-            self._changes[scope] = None
-            match await self._write_fragment(wanted):
-                case Settled():
-                    self._feed(EnsembleChanged(wanted.ensemble))
-                case NotAllowed(metadata):
-                    self._refuse(LedgerFencedError(self._lost(metadata)))
-                case Gone():
-                    self._refuse(NoSuchLedgerError(self.ledger_id))
-                case NotDone():
-                    self._feed(ChangePostponed())
-                    await trio.sleep(self._context.limits.change_retry_s)
-                    self._directory_changed()
-        del self._changes[scope]
-
-    async def _write_fragment(self, wanted: Fragment) -> UpdateResult:
-        async with self._metadata_lock:
-            previous = self._stored.metadata.last_fragment
-            result = await self._context.catalog.update(
-                self.ledger_id, self._stored, change_ensemble(previous, wanted)
-            )
-            if isinstance(result, Settled | NotAllowed):
-                self._stored = StoredMetadata(result.metadata, result.version)
-            return result
+    def ensemble_changed(self, event: EnsembleChanged | ChangePostponed) -> None:
+        self._feed(event)
 
     def _mark_missing(self) -> None:
         """Whoever goes on without a bookie says so at once: this process may die, too."""
@@ -473,8 +426,3 @@ class LedgerWriter:
             self._context.nursery.start_soon(
                 self._context.mark_under_replicated, self.ledger_id, new
             )
-
-    def _lost(self, metadata: LedgerMetadata) -> str:
-        if metadata.state is LedgerState.OPEN:
-            return f"somebody else changed ledger {self.ledger_id}"
-        return f"ledger {self.ledger_id} is {metadata.state.name}: another client took it over"

@@ -47,10 +47,10 @@ MUTANTS = [
         module="bookie.ledger.writer",
         name="LedgerWriter.add_refused",
         replacement=Edit(
-            "    self._refuse(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
+            "    self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
             "    self._feed(AddFailed(bookie))",
         ),
-        source_hash="a7670e2ba06c",
+        source_hash="4d2558328640",
         caught_by=f"{_LEDGER}/test_writer_end.py",
     ),
     Mutant(

@@ -81,11 +81,11 @@ M22 = Mutant(
     module=_WRITER,
     name="LedgerWriter._start_change",
     replacement=Edit(
-        "        self._context.nursery.start_soon(self._change_ensemble, wanted)",
-        "        self._context.nursery.start_soon(self._change_ensemble, wanted)\n"
+        "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)",
+        "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)\n"
         "        self._feed(EnsembleChanged(ensemble))",
     ),
-    source_hash="a9a84428ae7d",
+    source_hash="12d4dd3634f7",
     caught_by=_MODEL,
     also=(
         Mutant(

@@ -13,16 +13,14 @@ from typing import Any, assert_never, cast
 
 from bookie.errors import (
     LedgerClosedError,
-    LedgerFencedError,
-    NoSuchLedgerError,
     WriterWithdrawnError,
 )
 from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.context import LedgerLimits
 from bookie.ledger.protocol import write
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
-from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
-from bookie.ledger.protocol.write import ChangePostponed, EnsembleChanged, State, WriteProtocol
+from bookie.ledger.protocol.placement import BookieId, Ensemble
+from bookie.ledger.protocol.update import Event, NotAllowed, Settled, Stored
+from bookie.ledger.protocol.write import State, WriteProtocol
 from bookie.ledger.writer import LedgerWriter
 from tests.model.ledger.clients import (
     Heard,
@@ -180,7 +178,7 @@ class _Run:
         ]
         return Writing(
             self._writer._protocol.canonical(),
-            Stored(self._writer._stored.metadata, self._writer._stored.version),
+            Stored(self._writer.metadata, self._writer._changes.stored.version),
             tuple(frames),
             self._task,
             self._close_due,
@@ -214,7 +212,7 @@ class _Run:
         return SendingLane(bookie, self._out)
 
     def start_soon(self, task: object, *arguments: Any) -> None:
-        if task == self._writer._change_ensemble:
+        if task == self._writer._changes.change_ensemble:
             (wanted,) = arguments
             self._changes -= 1
             self._begin(Change(self._writer.metadata.last_fragment, wanted))
@@ -244,7 +242,7 @@ class _Run:
                 self._writer.flush()
                 self._out.notes.append(f"e{entry_id}")
             case "finds a spare":
-                self._writer._directory_changed()
+                self._writer.try_again()
             case "sees the return of":
                 self._returned = bookie_id(option.bookie)
                 self._writer._look_for_returned()
@@ -271,7 +269,7 @@ class _Run:
     # -- the metadata
 
     def _begin(self, purpose: Purpose) -> None:
-        stored = self._writer._stored
+        stored = self._writer._changes.stored
         self._is_now(purpose, begin(purpose, Stored(stored.metadata, stored.version)))
 
     def told(self, event: Event) -> None:
@@ -284,24 +282,10 @@ class _Run:
             self._out.notes.append(str(progress))
             return
         self._task = None
-        if isinstance(progress, Settled | NotAllowed):
-            self._writer._stored = StoredMetadata(progress.metadata, progress.version)
+        changes = self._writer._changes
         if isinstance(purpose, Change):
-            self._change_ended(purpose.wanted, progress)
+            changes.ended(purpose.wanted, progress)
+        elif isinstance(progress, Settled | NotAllowed):
+            changes.stored = StoredMetadata(progress.metadata, progress.version)
         if self._close_due:
             self._begin_close()
-
-    def _change_ended(self, wanted: Fragment, outcome: Outcome) -> None:
-        """As `LedgerWriter._change_ensemble` takes it."""
-        writer = self._writer
-        match outcome:
-            case Settled():
-                writer._feed(EnsembleChanged(wanted.ensemble))
-            case NotAllowed(metadata):
-                writer._refuse(LedgerFencedError(writer._lost(metadata)))
-            case Gone():
-                writer._refuse(NoSuchLedgerError(LEDGER_ID))
-            case NotDone():
-                writer._feed(ChangePostponed())
-            case _:
-                assert_never(outcome)
