@@ -180,7 +180,8 @@ def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
             memory[pair] = memory_mb(cluster)
         single[pair], many[pair] = one.per_s, several.per_s
         share[pair] = several.us("bookies") / one.us("bookies")
-        notes.append(f"{'ours' if pair == OURS else 'Java'}: {one}")
+        who = "ours" if pair == OURS else "Java"
+        notes.append(f"{who}: {one}; in turn: {several}")
     name = f"{sizes.ledgers:,} open ledgers on one bookie"
     demands = [
         Demand("ours / one ledger", many[OURS] / single[OURS], at_least=0.7),
