@@ -82,6 +82,15 @@ class Window:
             position += max(1, len(data) - len(BATCH_MAGIC) + 1)
         return None
 
+    async def count_batches(self, position: int, most: int) -> int:
+        """At or behind `position`, by their looks, where no header says how to check them."""
+        count = 0
+        while count < most and position < self.end:
+            data = bytes(await self.take(position, _READ_BYTES))
+            count += data.count(BATCH_MAGIC)
+            position += max(1, len(data) - len(BATCH_MAGIC) + 1)
+        return min(count, most)
+
 
 async def read_batch(window: Window, creation_id: int, position: int) -> Batch | None:
     head = await window.take(position, BATCH_HEADER_BYTES)
@@ -127,6 +136,19 @@ async def first_mark(disk: Disk, segment: Segment) -> int | None:
         return None if batch is None else batch.durable
     finally:
         reader.close()
+
+
+async def has_header(disk: Disk, segment: Segment) -> bool:
+    """Whether its batches can be checked."""
+    try:
+        reader = await disk.open_reader(segment.path)
+        try:
+            header = await reader.read(0, SEGMENT_HEADER_BYTES)
+        finally:
+            reader.close()
+    except OSError:
+        return False
+    return SegmentHeader.decode(header) is not None
 
 
 def begins(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[int]:
@@ -179,13 +201,14 @@ async def scan(disk: Disk, segment: Segment, limit: int) -> AsyncGenerator[Batch
     An `OSError` of the disk is damage, too, up to `limit`.
     """
     reached = segment.first
-    headless = False
+    headless = True
     reader: Reader | None = None
     try:
         reader = await disk.open_reader(segment.path)
         size = await disk.size(segment.path)
         window = Window(reader, segment.first, min(size, max(0, limit - segment.first)))
         header = await window.header()
+        headless = header is None
         position = segment.first + SEGMENT_HEADER_BYTES
         while header is not None and position < window.end:
             batch = await read_batch(window, header.creation_id, position)
@@ -201,7 +224,6 @@ async def scan(disk: Disk, segment: Segment, limit: int) -> AsyncGenerator[Batch
                 yield Damage(segment.path, batch.position, batch.end, "a batch is damaged")
             yield batch
             reached = position = batch.end
-        headless = header is None
         why = "no valid header" if headless else "no valid batch"
     except OSError as error:
         why = str(error)

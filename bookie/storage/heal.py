@@ -6,12 +6,16 @@ that meets such damage notes it (`Reads.damaged`); a recovery add of a noted ent
 the log, and the index moves there with a checkpoint, as when segments are emptied (`reclaim`).
 Only then, and when the entry has been read from its new place, the add is answered with OK.
 
+What the scrub finds damaged on the disk may be in memory still: that is written again in the same
+way, without anybody's help (`rescue`).
+
 A stop in between leaves the entry as damaged as it was.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -23,6 +27,8 @@ from bookie.storage.records import Kind
 from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.volume import Volume
 
+_RESCUED_BYTES = 1 << 20  # at a time
+
 
 @dataclass(frozen=True, slots=True)
 class _Wound:
@@ -31,6 +37,13 @@ class _Wound:
     place: Place
     entry: bytes
     done: Done
+
+
+class _Readable(NamedTuple):
+    state: LedgerState
+    entry_id: int
+    place: Place
+    entry: memoryview
 
 
 class Healer:
@@ -60,6 +73,46 @@ class Healer:
         if not self._busy:
             self._busy = True
             self._nursery.start_soon(self._run)
+
+    async def rescue(self, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Write those again, ledger and entry, that can still be read; return the others."""
+        left: list[tuple[int, int]] = []
+        some: list[_Readable] = []
+        for ledger_id, entry_id in entries:
+            found = await self._readable(ledger_id, entry_id)
+            if found is None:
+                left.append((ledger_id, entry_id))
+                continue
+            some.append(found)
+            if sum(len(each.entry) for each in some) >= _RESCUED_BYTES:
+                left += await self._write_again(some)
+                some = []
+        return left + await self._write_again(some)
+
+    async def _readable(self, ledger_id: int, entry_id: int) -> _Readable | None:
+        volume = self._volume
+        try:
+            entry = await volume.reads.read(ledger_id, entry_id)
+            state = volume.reads.known(ledger_id)
+            place = await volume.places.find(state, entry_id)
+        except (StoreError, OSError):
+            return None
+        return None if place is None else _Readable(state, entry_id, place, entry)
+
+    async def _write_again(self, some: Sequence[_Readable]) -> list[tuple[int, int]]:
+        """Returns those that are still where they were."""
+        told = [trio.Event() for _ in some]
+        for (state, entry_id, place, entry), event in zip(some, told, strict=True):
+            self.heal(state, entry_id, place, entry, _sets(event))
+        for event in told:
+            await event.wait()
+        left: list[tuple[int, int]] = []
+        for state, entry_id, place, _ in some:
+            with suppress(OSError):
+                if await self._volume.places.find(state, entry_id) != place:
+                    continue
+            left.append((state.ledger_id, entry_id))
+        return left
 
     async def _run(self) -> None:
         wounds: list[_Wound] = []
@@ -103,3 +156,10 @@ class Healer:
             return StoreStatus.FENCED if gone else StoreStatus.IO_ERROR
         self._volume.reads.damaged.pop((wound.state.ledger_id, wound.entry_id), None)
         return StoreStatus.OK
+
+
+def _sets(event: trio.Event) -> Done:
+    def done(status: StoreStatus) -> None:
+        event.set()
+
+    return done

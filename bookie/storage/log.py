@@ -186,6 +186,10 @@ class Log(Generic[K]):
         self.seal()
         return positions
 
+    def roll(self) -> None:
+        """Let the next group begin a segment."""
+        self._roll_at = 0
+
     def seal(self) -> int:
         """Let the next record start a new batch; return a mark for everything accepted so far.
 

@@ -1,25 +1,31 @@
 """Reads what was written long ago, slowly, and says what is not there any more as it was.
 
-Damage is found while other copies of it are whole, not when they are needed.  A finding names the
-entries that cannot be read: reading them is an IO_ERROR, never an absence, and whoever restores
-copies can start from there.  What is not pointed to by the index may be damaged as well: a finding
-without entries means that nothing is lost as long as the index is there.
+Damage is found while other copies of it are whole, not when they are needed.  Entries that can
+still be read, from memory or because the header of their segment was read in time, are written
+again at once (`heal`): after the next start they could not be.  A finding names the others: reading
+them is an IO_ERROR, never an absence, and whoever restores copies can start from there.  What is
+not pointed to by the index may be damaged as well: a finding without entries means that nothing is
+lost as long as the index is there.
 
 A segment counts up to where it was durable; behind that there may be a torn write.  One that is
 gone is found as well: its positions are in no segment, and nobody noted that it was removed.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from bookie.storage.batches import Batch, Damage, begins, durable_end, holes, scan
+from bookie.storage.batches import Batch, Damage, begins, durable_end, has_header, holes, scan
 from bookie.storage.boot import Contents
 from bookie.storage.disk import Disk
 from bookie.storage.pace import Pace
 from bookie.storage.records import RECORD_HEADER_BYTES
 from bookie.storage.segments import Segment
+from bookie.storage.status import StoreError
 from bookie.storage.volume import Volume
+
+Entries: TypeAlias = Sequence[tuple[int, int]]  # ledger and entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +60,19 @@ class Scrubber:
         volume: Volume,
         contents: Contents,
         bytes_per_s: float,
+        *,
+        checkpoint: Callable[[], Awaitable[None]],
+        rescue: Callable[[Entries], Awaitable[Entries]],
     ) -> None:
+        """`rescue` writes entries again that can still be read, and returns the others."""
         self.statistics = ScrubStatistics()
         self._disk = disk
         self._log_directory = log_directory
         self._volume = volume
         self._contents = contents
         self._pace = Pace(bytes_per_s)
+        self._checkpoint = checkpoint
+        self._rescue = rescue
         # By the first position of the segment, or of where one must have been.
         self._findings: dict[int, list[Finding]] = {}
 
@@ -88,7 +100,7 @@ class Scrubber:
                 findings = await self._look_at(segment)
                 if segment in self._segments:  # one that was removed meanwhile looks like damage
                     self._note(segment.first, findings, found)
-        except OSError:  # of the index
+        except (OSError, StoreError):  # of the index, or of a log that has failed
             self.statistics.scrub_failures += 1
         else:
             self.statistics.scrubs += 1
@@ -119,6 +131,13 @@ class Scrubber:
                         await self._pace.spend(size)
                     case Damage():
                         damages.append(piece)
+        if any(each.headless for each in damages):
+            if await has_header(self._disk, segment):
+                return self._findings.get(segment.first, [])  # An error that has passed.
+            if segment == self._segments[-1]:
+                self._volume.log.roll()  # Nothing that is written behind it could be read one day.
+        if damages and damages[-1].end > self._contents.checkpoint:
+            await self._checkpoint()  # Else the index does not know what lies there.
         findings = [await self._finding(damage) for damage in damages]
         if limit is None and findings and findings[-1].end == end and not findings[-1].entries:
             findings.pop()  # a torn write, for all that is known
@@ -143,10 +162,9 @@ class Scrubber:
         log = self._volume.log
         lost: list[tuple[int, int]] = []
         for entry in await self._volume.places.indexed_entries(damage.start, damage.end):
+            await self._pace.spend(RECORD_HEADER_BYTES + entry.size)
             # Without a header of the segment nothing can be checked after the next start.
-            if not damage.headless:
-                await self._pace.spend(RECORD_HEADER_BYTES + entry.size)
-                if await log.is_readable(entry.position, entry.size):
-                    continue
-            lost.append((entry.ledger_id, entry.entry_id))
-        return Finding(damage.path, damage.start, damage.end, damage.why, tuple(lost))
+            if damage.headless or not await log.is_readable(entry.position, entry.size):
+                lost.append((entry.ledger_id, entry.entry_id))
+        left = await self._rescue(lost) if lost else lost
+        return Finding(damage.path, damage.start, damage.end, damage.why, tuple(left))

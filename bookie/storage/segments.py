@@ -200,20 +200,17 @@ class Segments:
         segment = self._segments[bisect_right(self._firsts, first) - 1]
         reader = await self._disk.open_reader(segment.path)
         try:
-            header = SegmentHeader.decode(await reader.read(0, SEGMENT_HEADER_BYTES))
+            seed = self._seeds.get(first) or await _seed_of(reader, segment.path)
         except BaseException:
             reader.close()
             raise
-        if header is None:
-            reader.close()
-            raise StoreError(StoreStatus.IO_ERROR, f"{segment.path} has no valid header")
         if first not in self._firsts:
             reader.close()  # else the bytes of a file without a name would be kept
             raise OSError(f"{segment.path} was removed")
         if first in self._readers:  # somebody else was faster
             reader.close()
             return self._readers[first]
-        self._seeds[first] = record_seed(header.creation_id)
+        self._seeds[first] = seed
         self._readers[first] = reader
         while len(self._readers) > self._limits.readers_max:
             self._readers.popitem(last=False)[1].close()
@@ -281,6 +278,14 @@ class _Windows:
             del self._starts[bisect_right(self._starts, start) - 1]
             gone.append(start)
         return gone
+
+
+async def _seed_of(reader: Reader, path: str) -> int:
+    """Of the records of a segment, by its header."""
+    header = SegmentHeader.decode(await reader.read(0, SEGMENT_HEADER_BYTES))
+    if header is None:
+        raise StoreError(StoreStatus.IO_ERROR, f"{path} has no valid header")
+    return record_seed(header.creation_id)
 
 
 def _checked(seed: int, position: int, size: int, data: memoryview) -> Record:

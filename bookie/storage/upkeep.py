@@ -92,10 +92,17 @@ class Upkeep:
             checkpoint=self.checkpoint,
             look_at_space=self._look_at_space,
         )
+        healer = Healer(self.volume, self.checkpoint, nursery)
+        self.volume.heal = healer.heal
         self.scrubber = Scrubber(
-            disk, log_directory(directory), self.volume, contents, limits.scrub_bytes_per_s
+            disk,
+            log_directory(directory),
+            self.volume,
+            contents,
+            limits.scrub_bytes_per_s,
+            checkpoint=self.checkpoint,
+            rescue=healer.rescue,
         )
-        self.volume.heal = Healer(self.volume, self.checkpoint, nursery).heal
         # `close` needs the log, also when what is around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
 

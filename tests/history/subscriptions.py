@@ -7,7 +7,7 @@ acknowledgement was sent and confirmed.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tests.history.events import Ack, HistoryError, Position
@@ -160,6 +160,12 @@ class Subscription:
                 known = self._single.get(position)
                 if known is None or known.confirmed_ns is None:
                     self._single[position] = times
+
+    def may_be_told(self, acks: Iterable[Ack]) -> None:
+        """Acknowledgements that who has just come may have kept, for a subscription before this."""
+        for ack in acks:
+            if ack.topic == self.log.topic:
+                self._free(ack)
 
     def _free(self, ack: Ack) -> None:
         for position in ack.positions:

@@ -456,6 +456,15 @@ def test_a_seek_that_is_under_way_may_have_reached_the_subscription_before() -> 
     assert rules([*story, *again, Drained(T, "s"), *read((0, A))]) == ["undelivered"]
 
 
+def test_an_acknowledgement_without_a_receipt_may_reach_the_subscription_that_comes_next() -> None:
+    """Seed 670335, once."""
+    story = [*subscribed(), *sent(0, A), delivered(0, A), Ack("c", 0, T, (A,))]
+    story += [Unsubscribe(T, "s"), Unsubscribed(T, "s"), *subscribed("d")]
+    end = [Drained(T, "s"), *read((0, A))]
+    assert rules([*story, Attached("c", at(9)), *end]) == []
+    assert rules([*story, *end]) == ["undelivered"]
+
+
 def test_who_comes_back_while_a_subscription_is_ended_may_lose_it_again() -> None:
     """Seed 101040, once."""
     story: list[Event] = [*subscribed(start="latest"), Unsubscribe(T, "s"), Attached("c", at(1))]

@@ -22,7 +22,7 @@ MUTANTS = [
         module="bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit("self._holes()", "()"),
-        source_hash="144210f1c290",
+        source_hash="4868c6ab03cf",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(

@@ -185,7 +185,7 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
-        source_hash="1074a4c98392",
+        source_hash="4dfbab47a3d9",
         caught_by=_BOOT,
     ),
     Mutant(

@@ -2,11 +2,12 @@
 
 Off, and why:
 
-    rot, lost sectors, swapped and stale disks          nobody tells what they lose from what was
-                      never there, unless a scrub has come by: its own tests break disks so
-    kept without a sync, and what it loses              bookies that work without a journal fence
-                      and doubt what they had; there is no such mode yet
-    an index rebuilt while it is written                there is no such tool
+    exchanged disks, old images of disks                a bookie with another's cookies does not
+                      start (its own tests); nobody tells what an image that was put back lacks,
+                      unless the bookie has lost something since
+    damaged indexes                                     RocksDB says what is damaged; LoseIndex is
+                      what an operator does then
+    damage where nobody makes copies again              it stays, and counts against every promise
     queues at their limits                              the limits are far beyond a small run's
                       load; the tests of each queue reach them
 """
@@ -84,6 +85,30 @@ class LoseDisk:
     host: str
     added_after_s: float
     again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WipeDisk:
+    """A bookie loses all that it had, and starts again with leave to do without it: it doubts what
+    it does not have until it has copied it.  Bounded like `LoseDisk`.
+    """
+
+    host: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rot:
+    """Bytes of a bookie's logs are not as they were (`rot`).  Bounded like `LoseDisk`.
+
+    `how`: flipped, zeroed, or unreadable, in so many places; or a file is cut off, or gone.  With
+    `down_s` the bookie is killed with it, and meets the damage when it starts.
+    """
+
+    host: str
+    how: str
+    places: int
+    down_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +299,8 @@ Act: TypeAlias = (
     | CrashLoop
     | Join
     | LoseDisk
+    | WipeDisk
+    | Rot
     | Decommission
     | Stutter
     | Restart

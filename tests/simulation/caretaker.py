@@ -2,6 +2,7 @@
 
 take_out    asks a bookie to leave, and waits until nothing names it (`Decommission`)
 close_all   in the end: recovers what was left open, so that every ledger has an end
+mended      in the end: waits until a bookie can read whatever it has
 replicate   in the end: asks for an audit, and waits until nothing lacks copies
 reclaim     in the end: bookies drop what was deleted, and have nothing else
 """
@@ -15,7 +16,7 @@ from bookie.errors import LedgerError, RegistryError
 from bookie.ledger.client import LedgerClient, open_ledger_client
 from bookie.ledger.metadata import LedgerState
 from bookie.ledger.orders import Orders
-from bookie.ledger.protocol.placement import BookieId
+from bookie.ledger.protocol.placement import BookieId, fragment_at
 from bookie.ledger.recoverer import recover_ledger
 from bookie.registry.paths import LedgerPaths
 from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
@@ -106,6 +107,27 @@ async def close_all(cluster: Cluster, audit: MetadataAudit) -> None:
                 await recover_ledger(client.context, ledger_id, stored)
 
     await as_caretaker(cluster, "caretaker", work)
+
+
+async def mended(cluster: Cluster, name: str, audit: MetadataAudit) -> None:
+    """Until a scrub finds nothing damaged of what the bookie is to have."""
+    bookie = BookieId(f"{name}:{BOOKIE_PORT}")
+    while True:
+        running = cluster.bookie(name)
+        assert running is not None
+        maintenance = running.store.maintenance
+        await cluster.call(name, maintenance.scrub)
+        if not any(_is_owed(audit, bookie, *each) for each in maintenance.damaged_entries()):
+            return
+        await cluster.run.sleep(_AGAIN_S)
+
+
+def _is_owed(audit: MetadataAudit, bookie: BookieId, ledger_id: int, entry_id: int) -> bool:
+    metadata = audit.ledgers.get(ledger_id)
+    if metadata is None or entry_id > metadata.last_entry_id:
+        return False
+    ensemble = fragment_at(metadata.fragments, entry_id).ensemble
+    return bookie in [ensemble[at] for at in metadata.quorums.write_set(entry_id)]
 
 
 async def replicate(cluster: Cluster, recorder: Recorder) -> None:

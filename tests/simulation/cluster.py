@@ -85,6 +85,7 @@ class Cluster:
         self.platters: dict[str, Platter] = {}
         self.lives: dict[str, Life] = {}
         self.gone: dict[str, str] = {}  # hosts that never run again, and why
+        self.forgiven: dict[str, None] = {}  # bookies that may start without what they had
         self.deaths: list[str] = []
         self.disk_tap: Callable[[str, str], None] | None = None
         self._seed = seed
@@ -148,7 +149,8 @@ class Cluster:
 
     async def _bookie(self, life: Life, status: trio.TaskStatus[object]) -> None:
         ready = cast("trio.TaskStatus[RunningBookie]", status)
-        await serve_bookie(self.seams(life), self.platter(life.host), self.settings, ready)
+        platter, forgiven = self.platter(life.host), life.host in self.forgiven
+        await serve_bookie(self.seams(life), platter, self.settings, ready, forgiven=forgiven)
 
     async def _broker(self, life: Life, status: trio.TaskStatus[object]) -> None:
         ready = cast("trio.TaskStatus[RunningBroker]", status)

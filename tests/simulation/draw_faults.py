@@ -17,12 +17,21 @@ _TRIGGERED = 0.75  # of all faults; the others strike at any time
 _CAUSED = 0.8  # of those that wait for what only comes of another fault
 _PAIRED = 0.25  # have another one at the same moment
 _COPIES_LOST = 0.6  # of the runs that make copies again
+_FILE_LOST = 0.15  # of what rots
 _STALL_S = 14.0  # longer than a broker tries to close its topics in good order
 _STALLED = 0.3  # of the runs that are long enough
 
 
 def draw_faults(rng: Random, shape: Shape, storm_s: float) -> tuple[Mishap, ...]:
     return tuple(_Draw(rng, shape, storm_s).draw())
+
+
+def draw_rot(rng: Random, host: str) -> Act:
+    down_s = rng.choice([0.05, rng.uniform(0.1, 2.0)])
+    if rng.random() < _FILE_LOST:
+        return acts.Rot(host, rng.choice(["cut", "gone"]), 1, down_s)
+    how = rng.choice(["flipped", "zeroed", "unreadable"])
+    return acts.Rot(host, how, rng.choice([1, 1, 3, 20]), rng.choice([None, down_s]))
 
 
 Roles = Sequence[str]
@@ -65,6 +74,7 @@ class _Draw:
         kinds += [self._crash_loop, self._stutter, self._lose_index, self._drift_clock]
         if self._shape.settings.recovery is not None:
             kinds += [self._lose_disk, self._lose_disk, self._decommission]
+            kinds += [self._wipe_disk, self._rot]
         on = [kind for kind in kinds if self._chance(rng.choice([0.1, 0.3]))]
         for _ in range(rng.choice([0, 1, 2, 3, 5, 8]) if on else 0):
             self._draw_fault(on)
@@ -183,6 +193,12 @@ class _Draw:
     def _lose_disk(self, roles: Roles) -> Act:
         host = self._host(roles, "bookie")
         return acts.LoseDisk(host, self._rng.choice([0.1, 1.0, 4.0]), again=self._chance(0.3))
+
+    def _wipe_disk(self, roles: Roles) -> Act:
+        return acts.WipeDisk(self._host(roles, "bookie"), self._rng.choice([0.05, 2.0]))
+
+    def _rot(self, roles: Roles) -> Act:
+        return draw_rot(self._rng, self._host(roles, "bookie"))
 
     def _decommission(self, roles: Roles) -> Act:
         interrupted_s = self._rng.choice([None, None, 0.05, 1.0])

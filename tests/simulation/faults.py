@@ -21,6 +21,7 @@ from tests.simulation.members import Members
 from tests.simulation.metadata import Odds
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Mishap, Plan, describe_part
+from tests.simulation.rot import rot
 from tests.simulation.steps import mark_of
 
 _TIGHT_BYTES = 1 << 20  # less than what a bookie keeps for itself
@@ -120,6 +121,10 @@ class Nemesis:
                 return 0.0, nothing
             case acts.LoseDisk(name, added_after_s, again):
                 return self._lose(host(name), added_after_s, again=again)
+            case acts.WipeDisk(name, down_s):
+                return self._wipe(host(name), down_s)
+            case acts.Rot(name, how, places, down_s):
+                return self._rot(host(name), how, places, down_s)
             case acts.Decommission(name, interrupted_s):
                 return self._take_out(host(name), interrupted_s)
             case acts.Stutter(name, for_s, frozen_s, running_s):
@@ -178,6 +183,24 @@ class Nemesis:
         self._frozen.pop(name, None)
         self._members.lose(name, again=again)
         return added_after_s, self._members.add
+
+    def _wipe(self, name: str, down_s: float) -> Undo | None:
+        if not self._members.can_harm(name):
+            return None
+        self._frozen.pop(name, None)
+        self._members.wipe(name)
+        return down_s, partial(self._revive, [name])
+
+    def _rot(self, name: str, how: str, places: int, down_s: float | None) -> Undo | None:
+        if not self._members.can_harm(name):
+            return None
+        kill = None
+        if down_s is not None:
+            kill = self._kill([name], down_s, power=False, torn=False, silent=False)
+        if not rot(self._cluster.platter(name), self._cluster.rng, how, places):
+            return kill
+        self._members.harm(name)
+        return kill or (0.0, nothing)
 
     def _take_out(self, name: str, interrupted_s: float | None) -> Undo | None:
         if not self._members.can_leave(name):

@@ -38,9 +38,17 @@ UNSYNCED = "bookie-1"  # if any: the others have what it loses
 
 
 async def serve_bookie(
-    seams: Seams, platter: Platter, settings: Settings, status: trio.TaskStatus[RunningBookie]
+    seams: Seams,
+    platter: Platter,
+    settings: Settings,
+    status: trio.TaskStatus[RunningBookie],
+    *,
+    forgiven: bool = False,
 ) -> None:
-    """A bookie, with auto-recovery beside it if that is on."""
+    """A bookie, with auto-recovery beside it if that is on.
+
+    `forgiven`: it may start without what it had.
+    """
     config = BookieConfig(
         directories=tuple(f"d{index}" for index in range(settings.directories)),
         port=BOOKIE_PORT,
@@ -49,6 +57,7 @@ async def serve_bookie(
         scrub_interval_s=settings.scrub_interval_s,
         rack=_rack(seams.host, settings.racks),
         sync="deferred" if settings.unsynced and seams.host == UNSYNCED else "always",
+        cookie_repair="auto" if forgiven else "off",
     )
     async with seams.metadata.open(seams.host) as session, trio.open_nursery() as nursery:
 

@@ -1,9 +1,10 @@
 """The bookies of a run: some are lost for good, some are asked to leave, some are added.
 
-Fewer bookies are lost than an ack quorum has.  It is not enough that of no fragment more are gone:
-the next ledger may name those that are, for they are on the list until their sessions end, and as
-members of the cluster fill ensembles up for ever.  With an ack quorum of them gone nobody could
-tell whether entries were confirmed there, and its recovery would, rightly, never end.
+Fewer bookies are lost, or lose something, than an ack quorum has.  It is not enough that of no
+fragment more are gone: the next ledger may name those that are, for they are on the list until
+their sessions end, and as members of the cluster fill ensembles up for ever.  With an ack quorum
+of them gone nobody could tell whether entries were confirmed there, and its recovery would,
+rightly, never end.
 """
 
 import trio
@@ -26,6 +27,7 @@ class Members:
         self._nursery = nursery
         self._added: list[str] = []
         self._to_add = 0
+        self._harmed: dict[str, None] = {}  # those that have lost something, and go on
         self._leaving: dict[str, None] = {}
         self._changed = trio.Event()
 
@@ -39,19 +41,46 @@ class Members:
 
     def can_lose(self, name: str) -> bool:
         """Is it there, and can every ledger do without it, those to come as well?"""
-        settings, life = self._shape.settings, self._cluster.lives.get(name)
+        settings = self._shape.settings
         if settings.quorums is None and self._shape.bookies < _AUTOMATIC:
             return False  # With the new one there would be more bookies that are known than well.
-        if name not in self.names() or life is None or life.running is None:
-            return False
-        ack = settings.quorums[2] if settings.quorums else automatic(self._shape.bookies).ack
-        lost = [why for why in self._cluster.gone.values() if why == "lost"]
-        return len(lost) + 1 < ack
+        return self._serves(name) and self._may_harm(name)
+
+    def _serves(self, name: str) -> bool:
+        life = self._cluster.lives.get(name)
+        return name in self.names() and life is not None and life.running is not None
+
+    def _may_harm(self, name: str) -> bool:
+        quorums = self._shape.settings.quorums
+        ack = quorums[2] if quorums else automatic(self._shape.bookies).ack
+        lost = [each for each, why in self._cluster.gone.items() if why == "lost"]
+        return len({*lost, *self._harmed, name}) < ack
+
+    def can_harm(self, name: str) -> bool:
+        """Is it there, and may it lose something of what it has, or all?"""
+        return self._serves(name) and self._may_harm(name)
+
+    def harm(self, name: str) -> None:
+        self._harmed[name] = None
+
+    @property
+    def harmed(self) -> list[str]:
+        """Those of them that are to serve."""
+        return [name for name in self.names() if name in self._harmed]
+
+    def wipe(self, name: str) -> None:
+        """Nothing is left of what it had; it is told that it may start like that."""
+        self.harm(name)
+        cluster = self._cluster
+        cluster.kill(name)
+        cluster.platters.pop(name).repair()
+        cluster.forgiven[name] = None
 
     def lose(self, name: str, *, again: bool) -> None:
         """For ever.  `again`: it comes back with nothing, and must be refused."""
         cluster = self._cluster
         cluster.gone[name] = "lost"
+        cluster.forgiven.pop(name, None)
         self._leaving.pop(name, None)
         self._to_add += 1
         cluster.kill(name)

@@ -10,8 +10,8 @@ from random import Random
 
 from bookie.ledger.protocol.placement import Quorums
 from broker.log_configs import automatic
-from tests.simulation.acts import Act, At, Kill
-from tests.simulation.draw_faults import draw_faults
+from tests.simulation.acts import Act, At, Kill, WipeDisk
+from tests.simulation.draw_faults import draw_faults, draw_rot
 from tests.simulation.hosts import UNSYNCED
 from tests.simulation.plan import (
     Administer,
@@ -40,6 +40,8 @@ _QUORUMS = {
 _TINY, _SMALL, _LARGE = 0.75, 0.94, 0.985
 _WITH_LEDGERS = 0.35  # of all runs
 _UNSYNCED = 0.4  # of the runs in which the others have what one loses
+_DAMAGED = 0.4  # of the runs that make copies again
+_WIPED = 0.15  # of these losses
 _MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
 
 
@@ -69,7 +71,7 @@ class _Draw:
             storm_s=self._storm_s,
             power_cycle=self._rng.random() < 0.7,
         )
-        return self._unsynced(plan)
+        return self._damaged(self._unsynced(plan))
 
     def _unsynced(self, plan: Plan) -> Plan:
         """Some have a bookie that syncs late, and loses its power.
@@ -89,6 +91,22 @@ class _Draw:
 
     def _loss(self, rng: Random) -> Act:
         return Kill(UNSYNCED, rng.uniform(0.0, 2.0), power=rng.random() < 0.8)
+
+    def _damaged(self, plan: Plan) -> Plan:
+        """Some have a bookie that loses a part of what it has synced, or all; by itself, too."""
+        rng = Random(f"damaged {self._seed}")
+        if plan.shape.settings.recovery is None or rng.random() > _DAMAGED:
+            return plan
+        name = rng.choice(plan.shape.bookie_names())
+        damages = (
+            Mishap(f"d{number}", At(rng.uniform(0.2, plan.storm_s)), self._damage(rng, name))
+            for number in range(rng.choice([1, 1, 2, 4]))
+        )
+        return replace(plan, faults=(*plan.faults, *damages))
+
+    def _damage(self, rng: Random, name: str) -> Act:
+        wiped = rng.random() < _WIPED
+        return WipeDisk(name, rng.uniform(0.05, 2.0)) if wiped else draw_rot(rng, name)
 
     def _chance(self, odds: float) -> bool:
         return self._rng.random() < odds

@@ -23,7 +23,7 @@ from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Run, 
 from tests.simulation import scheduler
 from tests.simulation.acts import Join
 from tests.simulation.audit import MetadataAudit, audit_copies
-from tests.simulation.caretaker import close_all, reclaim, replicate
+from tests.simulation.caretaker import close_all, mended, reclaim, replicate
 from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
 from tests.simulation.host_log import listening
@@ -211,6 +211,7 @@ class _Simulation:
                 cluster.kill(name, power=True)
             for name in self._members.names():
                 await within(LIVENESS_S, f"starting {name}", partial(cluster.revive, name))
+            await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         await audit_copies(cluster, self._audit, scene.recorder("auditor"))
 
     async def _mend(self) -> None:
@@ -221,6 +222,10 @@ class _Simulation:
         await within(patience_s, "leaving", members.wait_left)
         if self._plan.shape.settings.recovery is not None:
             recorder = self._scene.recorder("caretaker")
+            for name in members.harmed:
+                await within(
+                    patience_s, f"mending {name}", partial(mended, cluster, name, self._audit)
+                )
             await within(patience_s, "making copies", partial(replicate, cluster, recorder))
         await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         for kept in await reclaim(cluster, members.names(), self._audit):

@@ -6,7 +6,17 @@ import pytest
 
 from tests.history.events import Copy, Error, LedgerVersion, Ok, Replicated
 from tests.simulation import caretaker
-from tests.simulation.acts import Act, At, Decommission, Kill, LoseDisk, On, StuckDisk
+from tests.simulation.acts import (
+    Act,
+    At,
+    Decommission,
+    Kill,
+    LoseDisk,
+    On,
+    Rot,
+    StuckDisk,
+    WipeDisk,
+)
 from tests.simulation.cluster import Cluster
 from tests.simulation.marks import marks_of
 from tests.simulation.plan import Consume, Mishap, Plan, Produce, Shape, Topic
@@ -53,6 +63,24 @@ def test_copies_are_moved_while_their_ledger_is_written() -> None:
     outcome = run(LoseDisk("bookie-1", 2.0), plan=plan)
     assert outcome.violations == []
     assert marks_of(outcome.events)["a copy was moved while its ledger was open"] > 0
+
+
+def test_a_bookie_that_may_begin_with_nothing_copies_what_it_had() -> None:
+    outcome = run(WipeDisk("bookie-1", 0.5))
+    assert outcome.violations == []
+    assert outcome.marks["log nothing is in limbo any more"] == 1
+    assert all(e.event.found == "yes" for e in outcome.events if isinstance(e.event, Copy))
+
+
+@pytest.mark.parametrize("down_s", [None, 0.5])
+@pytest.mark.parametrize("how", ["flipped", "zeroed", "unreadable", "cut", "gone"])
+def test_what_rots_is_found_and_mended(how: str, down_s: float | None) -> None:
+    settings = replace(PLAN.shape.settings, segment_bytes=1000)  # so that there are several
+    plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings))
+    outcome = run(Rot("bookie-1", how, 10, down_s), plan=plan, at_s=2.0)
+    assert outcome.violations == []
+    assert outcome.marks["fault Rot"] == 1
+    assert outcome.marks["log damaged"] + outcome.marks["log records may be lost"] > 0
 
 
 def test_a_bookie_that_comes_back_with_nothing_does_not_serve() -> None:
@@ -104,7 +132,7 @@ def test_who_copies_is_killed_while_it_does() -> None:
         Mishap("f2", On("copy"), Kill("subject", 2.0, power=True)),
         Mishap("f3", On("copy"), Kill("peer", 2.0, power=True)),
     )
-    outcome = simulate(replace(PLAN, faults=faults, storm_s=10.0))
+    outcome = simulate(replace(PLAN, seed=3, faults=faults, storm_s=10.0))
     assert outcome.violations == []
     assert outcome.marks["struck at copies: Kill"] == 2
 

@@ -227,6 +227,31 @@ async def test_what_lies_behind_the_damage_is_still_read(
     assert found == [UNKNOWN if entry_id in lost else OK for entry_id in range(150)]
 
 
+async def test_a_last_segment_without_a_header_was_there_if_it_has_more_than_one_write(
+    host: Host,
+) -> None:
+    """Seed 681533: no later mark tells, and what had been acknowledged was denied."""
+    await crash(host, 0, 29)
+    (path,) = host.logs()
+    host.platter.corrupt(path, 3, b"?")
+    async with host.store() as store:
+        assert store.limbo
+        assert await status_of(store.read(1, 0)) is UNKNOWN
+
+
+async def test_a_first_write_that_is_torn_was_never_acknowledged(host: Host) -> None:
+    async with host.doomed_store() as store:
+        answers = Answers(store)
+        for entry_id in range(30):
+            answers.add(1, entry_id)  # one batch
+        await answers.all()
+        host.platter.kill()
+    (path,) = host.logs()
+    host.platter.corrupt(path, 0, bytes(28))
+    async with host.store() as store:
+        assert not store.limbo
+
+
 async def test_a_loss_is_remembered_when_nothing_shows_it_any_more(host: Host) -> None:
     """What cannot be read at one start lies behind the marks at the next one, as if torn."""
     await crash(host, 0, 29)

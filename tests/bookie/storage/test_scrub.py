@@ -95,6 +95,42 @@ async def test_a_sector_that_cannot_be_read_is_found(host: Host) -> None:
         } == set(lost)
 
 
+async def test_what_is_still_in_memory_is_written_again(host: Host) -> None:
+    await fill(host)
+    async with host.store(scrub_bytes_per_s=inf, reclaim=EAGER) as store:
+        assert await unreadable(store) == []  # so it was read
+        path = host.logs()[1]
+        for at in range(28, len(host.platter.content(path)), 40):
+            host.platter.corrupt(path, at, b"XX")
+        await store.maintenance.scrub()
+        assert {finding.entries for finding in store.maintenance.findings()} == {()}
+    async with host.store(**SMALL) as store:
+        assert await unreadable(store) == []
+
+
+@pytest.mark.parametrize("how", ["flipped", "unreadable"])
+async def test_nothing_is_written_behind_a_header_that_is_gone(host: Host, how: str) -> None:
+    """Seed 681306: what was mended was written there, and mended again, for ever."""
+    async with host.store(scrub_bytes_per_s=inf, reclaim=EAGER) as store:
+        answers = Answers(store)
+        for entry_id in range(ENTRIES):
+            answers.add(1 + entry_id % 2, entry_id)
+        assert set(await answers.all()) == {OK}
+        (path,) = host.logs()
+        if how == "flipped":
+            host.platter.corrupt(path, 9, b"X")
+        else:
+            host.platter.spoil(path, 9)
+        await store.maintenance.scrub()
+        lost = [each for finding in store.maintenance.findings() for each in finding.entries]
+        assert len(lost) == (0 if how == "flipped" else 4)  # those in the sector itself
+        answers.add(3, 0)
+        assert await answers.all() == [OK]
+    async with host.store(**SMALL) as store:
+        assert set(await unreadable(store)) == set(lost)
+        assert await store.read(3, 0) == entry(3, 0)
+
+
 async def test_a_segment_that_is_gone_is_found(host: Host) -> None:
     await fill(host)
     async with host.store(**SMALL) as store:

@@ -65,6 +65,7 @@ class _Consumer:
     nacked_ns: int = -1  # the last time
     went_back_ns: int = -1  # the last time that deliveries started over
     places: dict[str, _Place] = field(default_factory=dict[str, _Place])
+    unconfirmed: dict[int, Ack] = field(default_factory=dict[int, Ack])
 
 
 def check(record: Record) -> Iterator[Violation]:
@@ -121,11 +122,13 @@ class _Check:
                     subscription.leave(consumer)
             case Detach(consumer):
                 self._left(self._consumers[consumer])
-            case Ack(consumer, _, topic):
+            case Ack(consumer, ack, topic):
+                self._consumers[consumer].unconfirmed[ack] = stamped.event
                 name = self._consumers[consumer].subscribe.subscription
                 for subscription in self._known(topic, name):
                     subscription.ack(consumer, stamped.event, at_ns)
             case Acked(consumer, ack):
+                self._consumers[consumer].unconfirmed.pop(ack, None)
                 subscribe = self._consumers[consumer].subscribe
                 for subscription in self._known(subscribe.topic, subscribe.subscription):
                     subscription.acked(consumer, ack, at_ns)
@@ -212,6 +215,7 @@ class _Check:
             if subscription.since_ns is None:  # Gone, and there again because it came back.
                 subscription.asked_for(since_ns, subscribe.start, is_new=False)
             subscription.got(at_ns)
+            subscription.may_be_told(consumer.unconfirmed.values())
             subscription.changes += 1
 
     def _left(self, consumer: _Consumer) -> None:
