@@ -82,14 +82,14 @@ class Window:
             position += max(1, len(data) - len(BATCH_MAGIC) + 1)
         return None
 
-    async def count_batches(self, position: int, most: int) -> int:
-        """At or behind `position`, by their looks, where no header says how to check them."""
-        count = 0
-        while count < most and position < self.end:
+    async def looks_written(self, position: int) -> bool:
+        """Whether something there or behind looks like a batch: no header says how to check it."""
+        while position < self.end:
             data = bytes(await self.take(position, _READ_BYTES))
-            count += data.count(BATCH_MAGIC)
+            if BATCH_MAGIC in data:
+                return True
             position += max(1, len(data) - len(BATCH_MAGIC) + 1)
-        return min(count, most)
+        return False
 
 
 async def read_batch(window: Window, creation_id: int, position: int) -> Batch | None:

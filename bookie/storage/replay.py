@@ -14,7 +14,7 @@ below the checkpoint.  How it tells a torn tail from a loss:
   once more, in one batch, the first of the new segment.
 
 A segment without a whole first batch does not exist: it is written in one go with that batch.  One
-that has several batches, and a header that is not valid, is lost.
+that has a second batch, and a header that is not valid, is lost.
 Segments that were removed on purpose (`removed`) are gaps, and no loss.
 """
 
@@ -117,9 +117,9 @@ class _Walk:
     async def segment(self, window: Window, start: int) -> None:
         header = await window.header()
         if header is None:
-            # A first write that was torn has one batch at most, and nobody was told of it.
-            behind = max(start, window.first + SEGMENT_HEADER_BYTES)
-            if await window.count_batches(behind, 2) == 2:
+            # A first write that was torn has its one batch there, and nobody was told of it.
+            there = max(start, window.first + SEGMENT_HEADER_BYTES)
+            if await window.looks_written(there + 1):
                 self._result.losses.append(f"the segment at {window.first}: no valid header")
             return
         self._result.creation_id = max(self._result.creation_id, header.creation_id)

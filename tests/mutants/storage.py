@@ -185,7 +185,7 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
-        source_hash="4dfbab47a3d9",
+        source_hash="e3934aea0843",
         caught_by=_BOOT,
     ),
     Mutant(

@@ -227,13 +227,14 @@ async def test_what_lies_behind_the_damage_is_still_read(
     assert found == [UNKNOWN if entry_id in lost else OK for entry_id in range(150)]
 
 
+@pytest.mark.parametrize("damaged", [28, 32, 512, 1024])  # with the first batch, or not
 async def test_a_last_segment_without_a_header_was_there_if_it_has_more_than_one_write(
-    host: Host,
+    host: Host, damaged: int
 ) -> None:
-    """Seed 681533: no later mark tells, and what had been acknowledged was denied."""
+    """Seeds 681533, 692633: no later mark tells, and what had been acknowledged was denied."""
     await crash(host, 0, 29)
     (path,) = host.logs()
-    host.platter.corrupt(path, 3, b"?")
+    host.platter.corrupt(path, 0, bytes(damaged))
     async with host.store() as store:
         assert store.limbo
         assert await status_of(store.read(1, 0)) is UNKNOWN
