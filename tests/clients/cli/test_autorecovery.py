@@ -287,7 +287,7 @@ def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) ->
     assert daybook("ledgers", "check")[1] == "There is nothing to check.\n"
     trio.run(stored.ledger, closed())
     code, out, _ = daybook("ledgers", "check")
-    assert (code, out) == (0, "All copies are there, in 1 fragments.\n")
+    assert (code, out) == (0, "All copies are there, in 1 fragment.\n")
     gone = LedgerMetadata(
         quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),)
     ).closed_at(0, 5)
