@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 def load(
     kind: type[SettingsT], prefix: str, path: Path | None, environment: Mapping[str, str]
 ) -> SettingsT:
-    """The settings in the file and the environment; raises ConfigError."""
+    """The settings in the file and the environment; raises ConfigError, which names both."""
     settings: dict[str, object] = {}
     if path is not None:
         try:
@@ -38,7 +38,11 @@ def load(
     for name, text in sorted(environment.items()):
         if name.startswith(prefix):
             _put(settings, name.removeprefix(prefix).lower(), text, texts)
-    return parse(kind, settings)
+    try:
+        return parse(kind, settings)
+    except ConfigError as error:
+        places = "no settings file was given" if path is None else f"the file is {path}"
+        raise ConfigError(f"{error} ({places}; {prefix}* in the environment go over it)") from error
 
 
 def parse(kind: type[SettingsT], settings: Mapping[str, object]) -> SettingsT:

@@ -137,13 +137,17 @@ class Decommission:
     async def order(self, *, wait_retention: bool) -> None:
         store, paths = self._marks.store, self._marks.paths
         if self.bookie not in await known_bookies(store, paths):
-            raise DecommissionError(f"no bookie {self.bookie} belongs to this cluster")
+            raise DecommissionError(
+                f"no bookie {self.bookie} belongs to this cluster: `daybook bookies list` shows"
+                " which do"
+            )
         kept = await self.kept()
         others = await self._takers()
         if not wait_retention and len(others) < kept.ensemble_max:
             raise DecommissionError(
                 f"{len(others)} other bookies can be written to and stay, and there are ledgers on"
-                f" {kept.ensemble_max}: nobody could take the place of {self.bookie}"
+                f" {kept.ensemble_max}: nobody could take the place of {self.bookie}; start"
+                " another bookie first, or wait until all is deleted (--wait-retention)"
             )
         kind = Kind.RETIRE if wait_retention else Kind.LEAVE
         await self._orders.give(self.bookie, Order(kind, self._context.clock.now_ms()))

@@ -256,7 +256,9 @@ def _assemble(
 ) -> RunningBookie:
     """Its parts, of which none runs yet."""
     metadata, paths, log = world.metadata, world.paths, world.log
-    info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties)
+    # Any free port is taken too late to be told: HTTP is served when the bookie is.
+    http_port = config.http_port or None
+    info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties, http_port)
     registration = Registration(
         metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
     )

@@ -123,7 +123,10 @@ async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: boo
     await _check_known(store, paths, bookie)
     order = await orders.read(bookie)
     if order is not None and order.kind is not Kind.READ_ONLY:
-        raise UserError(f"{bookie} was asked to {order.kind.value}: see `bookies recommission`.")
+        raise UserError(
+            f"{bookie} was asked to {order.kind.value}: `daybook bookies recommission {bookie}`"
+            " takes it back."
+        )
     if off:
         await orders.withdraw(bookie)
         return
@@ -158,8 +161,13 @@ def decommission(
     meanwhile.  May be interrupted and begun again.
     """
     if cancel:
+        if wait_retention or no_wait:
+            raise click.UsageError("--cancel takes the order back: leave the other options away.")
         run_with_store(zookeeper, partial(_recommission, root=root, bookie=BookieId(bookie)))
-        click.echo(f"{bookie} is taken back.")
+        if output == "json":
+            write_record({"bookie": bookie, "state": "taken back"}, output)
+        else:
+            click.echo(f"{bookie} is taken back.")
         return
     with progress_bar(f"{bookie}") as advance:
         work = partial(
@@ -319,9 +327,10 @@ async def _replace_disk(
         )
         try:
             await replacement.empty(_told(advance))
-            if no_wait and not await replacement.is_back():
-                return None
-            click.echo(f"{_may_be_emptied(bookie)}; waiting for it.", err=True)
+            if not await replacement.is_back():
+                if no_wait:
+                    return None
+                click.echo(f"{_may_be_emptied(bookie)}; waiting for it.", err=True)
             return await replacement.finish(lambda count: advance(0, 1, f"{count} fenced"))
         except DecommissionError as error:
             raise UserError(f"{error}.") from error

@@ -81,7 +81,8 @@ def check(
         if shown:
             write_rows(shown, _CHECK_COLUMNS, output)
         else:
-            click.echo(f"All copies are there, in {len(rows)} fragments.")
+            fragments = "1 fragment" if len(rows) == 1 else f"{len(rows)} fragments"
+            click.echo(f"All copies are there, in {fragments}.")
     else:
         click.echo("There is nothing to check.")
     worst = {_RANKS[row["state"]] for row in rows}

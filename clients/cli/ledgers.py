@@ -81,7 +81,8 @@ def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
         ]
         write_record({**record, "fragments": fragments, "custom": custom}, output)
         return
-    write_record({**record, **custom}, output)
+    # Whoever made the ledger chose these names: they may be those of our own fields.
+    write_record({**record, **{f"custom {key}": value for key, value in custom.items()}}, output)
     click.echo()
     rows = [
         {"first_entry": fragment.first_entry_id, "bookies": " ".join(fragment.ensemble)}

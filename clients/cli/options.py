@@ -6,6 +6,7 @@ So what runs where `daybook standalone` runs finds all of its brokers, also when
 """
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -21,6 +22,8 @@ ADMIN_URL = "http://127.0.0.1:8080"
 ZOOKEEPER = "127.0.0.1:2181"
 _HOST = "127.0.0.1"
 LEDGERS_ROOT = "/ledgers"
+_HOST_PORT = re.compile(r"([^\s:\[\]]+|\[[^\s\[\]]+\])(:(?P<port>\d+))?")
+_PORT_MAX = 65535
 
 OutputFormat: TypeAlias = Literal["table", "json"]
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -113,6 +116,37 @@ def admin_url_option(function: Function) -> Function:
     return option(function)
 
 
+def check_zookeeper(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """HOST:PORT,...; of an address with a scheme the message says what to write instead."""
+    if value is None:
+        return None
+    if "://" in value:
+        from clients.ledgers.address import MetadataAddress
+
+        try:
+            address = MetadataAddress.parse(value)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}.") from None
+        raise click.BadParameter(
+            f"write that as --zookeeper {address.hosts} --ledgers-root {address.root}."
+        )
+    for host in value.partition("/")[0].split(","):
+        found = _HOST_PORT.fullmatch(host.strip())
+        if found is None or int(found["port"] or 0) > _PORT_MAX:
+            raise click.BadParameter(f"{host!r} is not HOST:PORT.")
+    return value
+
+
+def check_root(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """An absolute path, as ZooKeeper has them."""
+    if value is None:
+        return None
+    first, *names = value.split("/")
+    if first or not names or any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise click.BadParameter(f"{value!r} is no path in ZooKeeper: one looks like /ledgers.")
+    return value
+
+
 def zookeeper_options(function: Function) -> Function:
     """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(
@@ -122,6 +156,7 @@ def zookeeper_options(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_ZOOKEEPER",
         metavar="HOST:PORT,...",
+        callback=check_zookeeper,
         help="Where ZooKeeper is.",
     )
     root = click.option(
@@ -131,6 +166,7 @@ def zookeeper_options(function: Function) -> Function:
         default=LEDGERS_ROOT,
         show_default=True,
         metavar="PATH",
+        callback=check_root,
         help="Where ledgers are in ZooKeeper.",
     )
     return zookeeper(root(function))

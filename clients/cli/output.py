@@ -37,4 +37,6 @@ def write_rows(
 
 
 def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else str(value)

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import click
 
+from clients.cli.options import check_root, check_zookeeper
+
 Function = TypeVar("Function", bound=Callable[..., object])
 _port = click.IntRange(0, 65535)
 _OPTIONS = (
@@ -23,8 +25,13 @@ _OPTIONS = (
     click.option("--advertised-host", help="What others connect to.  [default: the host]"),
     click.option("--port", type=_port, help="0: any free one."),
     click.option("--http-port", type=_port, help="Of metrics, health and admin; 0: any free one."),
-    click.option("--zookeeper", metavar="HOST:PORT,...", help="Where ZooKeeper is."),
-    click.option("--ledgers-root", help="Where ledgers are in ZooKeeper."),
+    click.option(
+        "--zookeeper",
+        metavar="HOST:PORT,...",
+        callback=check_zookeeper,
+        help="Where ZooKeeper is.",
+    ),
+    click.option("--ledgers-root", callback=check_root, help="Where ledgers are in ZooKeeper."),
     click.option(
         "--metadata",
         metavar="URI",

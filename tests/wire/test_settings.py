@@ -34,13 +34,15 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     [{"T_CONUT": "1"}, {"T_COUNT": "x"}, {"T_COUNT": DEEP}, {"T_INNER": "1"}, {"T_KIND": "x"}],
 )
 def test_what_makes_no_sense_is_an_error(environment: dict[str, str]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as raised:
         load(Settings, "T_", None, environment)
+    assert "(no settings file was given; T_* in the environment go over it)" in str(raised.value)
 
 
 @pytest.mark.parametrize("content", ["count = ", f"name = {DEEP}", "conut = 1"])
 def test_a_file_that_makes_no_sense_is_an_error(content: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(content)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as raised:
         load(Settings, "T_", file, {})
+    assert str(file) in str(raised.value)

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 import trio
 
@@ -269,6 +270,17 @@ async def test_the_record_of_the_process_before_us_is_replaced_at_once(cluster: 
         record = await cluster.looking.get("/ledgers/available/b1")
         assert record is not None
         assert record.stat.owner != killed.session_id
+
+
+@pytest.mark.parametrize(("http_port", "told"), [(8000, 8000), (0, None)])
+async def test_its_record_says_where_http_is_served(
+    cluster: Cluster, http_port: int, told: int | None
+) -> None:
+    config = msgspec.structs.replace(cluster.config(), http_port=http_port)
+    async with cluster.run(config):
+        info = await bookie_info(cluster.looking, PATHS, "b1")
+        assert info is not None
+        assert info.http_port == told
 
 
 async def test_the_record_of_a_stranger_is_waited_for(cluster: Cluster) -> None:

@@ -179,6 +179,31 @@ def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) ->
         code, _, err = daybook("bookies", *arguments)
         assert code == 1
         assert "b9" in err
+        assert "`daybook bookies" in err
+
+
+def test_an_order_that_is_taken_back_is_said_to_programs_too(
+    daybook: Daybook, stored: Stored
+) -> None:
+    async def order() -> Order | None:
+        return await Orders(stored.session, PATHS).read(B1)
+
+    async def retire() -> None:
+        await Orders(stored.session, PATHS).give(B1, Order(Kind.RETIRE, 1))
+
+    trio.run(retire)
+    code, _, err = daybook("bookies", "read-only", "b1")
+    assert code == 1
+    assert "`daybook bookies recommission b1` takes it back" in err
+    for other in ("--wait-retention", "--no-wait"):
+        code, _, err = daybook("bookies", "decommission", "b1", "--cancel", other)
+        assert code == 2
+        assert "leave the other options away" in err
+        assert trio.run(order) is not None
+    code, out, _ = daybook("bookies", "decommission", "b1", "--cancel", "--output", "json")
+    assert code == 0
+    assert json.loads(out) == {"bookie": "b1", "state": "taken back"}
+    assert trio.run(order) is None
 
 
 def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: Stored) -> None:
@@ -217,8 +242,9 @@ def test_disks_are_replaced_in_two_steps(daybook: Daybook, stored: Stored) -> No
     assert json.loads(out) == {"bookie": "b1", "state": "empty", "fenced": None}
     assert "empty its directories" in daybook("bookies", "replace-disk", "b1", "--no-wait")[1]
     trio.run(stored.come_back)
-    code, out, _ = daybook("bookies", "replace-disk", "b1", "--output", "json")
+    code, out, err = daybook("bookies", "replace-disk", "b1", "--output", "json")
     assert json.loads(out) == {"bookie": "b1", "state": "replaced", "fenced": 0}
+    assert "waiting for it" not in err, "it is back"
 
 
 def test_a_bookie_that_takes_no_fences_is_not_taken_back(daybook: Daybook, stored: Stored) -> None:
@@ -261,7 +287,7 @@ def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) ->
     assert daybook("ledgers", "check")[1] == "There is nothing to check.\n"
     trio.run(stored.ledger, closed())
     code, out, _ = daybook("ledgers", "check")
-    assert (code, out) == (0, "All copies are there, in 1 fragments.\n")
+    assert (code, out) == (0, "All copies are there, in 1 fragment.\n")
     gone = LedgerMetadata(
         quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),)
     ).closed_at(0, 5)

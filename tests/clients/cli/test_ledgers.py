@@ -68,7 +68,9 @@ async def fill(store: MetadataStore) -> None:
         fragments=(fragment(0, "b1", "b2"),),
         custom={**LOG, "pulsar/cursor": b"billing"},
     )
-    plain = LedgerMetadata(quorums=Quorums(1, 1, 1), fragments=(fragment(0, "b1"),))
+    plain = LedgerMetadata(
+        quorums=Quorums(1, 1, 1), fragments=(fragment(0, "b1"),), custom={"state": b"mine"}
+    )
     async with trio.open_nursery() as nursery:
         for metadata in (first, cursor, plain):
             await catalog.create(metadata, nursery)
@@ -149,6 +151,14 @@ def test_show_names_the_bookies(daybook: Daybook) -> None:
     assert shown["custom"]["application"] == "pulsar"
     lines = daybook("ledgers", "show", "0")[1].splitlines()
     assert lines[-1].split() == ["2", "b1", "b4", "b3"]
+
+
+def test_custom_metadata_hide_no_field(daybook: Daybook) -> None:
+    code, out, _ = daybook("ledgers", "show", "2")
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert ["state", "OPEN"] in lines
+    assert ["custom", "state", "mine"] in lines
 
 
 def test_read_shows_every_entry(daybook: Daybook) -> None:

@@ -71,3 +71,28 @@ def test_help_says_so_without_looking(here: Path) -> None:
     shown = CliRunner().invoke(main, ["produce", "--help"])
     assert shown.exit_code == 0
     assert "pulsar://127.0.0.1:6650" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--root", "ledgers"], "'ledgers' is no path in ZooKeeper: one looks like /ledgers."),
+        (["--root", "/ledgers/"], "'/ledgers/' is no path"),
+        (["--root", ""], "'' is no path"),
+        (["--root", "/a/../b"], "'/a/../b' is no path"),
+        (["--zookeeper", ""], "'' is not HOST:PORT."),
+        (["--zookeeper", "h:1,h:99999"], "'h:99999' is not HOST:PORT."),
+        (["--zookeeper", "h:x"], "'h:x' is not HOST:PORT."),
+        (["--zookeeper", "zk://h:1/l"], "write that as --zookeeper h:1 --ledgers-root /l."),
+        (
+            ["--zookeeper", "zk+hierarchical://h:1;g/l"],
+            "write that as --zookeeper h:1,g:2181 --ledgers-root /l.",
+        ),
+        (["--zookeeper", "etcd://h:1/l"], "'etcd' is none of"),
+    ],
+)
+def test_what_is_no_place_is_refused(words: list[str], said: str) -> None:
+    for command in (["ledgers", "list"], ["bookies", "health"], ["autorecovery", "pause"]):
+        done = CliRunner().invoke(main, [*command, *words])
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())

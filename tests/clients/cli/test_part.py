@@ -43,6 +43,15 @@ def test_a_bookie_is_told_when_to_acknowledge_and_whether_it_starts_with_new_dis
     assert started["DAYBOOK_BOOKIE_COOKIE_REPAIR"] == "auto"
 
 
+@pytest.mark.parametrize("hosts", ["one", "127.0.0.1:39", "[::1]:39", "h:39,[::1]:39/chroot"])
+def test_several_hosts_with_and_without_ports_are_a_place(
+    started: dict[str, str], hosts: str
+) -> None:
+    done = CliRunner().invoke(main, ["broker", "--zookeeper", hosts])
+    assert done.exit_code == 0, done.output
+    assert started["DAYBOOK_BROKER_ZOOKEEPER"] == hosts
+
+
 def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> None:
     done = CliRunner().invoke(main, ["bookie"])
     assert done.exit_code == 0, done.output
@@ -56,6 +65,8 @@ def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> No
         (["--metadata", "zk+flat://h:1/ledgers"], "'zk+flat' is none of"),
         (["--metadata", "zk://h/l", "--zookeeper", "h:1"], "leave --zookeeper"),
         (["--metadata", "zk://h/l", "--ledgers-root", "/l"], "leave --zookeeper"),
+        (["--zookeeper", "zk://h/l"], "write that as --zookeeper h:2181 --ledgers-root /l."),
+        (["--ledgers-root", "l"], "'l' is no path"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_said(
