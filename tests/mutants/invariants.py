@@ -106,7 +106,7 @@ BOOKIE = [
     Invariant(
         "B7",
         "damage is an error: neither other bytes nor an absence",
-        ("M44", "B05", "B08"),
+        ("M44", "B05", "B08", "B08b", "B08c", "B08d"),
     ),
     Invariant(
         "B8",

@@ -189,6 +189,15 @@ MUTANTS = [
         caught_by=_BOOT,
     ),
     Mutant(
+        id="M52f",
+        rule="a segment without a header that has a second batch was there -> it was torn",
+        module=_REPLAY,
+        name="_Walk.segment",
+        replacement=Edit("await window.looks_written(there + 1)", "False"),
+        source_hash="e3934aea0843",
+        caught_by=_BOOT,
+    ),
+    Mutant(
         id="M52c",
         rule="what is missing below a mark was lost -> it is a torn tail",
         module=_REPLAY,
