@@ -42,6 +42,9 @@ _header = U32.unpack_from
 _PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _RUN_MAX = 16  # entries
+# An entry is a view into all that was read with it, and would keep that until the peer has taken
+# it; so small ones are copied.
+_COPIED_MAX = 8 << 10
 _BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
 
 CODES: list[int] = [
@@ -274,7 +277,7 @@ class V2:
         header = bookie.encode_read_answer(
             read.header, code, read.ledger_id, read.entry_id, len(entry)
         )
-        self._session.send([header, entry] if entry else [header])
+        self._session.send([header, entry] if len(entry) > _COPIED_MAX else [header + entry])
 
     async def _batch_read(self, request: BatchRead) -> None:
         try:
@@ -309,5 +312,5 @@ class V2:
             room -= U32.size + len(entry)
             if parts and room < 0:
                 break
-            parts += [U32.pack(len(entry)), entry]
+            parts += [U32.pack(len(entry)), entry if len(entry) > _COPIED_MAX else bytes(entry)]
         return parts

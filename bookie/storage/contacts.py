@@ -25,6 +25,8 @@ import trio
 from bookie.storage.memory import NEVER_LOST
 from bookie.storage.status import StoreStatus
 
+_ASKED_MAX = 5000  # ledgers at once: each is a task
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
@@ -89,10 +91,10 @@ class FirstContacts:
         self._bytes_max = bytes_max
         self._waiting: dict[int, list[tuple[int, Answer]]] = {}
 
-    @property
-    def full(self) -> bool:
-        """As much waits as may."""
-        return self.bytes_waiting >= self._bytes_max
+    def is_full(self, ledger_id: int) -> bool:
+        """As much waits as may, or so many are asked for that this one would be too many."""
+        many = len(self._waiting) >= _ASKED_MAX and ledger_id not in self._waiting
+        return many or self.bytes_waiting >= self._bytes_max
 
     def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: Answer) -> None:
         """`answer` is told where the ledger stands; in order, and once."""

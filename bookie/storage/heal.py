@@ -137,8 +137,10 @@ class Healer:
     async def _write(self, wounds: list[_Wound]) -> None:
         await self._checkpoint(None)  # Only what the index has can be moved.
         log, moves = self._volume.log, dict[tuple[int, int], dict[int, tuple[int, int]]]()
+        if self._volume.closing or log.failure or self._volume.places.failure:
+            return  # then nothing was brought up to date, either
         for wound in wounds:
-            if self._volume.closing or wound.state.deleted:
+            if wound.state.deleted:
                 continue
             ledger_id = wound.state.ledger_id
             position = log.append(Kind.ENTRY, ledger_id, wound.entry_id, wound.entry, None)

@@ -34,7 +34,9 @@ _ROW_V1 = struct.Struct(">BBqqqHI")
 ANYWHERE = (1 << 63) - 1  # a last position that is not known
 _LAC = struct.Struct(">q")
 _LAC_OFFSET = 16  # of the LAC in an entry
-MASTER_KEY_BYTES_MAX = 0xFFFF
+# Both stay in memory for each ledger.  Clients send keys of 20 bytes, and LACs of 16 with a digest.
+MASTER_KEY_BYTES_MAX = 256
+EXPLICIT_LAC_BYTES_MAX = 256
 
 Cancel: TypeAlias = Callable[[], None]
 

@@ -70,7 +70,7 @@ class LedgerStore:
             volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
         elif self._contacts is None or not self._may_be_forgotten(ledger_id):
             self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
-        elif self._contacts.full:
+        elif self._contacts.is_full(ledger_id):
             done(StoreStatus.TOO_MANY)
         else:
 

@@ -26,7 +26,12 @@ from typing import TypeAlias
 import trio
 
 from bookie.storage.boot import Contents
-from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
+from bookie.storage.ledgers import (
+    EXPLICIT_LAC_BYTES_MAX,
+    MASTER_KEY_BYTES_MAX,
+    LedgerState,
+    lac_of_entry,
+)
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
@@ -352,6 +357,12 @@ class Volume:
         return state.fence_position
 
     def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
+        if len(body) > EXPLICIT_LAC_BYTES_MAX:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"an explicit LAC of {len(body)} bytes")
+        if self.out_of_reserve or self.log.end >= self.recovery_end:
+            raise StoreError(StoreStatus.READ_ONLY, "too little room is left")
+        if self.bytes_in_flight >= self._in_flight_bytes_max:
+            raise StoreError(StoreStatus.TOO_MANY, "too much is not durable yet")
         state = self._authorized(ledger_id, master_key)
         if state.deleted:
             raise StoreError(StoreStatus.FENCED, "it was deleted")

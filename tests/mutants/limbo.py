@@ -158,7 +158,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("standing is Standing.ENDED", "False"),
-        source_hash="10e3cd566de4",
+        source_hash="548a21fb1223",
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(

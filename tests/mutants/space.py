@@ -76,7 +76,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("self._contacts is None or not self._may_be_forgotten(ledger_id)", "True"),
-        source_hash="10e3cd566de4",
+        source_hash="548a21fb1223",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(

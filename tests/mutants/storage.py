@@ -282,7 +282,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.write_lac",
         replacement=Edit("if lac > state.explicit_lac:", "if True:"),
-        source_hash="5b489b81c742",
+        source_hash="a519b84f86f7",
         caught_by=_STORE,
     ),
     Mutant(
@@ -294,7 +294,7 @@ MUTANTS = [
             "state.explicit_position = self.log.append(",
             "state.explicit_position = (lambda *_: -1)(",
         ),
-        source_hash="5b489b81c742",
+        source_hash="a519b84f86f7",
         caught_by=_CRASHES,
     ),
     Mutant(

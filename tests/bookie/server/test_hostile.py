@@ -297,3 +297,34 @@ async def test_memory_stays_bounded_under_reads_that_nobody_takes(start: Start) 
         assert resident_bytes() - before < 60 * MIB
         for peer in peers:
             await peer.stream.aclose()
+
+
+async def settled(running: Running) -> None:
+    before = -1
+    while before != running.server.statistics().answer_bytes:
+        before = running.server.statistics().answer_bytes
+        await trio.sleep(0.1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_small_answers_that_nobody_takes_keep_no_more_than_themselves(start: Start) -> None:
+    """Each was read together with much of what lies around it."""
+    limits = ServerLimits(connection_answer_bytes_max=64 * MIB)
+    count, rounds = 600, 6  # the windows of the store hold fewer than so many
+    async with start(limits) as running, running.connect() as other:
+        for i in range(count):
+            await other.send(add_frame(7, i, bytes(70_000)), add_frame(8, i, b""))
+        for _ in range(2 * count):
+            answer = await other.answer()
+            assert isinstance(answer, AddRun)
+            assert answer.status == Status.OK
+        mute = await dial(running.port, receive_bytes=4096)
+        await mute.send(b"".join(bookie.encode_read(7, i) for i in range(150)))
+        await settled(running)
+        before, queued = resident_bytes(), running.server.statistics().answer_bytes
+        for _ in range(rounds):
+            await mute.send(b"".join(bookie.encode_read(8, i) for i in range(count)))
+        await settled(running)
+        assert running.server.statistics().answer_bytes - queued > rounds * count * 60
+        assert resident_bytes() - before < 60 * MIB
+        await mute.stream.aclose()

@@ -1,8 +1,11 @@
 """What the disk does not give any more is taken again; what it gives is not replaced."""
 
+import errno
 from collections.abc import Sequence
 
 import pytest
+import trio
+import trio.testing
 
 from bookie.storage.log import LogLimits
 from bookie.storage.segments import ReadLimits
@@ -144,3 +147,24 @@ async def test_a_crash_at_any_moment_leaves_it_damaged_or_whole(
             assert left == []
         assert await bring(store, left) <= {OK}
         assert await unreadable(store) == []
+
+
+async def test_what_waits_to_be_healed_when_the_log_fails_is_an_error_and_ends_nothing(
+    host: Host,
+) -> None:
+    await fill(host)
+    damage(host)
+    async with host.store(**SMALL) as store:
+        lost = await unreadable(store)
+        assert len(lost) > 1
+        answers = Answers(store)
+        host.platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
+        freed = host.platter.stick()
+        answers.add(1, lost[0], recovery=True)
+        await trio.testing.wait_all_tasks_blocked()
+        for entry_id in lost[1:]:
+            answers.add(1, entry_id, recovery=True)
+        freed.set()
+        assert set(await answers.all()) == {IO_ERROR}
+        answers.add(1, lost[0], recovery=True)
+        assert await answers.all() == [IO_ERROR]

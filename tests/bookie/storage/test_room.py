@@ -6,8 +6,9 @@ import pytest
 import trio.testing
 
 from bookie.storage.status import StoreStatus
-from tests.bookie.storage.conftest import Answers, Host
-from tests.bookie.storage.oracle import entry
+from bookie.storage.store import LedgerStore
+from tests.bookie.storage.conftest import Answers, Host, status_of
+from tests.bookie.storage.oracle import entry, key
 from tests.bookie.storage.test_reclaim import SMALL
 from tests.simulation.disk import Platter, SimulatedDisk, SimulatedFile
 
@@ -77,3 +78,36 @@ async def test_what_is_in_flight_is_bounded_still(host: Host) -> None:
         assert set(await answers.all()) == {OK, StoreStatus.TOO_MANY}
         answers.add(1, 500, size=1000)
         assert await answers.all() == [OK]
+
+
+async def test_explicit_lacs_leave_the_last_of_the_reserve_alone(
+    small_host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    """They say nothing that has to be kept; a fence does, and is taken as long as it can be."""
+    platter = small_host.platter
+    platter.free_bytes = RESERVE_BYTES
+    async with small_host.store(**{**SMALL, "free_bytes_min": RESERVE_BYTES}) as store:
+        told = [await status_of(store.write_lac(1, key(1), lac, bytes(36))) for lac in range(1500)]
+        assert set(told) == {OK, READ_ONLY}
+        assert platter.free_bytes > RESERVE_BYTES // 2 - OVERHEAD_BYTES
+        await store.fence(1, key(1))
+        assert store.statistics().failure == ""
+
+
+async def test_explicit_lacs_in_flight_are_bounded(host: Host) -> None:
+    statuses: list[StoreStatus] = []
+
+    async def write_lac(store: LedgerStore, ledger_id: int) -> None:
+        writing = store.write_lac(ledger_id, key(ledger_id), 0, bytes(36))
+        statuses.append(await status_of(writing))
+
+    async with host.store(**SMALL, in_flight_bytes_max=20_000) as store:
+        freed = host.platter.stick()
+        async with trio.open_nursery() as nursery:
+            for ledger_id in range(1000):
+                nursery.start_soon(write_lac, store, ledger_id)
+            await trio.testing.wait_all_tasks_blocked()
+            in_flight = store.bytes_in_flight
+            freed.set()
+    assert in_flight < 21_000
+    assert set(statuses) == {OK, StoreStatus.TOO_MANY}

@@ -42,6 +42,18 @@ async def test_ids_that_cannot_be_are_refused(host: Host) -> None:
         assert await status_of(store.fence(-1, b"key")) is BAD_REQUEST
 
 
+async def test_what_is_kept_in_memory_for_a_ledger_is_small(host: Host) -> None:
+    """Whoever may write could keep any number of bytes here otherwise, and nobody reads them."""
+    async with host.store() as store:
+        answers = Answers(store)
+        answers.add(1, 0, master_key=bytes(10_000))
+        assert await answers.all() == [UNAUTHORIZED]
+        assert await status_of(store.fence(1, bytes(10_000))) is UNAUTHORIZED
+        assert await status_of(store.write_lac(1, key(1), 5, bytes(1 << 20))) is BAD_REQUEST
+        assert store.ledgers() == []
+        assert await status_of(store.write_lac(1, key(1), 5, bytes(36))) is OK
+
+
 async def test_everything_that_waits_shares_a_sync_and_is_answered_in_order_in_one_go(
     host: Host,
 ) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from bookie.storage.contacts import LedgerFacts
 from bookie.storage.index import ledger_key
@@ -240,6 +241,21 @@ async def test_what_waits_for_the_metadata_is_bounded(world: World) -> None:
         assert statuses.count(OK) > 3
         assert set(statuses) == {OK, StoreStatus.TOO_MANY}
         assert store.bytes_in_flight == 0
+
+
+async def test_questions_to_the_metadata_are_bounded(world: World) -> None:
+    """Each is a task, which takes a hundred times what the smallest entry does."""
+    async with world.store() as store:
+        await store.delete(1 << 40)
+        world.sleeps = True
+        answers = Answers(store)
+        for ledger_id in range(6000):
+            answers.add(ledger_id, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(world.asked) <= 5000
+        assert answers.statuses == [StoreStatus.TOO_MANY] * (6000 - len(world.asked))
+        answers.add(world.asked[0], 1)  # costs no further question
+        assert len(answers.statuses) == 6000 - len(world.asked)
 
 
 async def test_adds_that_wait_for_the_metadata_are_answered_when_the_store_closes(
