@@ -142,6 +142,7 @@ class Drain:
         self._empty = empty
         self._lock = trio.Lock()
         self._wanted = trio.Event()
+        self._ended = False
         portal.start(self._run)
 
     def soon(self) -> None:
@@ -153,11 +154,16 @@ class Drain:
         async with self._lock:
             await self._empty()
 
+    def end(self) -> None:
+        """In the thread: `soon` does nothing from now on, and nothing is left running."""
+        self._ended = True
+        self._wake()
+
     def _wake(self) -> None:
         self._wanted.set()
 
     async def _run(self) -> None:
-        while True:
+        while not self._ended:
             await self._wanted.wait()
             self._wanted = trio.Event()
             await self.now()
