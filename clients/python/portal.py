@@ -50,7 +50,16 @@ class Portal:
                 if not result.done():
                     result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
 
-        self._token.run_sync_soon(self._nursery.start_soon, run)
+        def begin() -> None:
+            if self._nursery.cancel_scope.cancel_called:  # Closed by another thread, just now.
+                result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
+            else:
+                self._nursery.start_soon(run)
+
+        try:
+            self._token.run_sync_soon(begin)
+        except trio.RunFinishedError:
+            raise trio.ClosedResourceError("this was closed meanwhile") from None
         try:
             return result.result()
         except KeyboardInterrupt:
