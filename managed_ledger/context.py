@@ -85,12 +85,17 @@ class LogContext:
 
     # -- what must not depend on who waits for it
 
+    @property
+    def stopped(self) -> bool:
+        """Everything that the nursery runs was stopped: nothing can be begun there any more."""
+        return self.nursery.cancel_scope.cancel_called
+
     async def to_the_end(self, act: Callable[[], Awaitable[T]]) -> T:
         """Have `act` carried out; it goes on if the caller stops waiting.
 
         FencedError if everything that the nursery runs was stopped meanwhile, or before.
         """
-        if self.nursery.cancel_scope.cancel_called:
+        if self.stopped:
             raise FencedError("the log was given up before")
         done = trio.Event()
         results: list[T] = []

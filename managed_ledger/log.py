@@ -91,6 +91,7 @@ class ManagedLedger:
         self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
         self._room = trio.Event()
+        self._terminating = trio.Lock()
         if ledgers.info.HasField("terminatedPosition"):
             self._refused = TerminatedError(f"{name} was terminated")
         self.listen(writer)
@@ -381,17 +382,25 @@ class ManagedLedger:
         await self._update(lambda info: set_property(info, key, value))
 
     async def terminate(self) -> Position:
-        """Take no more appends, ever; the position of the last entry.  Repeating it is fine."""
+        """Take no more appends, ever; the position of the last entry.  Repeating it is fine.
+
+        What was begun goes on if whoever asked for it stops waiting.
+        """
         self.check()
-        if self.terminated is None:
-            before, self._refused = self._refused, TerminatedError(f"{self.name} was terminated")
-            await self._drained()
-            end = nested(self._last_confirmed)
-            try:
-                await self._update(lambda info: info.terminatedPosition.CopyFrom(end))
-            except MetadataError:
-                self._refused = before
-                raise
+        return await self._context.to_the_end(self._terminate)
+
+    async def _terminate(self) -> Position:
+        async with self._terminating:
+            if self.terminated is None:
+                before = self._refused
+                self._refused = TerminatedError(f"{self.name} was terminated")
+                await self._drained()
+                end = nested(self._last_confirmed)
+                try:
+                    await self._update(lambda info: info.terminatedPosition.CopyFrom(end))
+                except MetadataError:
+                    self._refused = before
+                    raise
         assert self.terminated is not None
         return self.terminated
 
@@ -417,10 +426,12 @@ class ManagedLedger:
                 )
             self._feed(Stop())
             self._wake()
-            # Whoever opens the log next closes the ledger if we do not.
-            with trio.move_on_at(deadline_s), suppress(LedgerError, MetadataError):
-                await self._writer.close()
-            self._drop(closed)
+            try:
+                # Whoever opens the log next closes the ledger if we do not.
+                with trio.move_on_at(deadline_s), suppress(LedgerError, MetadataError):
+                    await self._writer.close()
+            finally:
+                self._drop(closed)
         finally:
             self.abandon()
 

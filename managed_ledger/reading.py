@@ -137,7 +137,7 @@ class LogReader:
         self._streams[behind] = stream
         while len(self._streams) > _STREAMS_MAX:
             self._streams.popitem(last=False)
-        if reads_on:
+        if reads_on and not self._context.stopped:
             while stream.fetching < _CHUNKS_AT_ONCE and (chunk := self._next_chunk(stream, end)):
                 stream.fetching += 1
                 self._context.nursery.start_soon(self._read_ahead, stream, chunk, end)

@@ -89,6 +89,7 @@ class _Handle:
 
         async def abandon() -> None:
             self._handle.abandon()
+            self._stopped()
 
         call_within(self._portal, abandon)
 
@@ -116,6 +117,9 @@ class _Handle:
     async def _close(self) -> None:
         await self._handle.close()
 
+    def _stopped(self) -> None:
+        """Nothing is appended any more."""
+
 
 @dataclass(slots=True, eq=False)
 class _Handed:
@@ -139,9 +143,10 @@ class Writer(_Handle):
         self._ended = False
         self._sent: deque[_Handed] = deque()  # by the writer
         self._sent_more, self._settled = trio.Event(), trio.Event()
+        self._leaving = False  # what is left is settled, and nothing comes any more
         self._failure: Exception | None = None
         self._drain = Drain(portal, self._empty)
-        portal.start(self._settle_for_ever)
+        portal.start(self._settle_until_stopped)
 
     def append(self, data: Buffer, timeout_s: float | None = None) -> int:
         """Append an entry; return its id when it is confirmed."""
@@ -157,7 +162,7 @@ class Writer(_Handle):
         entry.result.set_running_or_notify_cancel()  # It cannot be called back.
         with self._handing:
             if self._ended:
-                raise LedgerClosedError("the client was closed")
+                raise self._why_ended()
             self._handed.append(entry)
             self._handed_bytes += len(entry.data)
             full = (
@@ -174,10 +179,18 @@ class Writer(_Handle):
         self._raise_failure()
 
     async def _close(self) -> None:
-        await self._drain.now()
-        await self._handle.close()
-        await self._settle()
+        try:
+            await self._drain.now()
+            await self._handle.close()
+            await self._settle()
+        finally:
+            if self._handle.error is not None:
+                self._stopped()
         self._raise_failure()
+
+    def _stopped(self) -> None:
+        self._leaving = True
+        self._sent_more.set()
 
     async def _settle(self) -> None:
         """Everything that was handed over so far has its result when this returns."""
@@ -200,6 +213,8 @@ class Writer(_Handle):
             try:
                 entry.entry_id = await self._writer.append_soon(entry.data)
             except LedgerError as error:
+                if self._ended:
+                    return  # All of them were told.
                 self._fail(entry, error)
             else:
                 self._sent.append(entry)
@@ -208,11 +223,16 @@ class Writer(_Handle):
                 self._handed.popleft()
                 self._handed_bytes -= len(entry.data)
 
-    async def _settle_for_ever(self) -> None:
-        """Tell what became of the entries, in the order in which they were sent."""
+    async def _settle_until_stopped(self) -> None:
+        """Tell what became of the entries, in the order in which they were sent.
+
+        Until the writer has stopped, or the client: then all have been told.
+        """
         try:
             while True:
                 while not self._sent:
+                    if self._leaving:
+                        return
                     self._sent_more = trio.Event()
                     await self._sent_more.wait()
                 try:
@@ -240,7 +260,8 @@ class Writer(_Handle):
         settled.set()
 
     def _end(self) -> None:
-        """The client was closed: nobody waits for ever."""
+        """The writer has stopped, or the client was closed: nobody waits for ever."""
+        self._drain.end()
         self._tell_done()
         while self._sent:
             entry = self._sent.popleft()
@@ -248,7 +269,10 @@ class Writer(_Handle):
         with self._handing:
             self._ended = True
             while self._handed:
-                self._fail(self._handed.popleft(), LedgerClosedError("the client was closed"))
+                self._fail(self._handed.popleft(), self._why_ended())
+
+    def _why_ended(self) -> LedgerError:
+        return self._handle.error or LedgerClosedError("the client was closed")
 
     def _fail(self, entry: _Handed, error: LedgerError) -> None:
         self._failure = self._failure or error

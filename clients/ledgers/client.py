@@ -28,7 +28,7 @@ from bookie.registry.paths import LedgerPaths
 from clients.ledgers.address import MetadataAddress
 from clients.ledgers.deferred import DeferredWriter
 from clients.ledgers.entries import Life
-from clients.ledgers.errors import translated
+from clients.ledgers.errors import MetadataInDoubtError, translated
 from clients.ledgers.limits import Limits
 from clients.ledgers.reader import Reader
 from clients.ledgers.turns import Turns
@@ -105,7 +105,7 @@ class Client:
         not be confirmed now.
         """
         wanted = self._wanted(options)
-        with translated():
+        with translated(), self._life.lasting(MetadataInDoubtError):
             writer = await self._client.create(**wanted)
         return self._keep(
             Writer(writer, self._client.announcer(writer), self._limits, self._turns, self._forget)
@@ -114,7 +114,7 @@ class Client:
     async def create_advanced(self, **options: Unpack[LedgerOptions]) -> AdvancedWriter:
         """As `create`, for callers who give each entry its id."""
         wanted = self._wanted(options)
-        with translated():
+        with translated(), self._life.lasting(MetadataInDoubtError):
             writer = await self._client.create(**wanted)
         return self._keep(
             AdvancedWriter(
@@ -125,7 +125,7 @@ class Client:
     async def create_deferred(self, **options: Unpack[LedgerOptions]) -> DeferredWriter:
         """As `create`, for entries that are taken first, and on disk when they are forced."""
         wanted = self._wanted(options)
-        with translated():
+        with translated(), self._life.lasting(MetadataInDoubtError):
             writer = await self._client.create_deferred(**wanted)
         return self._keep(
             DeferredWriter(
@@ -162,8 +162,7 @@ class Client:
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _open(self, ledger_id: int, *, recover: bool, password: bytes) -> Reader:
-        self._life.check()
-        with translated():
+        with translated(), self._life.lasting():
             reader = await self._client.open(ledger_id, recover=recover, password=password)
             if not reader.closed:
                 with suppress(ReadUnknownError):  # What its entries say is known already.
@@ -223,7 +222,7 @@ class Client:
 
     def end(self) -> None:
         """For `open_client`: what is used from now on says that the client was closed."""
-        self._life.ended = True
+        self._life.end()
         for handle in list(self._handles):
             handle.abandon()
 

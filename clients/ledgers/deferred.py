@@ -54,9 +54,6 @@ class DeferredWriter(Writer):
 
     async def append_soon(self, data: Buffer) -> int:
         """Send an entry on its way; return the id that it will have.  As `Writer.append_soon`."""
-        size = len(memoryview(data).cast("B"))
-        if not self._has_room(size):
-            self._deferred.request_force()  # else nothing would ever make room
         entry_id = await super().append_soon(data)
         limits = self._limits
         if (
@@ -65,6 +62,10 @@ class DeferredWriter(Writer):
         ):
             self._deferred.request_force()
         return entry_id
+
+    def _make_room(self) -> None:
+        # Again each time: what was appended since the last force makes none by itself.
+        self._deferred.request_force()
 
     async def wait_acknowledged(self, entry_id: int) -> None:
         """Return when the entry, and all before it, were taken.  Errors as of `wait_confirmed`."""

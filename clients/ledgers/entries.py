@@ -1,7 +1,8 @@
 """An entry, and entries that are read ahead of the application."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -26,11 +27,31 @@ class Life:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self.ended = False
+        self._ended = False
+        self._waiting: dict[trio.CancelScope, None] = {}
+
+    def end(self) -> None:
+        """Nobody waits any more for what will not come."""
+        self._ended = True
+        for scope in self._waiting:
+            scope.cancel()
 
     def check(self) -> None:
-        if self.ended:
+        if self._ended:
             raise LedgerClosedError("the client was closed")
+
+    @contextmanager
+    def lasting(self, error: type[LedgerError] = LedgerClosedError) -> Generator[None]:
+        """For what waits for bookies: `error` when the client ends meanwhile."""
+        self.check()
+        with trio.CancelScope() as scope:
+            self._waiting[scope] = None
+            try:
+                yield
+            finally:
+                del self._waiting[scope]
+        if scope.cancel_called:
+            raise error("the client was closed meanwhile")
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         self.check()

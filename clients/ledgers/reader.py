@@ -67,8 +67,7 @@ class Reader:
 
         ReadUnknownError if no bookie of its newest ensemble answers.
         """
-        self._life.check()
-        with translated():
+        with translated(), self._life.lasting():
             return await self._follower().look()
 
     def read(self, first: int = 0, last: int | None = None) -> EntryStream:
@@ -148,5 +147,5 @@ class Tail:
             elif self._reader.closed:
                 return []
             else:
-                with translated():
+                with translated(), self._life.lasting():
                     await self._follower.wait(self.next_entry - 1)

@@ -217,8 +217,12 @@ class Writer(LedgerHandle):
             return self._writer.append([payload])
         async with self._queue:
             while not self._has_room(size):
+                self._make_room()
                 await self._wait_told()
             return self._writer.append([payload])
+
+    def _make_room(self) -> None:
+        """Confirmations come by themselves; whoever has to ask for them does it here."""
 
     async def wait_confirmed(self, entry_id: int) -> None:
         """Return when the entry, and all before it, are confirmed.

@@ -50,7 +50,16 @@ class Portal:
                 if not result.done():
                     result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
 
-        self._token.run_sync_soon(self._nursery.start_soon, run)
+        def begin() -> None:
+            if self._nursery.cancel_scope.cancel_called:  # Closed by another thread, just now.
+                result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
+            else:
+                self._nursery.start_soon(run)
+
+        try:
+            self._token.run_sync_soon(begin)
+        except trio.RunFinishedError:
+            raise trio.ClosedResourceError("this was closed meanwhile") from None
         try:
             return result.result()
         except KeyboardInterrupt:
@@ -142,6 +151,7 @@ class Drain:
         self._empty = empty
         self._lock = trio.Lock()
         self._wanted = trio.Event()
+        self._ended = False
         portal.start(self._run)
 
     def soon(self) -> None:
@@ -153,11 +163,16 @@ class Drain:
         async with self._lock:
             await self._empty()
 
+    def end(self) -> None:
+        """In the thread: `soon` does nothing from now on, and nothing is left running."""
+        self._ended = True
+        self._wake()
+
     def _wake(self) -> None:
         self._wanted.set()
 
     async def _run(self) -> None:
-        while True:
+        while not self._ended:
             await self._wanted.wait()
             self._wanted = trio.Event()
             await self.now()

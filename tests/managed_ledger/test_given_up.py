@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import trio
+import trio.lowlevel
 
 from managed_ledger.cursor import Cursor, recover_cursor
 from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, ManagedLedgerError
@@ -478,5 +479,52 @@ def test_what_is_asked_of_a_log_that_has_ended_is_refused() -> None:
                 await log.set_property("a", "b")
             with pytest.raises(ClosedError):
                 await log.terminate()
+
+    play(scenario)
+
+
+# -- stopping to wait
+
+
+def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
+    """While the metadata store does not say whether the ledger is closed."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            before = host.logs._context.nursery.child_tasks
+            log = await host.open()
+            await append(log, range(3))
+            held = host.link.hold_next("set", "/ledgers")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(log.close)
+                await held.caught.wait()
+                nursery.cancel_scope.cancel()
+            await trio.sleep(1)
+            assert host.logs._context.nursery.child_tasks == before
+            assert await read_all(await host.open()) == [0, 1, 2]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("pending", [0, 1])
+def test_a_log_that_takes_no_appends_because_it_was_terminated_is_terminated(pending: int) -> None:
+    """Also when whoever asked for it went away while appends were pending."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(3))
+            sent = send(log, range(3, 3 + pending))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(log.terminate)
+                nursery.start_soon(log.terminate)
+                await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            await settle(sent)
+            await trio.sleep(1)
+            late = await settle(send(log, range(9, 10)))
+            assert [str(error) for _, error in late.failed] == [f"{NAME} was terminated"]
+            assert log.terminated == log.last_confirmed
+            assert log.last_confirmed.entry_id == 2 + pending
 
     play(scenario)

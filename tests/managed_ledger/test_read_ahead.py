@@ -1,6 +1,7 @@
 """Who reads on finds what comes next; who does not, costs nothing; nothing is given out twice."""
 
 import trio
+import trio.lowlevel
 
 from managed_ledger.cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from managed_ledger.position import Position
@@ -39,6 +40,30 @@ def test_who_comes_while_it_is_on_its_way_waits_for_it() -> None:
             found = await log.read(positions[2], max_entries=9, max_bytes=MB)
             assert [number_of(entry.data) for entry in found] == [2, 3, 4]
             assert host.logs.cache.hits == 3
+
+    play(scenario)
+
+
+def test_a_log_that_is_lost_while_it_is_read_begins_nothing() -> None:
+    """What was asked for is given out, and its broker lives on."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(5))
+            await append(log, range(5, 7))
+            await log.read(positions[0], max_entries=1, max_bytes=1)
+            found: list[int] = []
+
+            async def read_on() -> None:
+                read = await log.read(positions[1], max_entries=1, max_bytes=1)
+                found.extend(number_of(entry.data) for entry in read)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_on)
+                await trio.lowlevel.checkpoint()
+                log.lost("somebody else has taken it over")
+            assert found == [1]
 
     play(scenario)
 

@@ -14,6 +14,7 @@ _CURSOR_RECOVERY = f"{_SCENARIOS}/test_cursor_recovery.py"
 _CURSORS = f"{_SCENARIOS}/test_cursors.py"
 _FOLLOWERS = f"{_SCENARIOS}/test_followers.py"
 _GIVEN_UP = f"{_SCENARIOS}/test_given_up.py"
+_READ_AHEAD = f"{_SCENARIOS}/test_read_ahead.py"
 _TAKEOVER = f"{_SCENARIOS}/test_takeover.py"
 _TRIMMING = f"{_SCENARIOS}/test_trimming.py"
 _UNKNOWN = f"{_SCENARIOS}/test_unknown_answers.py"
@@ -71,6 +72,15 @@ OWNERS = [
         replacement=Edit("    log.check()", "    pass"),
         source_hash="6c8cdc2851a6",
         caught_by=f"{_GIVEN_UP}::test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened",
+    ),
+    Mutant(
+        id="K65f",
+        rule="a read of a log that was lost meanwhile begins nothing -> it reads ahead",
+        module="managed_ledger.reading",
+        name="LogReader._has_read",
+        replacement=Edit("if reads_on and not self._context.stopped:", "if reads_on:"),
+        source_hash="7ed07dd87cf5",
+        caught_by=f"{_READ_AHEAD}::test_a_log_that_is_lost_while_it_is_read_begins_nothing",
     ),
     Mutant(
         id="M59 list",

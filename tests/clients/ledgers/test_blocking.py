@@ -137,6 +137,32 @@ def test_nobody_waits_for_a_client_that_was_closed() -> None:
         client.create()
 
 
+@pytest.mark.parametrize("how", ["close", "abandon", "fenced"])
+def test_a_writer_that_has_ended_leaves_nothing_running(client: Client, how: str) -> None:
+    """Programs that begin a ledger each minute run for months."""
+    client.create().close()
+    before = len(client._portal._nursery.child_tasks)
+    for _ in range(3):
+        writer = client.create()
+        futures = [writer.append_soon(b"x") for _ in range(5)]
+        match how:
+            case "close":
+                writer.close()
+                assert [future.result(0) for future in futures] == list(range(5))
+            case "abandon":
+                writer.abandon()
+            case _:
+                client.open(writer.ledger_id, recover=True)
+                writer.append_soon(b"y").exception(30)
+                with pytest.raises(ledgers.LedgerError):
+                    writer.close()
+        assert all(future.exception(30) is None for future in futures) or how != "close"
+        with pytest.raises(ledgers.LedgerError, match=f"{writer.ledger_id}"):
+            writer.append(b"late", 30)
+    client.metadata(writer.ledger_id)  # which gives them their turn to end
+    assert len(client._portal._nursery.child_tasks) == before
+
+
 def test_what_cannot_be_connected_to_raises() -> None:
     with pytest.raises(ValueError, match="scheme"):
         ledgers.blocking.connect("localhost:2181")

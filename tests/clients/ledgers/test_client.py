@@ -238,6 +238,40 @@ async def test_what_outlives_the_block_of_the_client_says_that_it_was_closed(
         assert await read_all(recovered) == [b"x"]
 
 
+@pytest.mark.parametrize("what", ["create", "open", "recover", "look", "tail"])
+async def test_what_is_under_way_when_the_client_ends_says_so(
+    world: World, autojump_clock: Clock, what: str
+) -> None:
+    """No bookie answers in the meantime, and after the end nobody would hear of it."""
+    errors: list[ledgers.LedgerError] = []
+
+    async def ask(client: Client, ledger_id: int, reader: ledgers.Reader) -> None:
+        try:
+            match what:
+                case "create":
+                    await client.create()
+                case "look":
+                    await reader.read_last_add_confirmed()
+                case "tail":
+                    await anext(reader.tail(1))
+                case _:
+                    await client.open(ledger_id, recover=what == "recover")
+        except ledgers.LedgerError as error:
+            errors.append(error)
+
+    async with world.client(name="other") as other:
+        writer = await other.create()
+        await writer.append(b"x")
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery, world.client() as client:
+                reader = await client.open(writer.ledger_id, recover=False)
+                world.link().delay_s = 1.0 if what in ("create", "look") else 0.0
+                nursery.start_soon(ask, client, writer.ledger_id, reader)
+                await trio.sleep(0.001)
+    expected = ledgers.MetadataInDoubtError if what == "create" else ledgers.LedgerClosedError
+    assert [type(error) for error in errors] == [expected]
+
+
 async def test_an_error_of_the_application_comes_out_as_it_is(
     world: World, autojump_clock: Clock
 ) -> None:

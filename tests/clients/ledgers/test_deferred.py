@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.abc import Clock
 
 from clients import ledgers
@@ -84,6 +85,21 @@ async def test_who_never_forces_is_not_stuck(
             assert writer.pending_bytes <= limits.pending_bytes_max
         await writer.close()
         assert len(await data_of(client, writer.ledger_id)) == 30
+
+
+async def test_who_waits_behind_another_for_room_is_not_stuck(
+    world: World, autojump_clock: Clock
+) -> None:
+    """The force that made room for the first one was begun before its entry was appended."""
+    async with world.client(Limits(pending_bytes_max=100)) as client:
+        writer = await client.create_deferred()
+        await writer.append_soon(b"x" * 60)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.append_soon, b"y" * 45)
+                await trio.lowlevel.checkpoint()
+                nursery.start_soon(writer.append_soon, b"z" * 70)
+            assert await writer.force() == 2
 
 
 async def test_a_writer_that_is_fenced_says_what_is_in_doubt(
