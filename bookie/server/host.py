@@ -147,6 +147,9 @@ async def run_bookie(
         limits = config.store_limits
         if store_limits is not None:
             limits = replace(store_limits, ack_early=limits.ack_early)
+        in_doubt = await _available(log, lambda: _in_doubt(identity, orders))
+        if in_doubt:
+            await identity.claim()
         async with open_store(
             disk=disk,
             directories=config.directories,
@@ -154,7 +157,7 @@ async def run_bookie(
             clock=clock,
             limits=limits,
             ask=partial(facts_of, metadata, paths),
-            in_doubt=await _available(log, lambda: _in_doubt(identity, orders)),
+            in_doubt=in_doubt,
         ) as store:
             await _available(log, identity.stamp)
             marks = await new_mark(disk, config.directories[0], rng)
@@ -188,6 +191,7 @@ async def repair_cookie(
     )
     if identity.new or not identity.lacking:
         raise StartError(f"nothing to repair: bookie {identity.bookie_id} can start as it is")
+    await identity.claim()
     async with open_store(
         disk=disk,
         directories=config.directories,

@@ -12,8 +12,10 @@ has acknowledged.  So it starts only if the cookies agree:
     anything else                      refused, and nothing is touched
 
 A bookie that may have lost records starts in doubt (`storage.suspects`), and gets its missing
-cookies when that is durable.  So does one whose directories are older than its last loss, an image
-that was put back, say: the transaction of that is in BIRTH and in the metadata's cookie.
+cookies when that is durable.  Until then its empty directories are *claimed*: the same text is in
+`CLAIM`, so that a start that was cut short is repeated.  In doubt is also one whose directories are
+older than its last loss, an image that was put back, say: the transaction of that is in BIRTH and
+in the metadata's cookie.
 
 The text is Apache BookKeeper's: a line with the layout version, then `CookieFormat` as protobuf
 text.  In a directory it is the file `VERSION`; in the metadata store the record `cookies/<id>`.
@@ -33,6 +35,7 @@ from bookie.storage.memory import NEVER_LOST, read_birth
 from wire.metadata.store import MetadataStore, RecordExistsError
 
 COOKIE_FILE = "VERSION"
+CLAIM_FILE = "CLAIM"
 _REMEDY = (
     "If its data are lost for good: `daybook bookies replace-disk` copies them from others first;"
     " `daybook bookie repair-cookie` lets it start, and copy what it lacks while it serves"
@@ -49,6 +52,7 @@ class Identity:
 
     bookie_id: str
     cookie: Cookie
+    directories: Sequence[str]
     new: bool
     lacking: Sequence[str]  # directories that are to get their cookies again
     in_doubt: bool
@@ -56,16 +60,24 @@ class Identity:
     metadata: MetadataStore
     paths: LedgerPaths
 
+    async def claim(self) -> None:
+        """Before a doubt is written to directories without cookies."""
+        for directory in self.lacking:
+            await self.disk.make_directory(directory)
+            await self.disk.write_file(f"{directory}/{CLAIM_FILE}", self.cookie.encode())
+
     async def stamp(self) -> None:
         """Write what lacks; may be repeated.  The directories are locked, a doubt is durable."""
         for directory in self.lacking:
             await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
-        if not self.new:
-            return
-        try:
-            await create_cookie(self.metadata, self.paths, self.cookie)
-        except RecordExistsError:
-            raise StartError(f"another bookie has just taken the id {self.bookie_id}") from None
+        if self.new:
+            try:
+                await create_cookie(self.metadata, self.paths, self.cookie)
+            except RecordExistsError:
+                raise StartError(f"another bookie has just taken the id {self.bookie_id}") from None
+        for directory in self.directories:
+            with suppress(FileNotFoundError):
+                await self.disk.remove(f"{directory}/{CLAIM_FILE}")
 
 
 async def examine(
@@ -98,18 +110,22 @@ async def examine(
     except MalformedRecordError as error:
         raise StartError(f"{paths.cookie(bookie_id)}: {error}") from error
     if known is None:
+        cookie = Cookie(bookie_id, tuple(directories), tuple(directories), instance_id)
         for directory in directories:
-            if await _has_data(disk, directory):
+            if await _has_data(disk, directory, cookie):
                 raise StartError(
                     f"{directory} holds data, but the cluster does not know bookie {bookie_id}:"
                     " the directory of another cluster, or of a bookie that was removed"
                 )
-        cookie = Cookie(bookie_id, tuple(directories), tuple(directories), instance_id)
-        return Identity(bookie_id, cookie, True, directories, False, disk, metadata, paths)
+        return Identity(
+            bookie_id, cookie, directories, True, directories, False, disk, metadata, paths
+        )
     missing = [directory for directory in directories if directory not in found]
     if missing and repair:
         await _check_repair(disk, known.cookie, local, directories, missing, instance_id)
-        return Identity(bookie_id, known.cookie, False, missing, True, disk, metadata, paths)
+        return Identity(
+            bookie_id, known.cookie, directories, False, missing, True, disk, metadata, paths
+        )
     if local is None:
         raise StartError(
             f"bookie {bookie_id} is known to the cluster, but {_names(directories)} hold nothing of"
@@ -128,7 +144,8 @@ async def examine(
         )
     birth = await read_birth(disk, directories)
     expected = known.modified_txid if known.version else NEVER_LOST
-    return Identity(bookie_id, local, False, (), birth != expected, disk, metadata, paths)
+    in_doubt = birth != expected
+    return Identity(bookie_id, local, directories, False, (), in_doubt, disk, metadata, paths)
 
 
 async def _check_repair(
@@ -144,7 +161,7 @@ async def _check_repair(
         raise StartError("the directories that have a cookie are those of another bookie")
     _compare(known, directories, instance_id, known.bookie_id)
     for directory in missing:
-        if await _has_data(disk, directory):
+        if await _has_data(disk, directory, known):
             raise StartError(
                 f"{directory} has no {COOKIE_FILE} and holds data: nobody knows whose they are;"
                 " put the file back, or empty the directory"
@@ -176,13 +193,16 @@ def _compare(local: Cookie, directories: Sequence[str], instance_id: str, wanted
         )
 
 
-async def _read_local(disk: Disk, directory: str) -> bytes | None:
+async def _read_local(disk: Disk, directory: str, name: str = COOKIE_FILE) -> bytes | None:
     with suppress(FileNotFoundError):
-        return await disk.read_file(f"{directory}/{COOKIE_FILE}")
+        return await disk.read_file(f"{directory}/{name}")
     return None
 
 
-async def _has_data(disk: Disk, directory: str) -> bool:
+async def _has_data(disk: Disk, directory: str, ours: Cookie) -> bool:
+    """That are not what a start of ours has left which was cut short."""
+    if await _read_local(disk, directory, CLAIM_FILE) == ours.encode():
+        return False
     with suppress(FileNotFoundError):
         return bool(await disk.list_directory(f"{directory}/log"))
     return False

@@ -167,7 +167,7 @@ MUTANTS = [
         module="bookie.server.identity",
         name="examine",
         replacement=Edit("birth != expected", "False"),
-        source_hash="462cddad999b",
+        source_hash="0f08452dc56e",
         caught_by=f"{_REPAIRED} -k old_image",
     ),
 ]

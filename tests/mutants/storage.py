@@ -53,7 +53,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
-        source_hash="462cddad999b",
+        source_hash="0f08452dc56e",
         caught_by=_HOST,
     ),
     Mutant(
@@ -62,7 +62,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
-        source_hash="462cddad999b",
+        source_hash="0f08452dc56e",
         caught_by=_HOST,
     ),
     Mutant(

@@ -116,6 +116,8 @@ class Cluster:
         async def serve(*, task_status: trio.TaskStatus[object]) -> None:
             with life.scope:
                 await main(life, task_status)
+            if life.nursery is not None:
+                life.nursery.cancel_scope.cancel()  # The process is over, whoever asks it still.
 
         try:
             async with trio.open_nursery() as life.nursery:

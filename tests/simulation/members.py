@@ -57,8 +57,15 @@ class Members:
         return len({*lost, *self._harmed, name}) < ack
 
     def can_harm(self, name: str) -> bool:
-        """Is it there, and may it lose something of what it has, or all?"""
-        return self._serves(name) and self._may_harm(name)
+        """Is it there, and may it lose something of what it has, or all?
+
+        It takes no entries of older ledgers from then on: there are as many others as these need.
+        """
+        quorums = self._shape.settings.quorums
+        ack = quorums[2] if quorums else automatic(self._shape.bookies).ack
+        others = self._shape.bookies - len({*self._harmed, name})
+        there = self._serves(name) and name not in self._leaving
+        return there and others >= ack and self._may_harm(name)
 
     def harm(self, name: str) -> None:
         self._harmed[name] = None

@@ -13,7 +13,7 @@ from bookie.ledger.protocol.placement import BookieId
 from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, repair_cookie
-from bookie.server.identity import COOKIE_FILE, StartError
+from bookie.server.identity import CLAIM_FILE, COOKIE_FILE, Identity, StartError
 from bookie.server.logs import silent_log
 from bookie.storage.disk import FileDisk
 from bookie.storage.memory import BIRTH_FILE, read_birth
@@ -98,6 +98,36 @@ async def test_an_empty_place_is_not_filled_without_being_asked(cluster: Cluster
         pass
     shutil.rmtree(cluster.tmp_path / "d0")
     assert "hold nothing of it" in await cluster.refused(cluster.config())
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
+    cluster: Cluster, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 701062: killed when its doubt was written, and its cookies were not."""
+    config = auto(cluster.config())
+    if known:
+        async with cluster.run(config):
+            pass
+        shutil.rmtree(cluster.tmp_path / "d0")
+        cluster._indexes = type(cluster._indexes)()
+    else:
+        orders = Orders(cluster.looking, PATHS)
+        await orders.give(BookieId("b1"), Order(Kind.LEFT, 1))
+
+    async def cut_short(identity: Identity) -> None:
+        raise StartError("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Identity, "stamp", cut_short)
+        assert "cut short" in await cluster.failed(config)
+    directory = cluster.tmp_path / "d0"
+    assert any((directory / "log").iterdir())
+    assert (directory / CLAIM_FILE).exists()
+    async with cluster.run(config) as running:
+        await free(running)
+    assert (await read_birth(FileDisk(), config.directories) or 0) > 0
+    assert not (directory / CLAIM_FILE).exists()
 
 
 async def test_data_without_a_cookie_are_nobody_s(cluster: Cluster) -> None:

@@ -1,6 +1,7 @@
 """The client without trio: the same, from ordinary threads."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -140,7 +141,7 @@ def test_nobody_waits_for_a_client_that_was_closed() -> None:
 @pytest.mark.parametrize("how", ["close", "abandon", "fenced"])
 def test_a_writer_that_has_ended_leaves_nothing_running(client: Client, how: str) -> None:
     """Programs that begin a ledger each minute run for months."""
-    client.create().close()
+    client.create().close()  # What is begun once stays; its own tasks may be ending still.
     before = len(client._portal._nursery.child_tasks)
     for _ in range(3):
         writer = client.create()
@@ -159,8 +160,10 @@ def test_a_writer_that_has_ended_leaves_nothing_running(client: Client, how: str
         assert all(future.exception(30) is None for future in futures) or how != "close"
         with pytest.raises(ledgers.LedgerError, match=f"{writer.ledger_id}"):
             writer.append(b"late", 30)
-    client.metadata(writer.ledger_id)  # which gives them their turn to end
-    assert len(client._portal._nursery.child_tasks) == before
+    deadline = time.monotonic() + 30
+    while len(client._portal._nursery.child_tasks) > before and time.monotonic() < deadline:
+        client.metadata(writer.ledger_id)  # which gives them their turn to end
+    assert len(client._portal._nursery.child_tasks) <= before
 
 
 def test_what_cannot_be_connected_to_raises() -> None:
