@@ -129,6 +129,10 @@ class Subscription:
         if not self.attached and start != "earliest":
             self._from_earliest = False
 
+    def may_begin_later(self) -> None:
+        """Somebody who was there before may have made it, and wanted no more than what comes."""
+        self._from_earliest = False
+
     def got(self, at_ns: int) -> None:
         """It is there.  From `latest`, or where nobody knows, it owes only what is sent later."""
         if not self.attached:

@@ -456,6 +456,15 @@ def test_a_seek_that_is_under_way_may_have_reached_the_subscription_before() -> 
     assert rules([*story, *again, Drained(T, "s"), *read((0, A))]) == ["undelivered"]
 
 
+def test_who_is_still_there_may_make_a_subscription_again_that_was_ended() -> None:
+    """Seed 705230, once: it had come back, and left, before anybody was told."""
+    before = [*subscribed("c", start="latest"), *sent(0, A)]
+    anew: list[Event] = [Unsubscribe(T, "s"), Unsubscribed(T, "s")]
+    end = [*subscribed("d", since=20), Drained(T, "s"), *read((0, A))]
+    assert rules([*before, *anew, Detach("c"), *end]) == []
+    assert rules([*before, Detach("c"), *anew, *end]) == ["undelivered"]
+
+
 def test_an_acknowledgement_without_a_receipt_may_reach_the_subscription_that_comes_next() -> None:
     """Seed 670335, once."""
     story = [*subscribed(), *sent(0, A), delivered(0, A), Ack("c", 0, T, (A,))]

@@ -83,6 +83,8 @@ class _Check:
         self._trimmed: dict[str, int] = {}  # by topic: the first ledger that is there
         self._seeks: dict[int, Seek] = {}
         self._under_way: dict[int, int] = {}  # seeks, from when on
+        self._present: dict[str, Subscribe] = {}  # consumers, until they are detached
+        self._revived: dict[_Key, None] = {}  # may be made again from `latest` by who is present
         self._unsure: dict[_Key, None] = {}  # it may be there already when it is asked for
         self._drained: dict[_Key, None] = {}
         self._began: dict[str, list[int]] = {}
@@ -111,6 +113,7 @@ class _Check:
         match stamped.event:
             case Subscribe(topic, name, consumer, _, start):
                 self._consumers[consumer] = _Consumer(consumer, stamped.event)
+                self._present[consumer] = stamped.event
                 for key in self._keys(topic, name):
                     subscription = self._make(key)
                     subscription.asked_for(at_ns, start, is_new=key not in self._unsure)
@@ -121,6 +124,7 @@ class _Check:
                 for subscription in self._known(subscribe.topic, subscribe.subscription):
                     subscription.leave(consumer)
             case Detach(consumer):
+                self._present.pop(consumer, None)
                 self._left(self._consumers[consumer])
             case Ack(consumer, ack, topic):
                 self._consumers[consumer].unconfirmed[ack] = stamped.event
@@ -182,6 +186,9 @@ class _Check:
             log = self._record.logs.get(key[0]) or Log(key[0], [])
             made = self._subscriptions[key] = Subscription(log, self._began_of(log))
             made.trimmed(self._trimmed.get(key[0], 0))
+            if key in self._revived:
+                del self._revived[key]
+                made.may_begin_later()
             for seek, at_ns in self._under_way.items():  # It may reach this one, or its forerunner.
                 asked = self._seeks[seek]
                 if key in self._keys(asked.topic, asked.subscription):
@@ -200,6 +207,9 @@ class _Check:
         """It may be gone from now on, and a new one may have its name."""
         self._subscriptions.pop(key, None)
         self._unsure[key] = None
+        for each in self._present.values():
+            if each.start != "earliest" and key in self._keys(each.topic, each.subscription):
+                self._revived[key] = None
 
     def _known(self, topic: str, name: str) -> list[Subscription]:
         """Those that may be there: between an ending and the next beginning there is none."""
