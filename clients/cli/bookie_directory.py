@@ -99,6 +99,7 @@ def export(directory: Path, ledgers: tuple[int, ...], target: IO[str]) -> None:
     By ledger and in order; of one that cannot be read the line says why.
     """
     damaged = 0
+    missing = set(ledgers)
 
     async def run(progress: Progress) -> None:
         nonlocal damaged
@@ -108,10 +109,13 @@ def export(directory: Path, ledgers: tuple[int, ...], target: IO[str]) -> None:
         async with aclosing(entries):
             async for entry in entries:
                 damaged += entry.data is None
+                missing.discard(entry.ledger_id)
                 target.write(json.dumps(_line(entry)) + "\n")
 
     _run("exporting", directory, run)
     target.flush()
+    for ledger_id in sorted(missing):
+        click.echo(f"no entry of ledger {ledger_id} is here", err=True)
     if damaged:
         click.echo(f"{damaged} entries cannot be read", err=True)
         sys.exit(_DAMAGED)

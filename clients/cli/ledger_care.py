@@ -206,7 +206,8 @@ def recover(
     --accept-loss, bookies that are away, and those that say that they do not know, are given up:
     entries that only they had are lost, also acknowledged ones.
     """
-    if accept_loss and not yes:
+    is_open = partial(_is_open, root=root, ledger_id=ledger)
+    if accept_loss and not yes and run_with_store(zookeeper, is_open):
         click.confirm(
             f"Entries of ledger {ledger} that only missing bookies have will be lost. Go on?",
             abort=True,
@@ -214,6 +215,11 @@ def recover(
         )
     work = partial(_recover_or_say, root=root, ledger_id=ledger, lossy=accept_loss)
     write_record(run_with_store(zookeeper, work), output)
+
+
+async def _is_open(store: MetadataStore, root: str, ledger_id: int) -> bool:
+    async with open_client(store, root) as client:
+        return not (await client.context.catalog.read(ledger_id)).metadata.closed
 
 
 async def _recover_or_say(

@@ -30,8 +30,9 @@ def _say(error: Exception, zookeeper: str) -> str | None:
     match error:
         case StoreUnavailableError():
             return (
-                f"No ZooKeeper answers at {zookeeper}: start a cluster with `daybook standalone`, "
-                "or say where yours is with --zookeeper."
+                f"No ZooKeeper answers at {zookeeper}: start a cluster with `daybook standalone`"
+                " (`daybook local start zookeeper` if it has only lost that), or say where yours is"
+                " with --zookeeper."
             )
         case LayoutError():
             return f"{error}: say where ledgers are with --ledgers-root."

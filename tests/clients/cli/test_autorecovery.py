@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from io import StringIO
 from random import Random
 
 import pytest
@@ -303,8 +304,9 @@ def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) ->
 
 
 def test_an_open_ledger_of_nobody_is_closed_by_recovery_with_loss(
-    daybook: Daybook, stored: Stored
+    daybook: Daybook, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO("n\n"))
     opened = LedgerMetadata(quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),))
     ledger_id = trio.run(stored.ledger, opened)
     code, _, err = daybook("ledgers", "delete", str(ledger_id), "--yes")
@@ -313,10 +315,15 @@ def test_an_open_ledger_of_nobody_is_closed_by_recovery_with_loss(
     code, _, err = daybook("ledgers", "recover", str(ledger_id))
     assert code == 1
     assert "--accept-loss" in err
+    code, _, err = daybook("ledgers", "recover", str(ledger_id), "--accept-loss")
+    assert code == 1
+    assert "will be lost. Go on?" in err
     code, out, _ = daybook(
         "ledgers", "recover", str(ledger_id), "--accept-loss", "--yes", "--output", "json"
     )
     assert code == 0
+    code, _, err = daybook("ledgers", "recover", str(ledger_id), "--accept-loss")
+    assert (code, err) == (0, ""), "what is closed cannot lose anything"
     record = json.loads(out)
     assert (record["was"], record["state"], record["entries"]) == ("IN_RECOVERY", "CLOSED", 0)
     assert (record["given_up"], record["lost_from"]) == ("b7", 0)

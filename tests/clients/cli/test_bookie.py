@@ -93,7 +93,7 @@ def test_export_writes_entries_in_order(daybook: Daybook, directory: Path, tmp_p
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert [line["entry"] for line in lines] == list(range(20))
     assert b64decode(lines[5]["data"]) == entry(7, 5)
-    assert daybook(*command, "--ledger", "8")[1] == ""
+    assert daybook(*command, "--ledger", "8")[1:] == ("", "no entry of ledger 8 is here\n")
 
 
 def test_rebuild_index_makes_it_again(daybook: Daybook, directory: Path) -> None:

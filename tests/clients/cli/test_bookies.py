@@ -71,6 +71,7 @@ def test_without_zookeeper_it_says_how_to_get_one(
     code, out, err = daybook("bookies", "list", "--zookeeper", "127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "Error: No ZooKeeper answers at 127.0.0.1:1: start a cluster with `daybook standalone`, "
-        "or say where yours is with --zookeeper."
+        "Error: No ZooKeeper answers at 127.0.0.1:1: start a cluster with `daybook standalone`"
+        " (`daybook local start zookeeper` if it has only lost that), or say where yours is with"
+        " --zookeeper."
     ]
