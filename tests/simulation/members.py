@@ -63,9 +63,13 @@ class Members:
         """
         quorums = self._shape.settings.quorums
         ack = quorums[2] if quorums else automatic(self._shape.bookies).ack
-        others = self._shape.bookies - len({*self._harmed, name})
         there = self._serves(name) and name not in self._leaving
-        return there and others >= ack and self._may_harm(name)
+        return there and len(self._others(name)) >= ack and self._may_harm(name)
+
+    def _others(self, name: str) -> list[str]:
+        """That take entries of any ledger, and stay."""
+        without = {*self._leaving, *self._harmed, name}
+        return [each for each in self.names() if each not in without]
 
     def harm(self, name: str) -> None:
         self._harmed[name] = None
@@ -112,9 +116,9 @@ class Members:
 
     def can_leave(self, name: str) -> bool:
         """Are there enough others, now and when the next ledger is made?"""
-        rest = len(self.names()) - len(self._leaving) - 1
         ensemble = (self._shape.settings.quorums or (_AUTOMATIC,))[0]
-        return name in self.names() and name not in self._leaving and rest >= ensemble
+        there = name in self.names() and name not in self._leaving
+        return there and len(self._others(name)) >= ensemble
 
     def leave(self, name: str, interrupted_s: float | None) -> None:
         self._leaving[name] = None
