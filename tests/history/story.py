@@ -1,5 +1,8 @@
 """Histories made by hand, for tests: one second passes with every event."""
 
+from collections.abc import Callable
+
+from tests.history.check import check
 from tests.history.events import (
     Ack,
     Acked,
@@ -68,6 +71,7 @@ def ledger(version: int, state: str = "OPEN", last: int = -1, length: int = 0) -
 
 
 A, B, C = (1, 0, -1), (1, 1, -1), (1, 2, -1)
+D = (2, 0, -1)
 
 
 def good() -> list[Event]:
@@ -94,3 +98,16 @@ def good() -> list[Event]:
             for bookie in BOOKIES
         ),
     ]
+
+
+def rules(events: list[Event], run: Run | None = None) -> list[str]:
+    """Which rules it breaks, each once."""
+    return sorted({violation.rule for violation in check(stamp(events, run))})
+
+
+def without(*kinds: type[Event]) -> list[Event]:
+    return [event for event in good() if not isinstance(event, kinds)]
+
+
+def changed(change: Callable[[Event], Event | None]) -> list[Event]:
+    return [event for event in map(change, good()) if event is not None]

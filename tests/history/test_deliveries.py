@@ -1,7 +1,4 @@
-"""Each rule has a history that breaks it, and only it; a good history breaks none."""
-
-from collections.abc import Callable
-from dataclasses import replace
+"""What subscriptions deliver: each rule has a history that breaks it, and only it."""
 
 import pytest
 
@@ -10,7 +7,6 @@ from tests.history.events import (
     Ack,
     Acked,
     Attached,
-    Copy,
     Delete,
     Deleted,
     Deliver,
@@ -22,172 +18,36 @@ from tests.history.events import (
     FaultEnd,
     HistoryError,
     Leave,
-    LedgerVersion,
-    ListVersion,
     Nack,
     Ok,
     Read,
     ReadEnd,
-    Replicated,
     Run,
     Seek,
     Send,
     Sought,
     Subscribe,
-    Terminate,
-    Terminated,
-    Trimmed,
     Unknown,
     Unsubscribe,
     Unsubscribed,
 )
 from tests.history.story import (
-    BOOKIES,
     A,
     B,
     C,
     T,
     acked,
     at,
+    changed,
     delivered,
     good,
-    ledger,
     read,
+    rules,
     sent,
     stamp,
     subscribed,
+    without,
 )
-
-D = (2, 0, -1)
-
-
-def rules(events: list[Event], run: Run | None = None) -> list[str]:
-    """Which rules it breaks, each once."""
-    return sorted({violation.rule for violation in check(stamp(events, run))})
-
-
-def without(*kinds: type[Event]) -> list[Event]:
-    return [event for event in good() if not isinstance(event, kinds)]
-
-
-def changed(change: Callable[[Event], Event | None]) -> list[Event]:
-    return [event for event in map(change, good()) if event is not None]
-
-
-def test_a_good_history_breaks_no_rule() -> None:
-    assert rules(good()) == []
-
-
-# -- what is stored
-
-
-def test_a_receipt_for_what_nobody_finds_is_a_loss() -> None:
-    assert rules([*sent(0, A), *sent(1, B), *read((0, A))]) == ["lost-write"]
-
-
-def test_what_a_reader_has_seen_and_the_last_one_has_not_is_a_loss() -> None:
-    seen = read((0, A), (1, B), reader="tail")[:-1]
-    assert rules([*sent(0, A), *sent(1, None), *seen, *read((0, A))]) == ["lost-write"]
-
-
-def test_a_receipt_that_names_another_position_is_found() -> None:
-    assert rules([*sent(0, A), *read((0, B))]) == ["position"]
-
-
-def test_a_topic_that_nobody_reads_in_the_end_is_not_checked() -> None:
-    assert rules(sent(0, A)) == ["unread"]
-
-
-def test_what_goes_with_a_deleted_topic_is_no_loss() -> None:
-    assert rules([*sent(0, A), Delete(T), Deleted(T), *sent(1, D), *read((1, D))]) == []
-    assert rules([*sent(0, A), Delete(T), Deleted(T), *sent(1, D), *read()]) == ["lost-write"]
-
-
-def test_what_nobody_sent_is_a_phantom() -> None:
-    assert rules([*sent(0, A), *read((0, A), (7, B))]) == ["phantom"]
-
-
-def test_what_was_said_to_have_failed_is_a_phantom() -> None:
-    assert rules([*sent(0, None), Error("p", 0), *read((0, A))]) == ["phantom"]
-
-
-def test_what_has_an_unknown_outcome_may_be_there_or_not() -> None:
-    assert rules([*sent(0, None), Unknown("p", 0), *read((0, A))]) == []
-    assert rules([*sent(0, None), Unknown("p", 0), *read()]) == []
-
-
-def test_what_comes_back_as_something_else_has_changed() -> None:
-    broken = changed(lambda e: replace(e, digest="x") if isinstance(e, Deliver) else e)
-    assert rules(broken) == ["changed"]
-
-
-# -- order
-
-
-def test_receipts_come_in_the_order_of_the_sends() -> None:
-    story = [*sent(0, None), *sent(1, None), Ok(T, "p", 1, B), Ok(T, "p", 0, A)]
-    assert rules([*story, *read((0, A), (1, B))]) == ["receipts"]
-
-
-def test_a_producer_s_messages_are_stored_in_the_order_of_its_sends() -> None:
-    story = [*sent(0, None), *sent(1, None)]
-    assert rules([*story, *read((1, A), (0, B))]) == ["nonmonotonic-send"]
-
-
-def test_what_was_acknowledged_before_another_was_sent_is_stored_before_it() -> None:
-    story = [*sent(0, B), Send(T, "q", 0, "q/0"), Ok(T, "q", 0, A)]
-    reads: list[Event] = [Read(T, "r", A, "q/0"), Read(T, "r", B, "p/0", "d0"), ReadEnd(T, "r")]
-    assert rules([*story, *reads]) == ["realtime"]
-
-
-def test_one_position_has_one_message() -> None:
-    story = [*sent(0, A), *sent(1, None), *read((1, A), reader="other")[:-1]]
-    assert rules([*story, *read((0, A))]) == ["inconsistent"]
-
-
-def test_two_receipts_do_not_name_one_position() -> None:
-    assert "inconsistent" in rules([*sent(0, A), *sent(1, A), *read((0, A))])
-
-
-@pytest.mark.parametrize(
-    "order", [((0, A), (2, C)), ((1, B), (0, A))], ids=["skipping", "going back"]
-)
-def test_a_reader_reads_everything_in_order(
-    order: tuple[tuple[int, tuple[int, int, int]], ...],
-) -> None:
-    everything = [*sent(0, A), *sent(1, B), *sent(2, C)]
-    story = [*everything, *read(*order, reader="tail")[:-1], *read((0, A), (1, B), (2, C))]
-    assert rules(story) == ["read-order"]
-
-
-def test_offsets_count() -> None:
-    def change(event: Event) -> Event:
-        if isinstance(event, Read) and event.position == C:
-            return replace(event, offset=7)
-        return event
-
-    assert rules(changed(change)) == ["read-order"]
-
-
-# -- duplicates
-
-TWICE = read((0, A), (0, B))
-
-
-def test_nothing_is_stored_twice_in_peace() -> None:
-    assert rules([*sent(0, A), *TWICE]) == ["duplicate"]
-
-
-def test_what_may_have_been_sent_again_may_be_stored_twice() -> None:
-    broken: list[Event] = [Fault("f", "a broker is killed"), *sent(0, A), FaultEnd("f")]
-    assert rules([*broken, *TWICE]) == []
-    assert rules([*sent(0, None), Unknown("p", 0), *TWICE]) == []
-
-
-def test_with_deduplication_nothing_is_ever_stored_twice() -> None:
-    broken: list[Event] = [Fault("f", "a broker is killed"), *sent(0, A), FaultEnd("f")]
-    assert rules([*broken, *TWICE], Run(deduplicated=(T,))) == ["duplicate"]
-
 
 # -- subscriptions
 
@@ -490,181 +350,6 @@ def test_a_subscription_that_comes_back_with_its_consumer_is_not_new_to_the_next
     story += [*sent(0, A), Detach("c"), *subscribed("d", start="latest", since=8)]
     end = [delivered(0, A, "d"), *acked(0, A, consumer="d"), Drained(T, "s"), *read((0, A))]
     assert rules([*story, *end]) == []
-
-
-# -- the end of a topic
-
-
-def test_a_terminated_topic_gets_nothing_more() -> None:
-    story: list[Event] = [*sent(0, A), Terminate(T), Terminated(T, A[:2])]
-    assert rules([*story, *read((0, A))]) == []
-    assert rules([*story, *sent(1, B), *read((0, A), (1, B))]) == ["terminated"]
-    assert rules([*story, *sent(1, None), *read((0, A), (1, B))]) == ["terminated"]
-    again: list[Event] = [Delete(T), Deleted(T)]
-    assert rules([*story, *again, *sent(1, B), *read((1, B))]) == []
-
-
-def test_what_ends_while_it_is_deleted_may_have_been_another_topic() -> None:
-    story: list[Event] = [Terminate(T), Delete(T), Terminated(T, (1, 0)), Deleted(T)]
-    assert rules([*sent(0, A), *story, *sent(1, D), *read((1, D))]) == []
-    story = [Delete(T), Terminate(T), Terminated(T, (1, 0)), Deleted(T)]
-    assert rules([*sent(0, A), *story, *sent(1, D), *read((1, D))]) == []
-    story = [Delete(T), Deleted(T), Terminate(T), Terminated(T, (1, 0))]
-    assert rules([*story, *sent(1, D), *read((1, D))]) == ["terminated"]
-
-
-# -- retention
-
-
-def test_retention_lets_go_only_of_what_is_acknowledged() -> None:
-    story = [*subscribed(), *sent(0, A), *sent(1, D), delivered(0, A), delivered(1, D)]
-    rest = [*acked(1, A, D), Drained(T, "s"), *read((1, D))]
-    assert rules([*story, *acked(0, A), Trimmed(T, 2), *rest]) == []
-    assert rules([*story, Trimmed(T, 2), *rest]) == ["trimmed-owed"]
-
-
-def test_a_subscription_is_not_owed_what_was_let_go_before_it_was_there() -> None:
-    before, own = [*sent(0, A), *sent(1, D)], [delivered(1, D), *acked(0, D)]
-    rest = [Drained(T, "s"), *read((0, A), (1, D))]
-    assert rules([*before, Trimmed(T, 2), *subscribed(), *own, *rest]) == []
-    assert "undelivered" in rules([*before, *subscribed(), Trimmed(T, 2), *own, *rest])
-
-
-# -- ledgers
-
-CLOSED = [ledger(0), ledger(1, "CLOSED", 2, 30)]
-
-
-def fragments(version: int, state: str, *firsts: int) -> LedgerVersion:
-    return replace(ledger(version, state), fragments=tuple((first, BOOKIES) for first in firsts))
-
-
-@pytest.mark.parametrize(
-    ("rule", "story"),
-    [
-        ("ledger-state", [*CLOSED, ledger(2, "OPEN", 2, 30)]),
-        ("ledger-state", [*CLOSED, ledger(2, "CLOSED", 1, 20)]),
-        ("ledger-state", [ledger(0), replace(ledger(1), quorums=(3, 2, 2))]),
-        ("ledger-fragments", [fragments(0, "OPEN", 1)]),
-        ("ledger-fragments", [fragments(0, "OPEN", 0, 5, 5)]),
-        ("ledger-fragments", [replace(ledger(0), fragments=((0, ("b1", "b1", "b2")),))]),
-        ("ledger-fragments", [fragments(0, "OPEN", 0, 5), fragments(1, "OPEN", 0, 4, 5)]),
-        ("ledger-fragments", [fragments(0, "OPEN", 0), fragments(1, "IN_RECOVERY", 0, 5)]),
-        ("ledger-fragments", [fragments(0, "OPEN", 0), fragments(1, "OPEN", 0, 3, 5)]),
-    ],
-)
-def test_the_metadata_of_a_ledger_obey(rule: str, story: list[Event]) -> None:
-    assert rules(story) == [rule]
-
-
-def numbered(number: int, state: str, last: int = -1) -> LedgerVersion:
-    return replace(ledger(0, state, last), ledger=number)
-
-
-def test_only_the_last_two_ledgers_of_a_list_may_be_open() -> None:
-    story: list[Event] = [numbered(1, "OPEN"), numbered(2, "OPEN"), numbered(3, "OPEN")]
-    assert rules([*story, ListVersion(T, 0, (2, 3))]) == []
-    assert rules([*story, ListVersion(T, 0, (1, 2, 3))]) == ["ledger-list"]
-
-
-@pytest.mark.parametrize(
-    ("after", "broken"),
-    [
-        ((1, 2, 3), False),
-        ((2, 3), False),
-        ((2,), False),  # 2 is empty, and 1 was trimmed
-        ((1,), False),  # 2 is empty
-        ((1, 4), False),
-        ((2, 1), True),
-        ((4, 1, 2), True),
-    ],
-)
-def test_a_list_grows_at_its_end_and_shrinks_in_front(after: tuple[int, ...], broken: bool) -> None:
-    story: list[Event] = [numbered(1, "CLOSED", 5), numbered(2, "CLOSED")]
-    story += [ListVersion(T, 0, (1, 2)), ListVersion(T, 1, after)]
-    assert rules(story) == (["ledger-list"] if broken else [])
-
-
-def test_an_empty_ledger_leaves_the_list_when_it_is_closed_and_its_successor_is_there() -> None:
-    story: list[Event] = [numbered(1, "CLOSED", 5), numbered(2, "CLOSED"), numbered(4, "OPEN")]
-    story += [ListVersion(T, 0, (1, 2)), ListVersion(T, 1, (1, 2, 4)), ListVersion(T, 2, (1, 4))]
-    assert rules(story) == []
-    late: list[Event] = [ListVersion(T, 2, (1, 2, 4, 5)), ListVersion(T, 3, (1, 4, 5))]
-    assert rules([*story[:-1], numbered(4, "CLOSED", 5), *late]) == ["ledger-list"]
-
-
-def test_a_ledger_with_entries_is_not_dropped_from_the_end_of_a_list() -> None:
-    story: list[Event] = [numbered(1, "CLOSED", 5), numbered(2, "CLOSED", 5)]
-    story += [ListVersion(T, 0, (1, 2)), ListVersion(T, 1, (1, 3))]
-    assert rules(story) == ["ledger-list"]
-
-
-def spread(version: int, state: str, *ensembles: str) -> LedgerVersion:
-    """One entry each; `ensembles` have a letter for each bookie."""
-    last = len(ensembles) - 1 if state == "CLOSED" else -1
-    some = tuple((first, tuple(bookies)) for first, bookies in enumerate(ensembles))
-    return LedgerVersion(1, version, state, last, 0, (3, 3, 2), some)
-
-
-@pytest.mark.parametrize(
-    ("state", "after", "broken"),
-    [
-        ("OPEN", ("xbc", "abd"), []),
-        ("OPEN", ("xyc", "abd"), ["ledger-fragments"]),
-        ("OPEN", ("xbc", "abe"), ["ledger-fragments"]),
-        ("OPEN", ("abc", "xyd"), []),
-        ("CLOSED", ("abc", "xbd"), []),
-        ("CLOSED", ("xbc", "xbd"), ["ledger-fragments"]),
-    ],
-)
-def test_auto_recovery_replaces_one_bookie_at_a_time(
-    state: str, after: tuple[str, ...], broken: list[str]
-) -> None:
-    story: list[Event] = [spread(0, state, "abc", "abd"), spread(1, state, *after)]
-    assert [each.rule for each in check(stamp(story, Run(auto_recovery=True)))] == broken
-    allowed = state == "CLOSED" or after[0] == "abc"
-    assert [each.rule for each in check(stamp(story))] == ([] if allowed else ["ledger-fragments"])
-
-
-@pytest.mark.parametrize(
-    "end",
-    [ListVersion(T, 1, (3,)), ledger(1, "CLOSED", -1)],
-    ids=["not in the list", "behind the end"],
-)
-def test_a_receipt_is_for_an_entry_of_a_ledger_of_the_list(end: Event) -> None:
-    story: list[Event] = [ledger(0), ListVersion(T, 0, (1,)), *sent(0, A), end, *read((0, A))]
-    assert rules(story) == ["unlisted"]
-
-
-def test_an_entry_of_a_closed_ledger_is_on_an_ack_quorum_of_the_bookies_named_for_it() -> None:
-    def lost(*bookies: str) -> Callable[[Event], Event]:
-        def change(event: Event) -> Event:
-            if isinstance(event, Copy) and event.entry == 1 and event.bookie in bookies:
-                return replace(event, found="no", digest="")
-            return event
-
-        return change
-
-    assert rules(changed(lost("b1"))) == []
-    assert rules([*changed(lost("b1")), Replicated()]) == ["under-replicated"]
-    assert rules([*good(), Replicated()]) == []
-    assert rules(changed(lost("b1", "b3"))) == ["under-replicated"]
-    elsewhere = changed(
-        lambda e: replace(e, bookie=f"x{e.bookie}") if isinstance(e, Copy) and e.entry == 1 else e
-    )
-    assert rules(elsewhere) == ["under-replicated"]
-
-
-def test_copies_are_the_same() -> None:
-    broken = changed(
-        lambda e: replace(e, digest="x") if isinstance(e, Copy) and e.bookie == "b2" else e
-    )
-    assert rules(broken) == ["copies-differ"]
-
-
-def test_the_length_of_a_ledger_is_that_of_its_entries() -> None:
-    broken = changed(lambda e: replace(e, size=11) if isinstance(e, Copy) else e)
-    assert rules(broken) == ["length"]
 
 
 # -- what is no history

@@ -1,0 +1,148 @@
+"""What is stored, in which order, how often: each rule has a history that breaks only it."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.history.events import (
+    Delete,
+    Deleted,
+    Deliver,
+    Error,
+    Event,
+    Fault,
+    FaultEnd,
+    Ok,
+    Read,
+    ReadEnd,
+    Run,
+    Send,
+    Unknown,
+)
+from tests.history.story import (
+    A,
+    B,
+    C,
+    D,
+    T,
+    changed,
+    good,
+    read,
+    rules,
+    sent,
+)
+
+
+def test_a_good_history_breaks_no_rule() -> None:
+    assert rules(good()) == []
+
+
+# -- what is stored
+
+
+def test_a_receipt_for_what_nobody_finds_is_a_loss() -> None:
+    assert rules([*sent(0, A), *sent(1, B), *read((0, A))]) == ["lost-write"]
+
+
+def test_what_a_reader_has_seen_and_the_last_one_has_not_is_a_loss() -> None:
+    seen = read((0, A), (1, B), reader="tail")[:-1]
+    assert rules([*sent(0, A), *sent(1, None), *seen, *read((0, A))]) == ["lost-write"]
+
+
+def test_a_receipt_that_names_another_position_is_found() -> None:
+    assert rules([*sent(0, A), *read((0, B))]) == ["position"]
+
+
+def test_a_topic_that_nobody_reads_in_the_end_is_not_checked() -> None:
+    assert rules(sent(0, A)) == ["unread"]
+
+
+def test_what_goes_with_a_deleted_topic_is_no_loss() -> None:
+    assert rules([*sent(0, A), Delete(T), Deleted(T), *sent(1, D), *read((1, D))]) == []
+    assert rules([*sent(0, A), Delete(T), Deleted(T), *sent(1, D), *read()]) == ["lost-write"]
+
+
+def test_what_nobody_sent_is_a_phantom() -> None:
+    assert rules([*sent(0, A), *read((0, A), (7, B))]) == ["phantom"]
+
+
+def test_what_was_said_to_have_failed_is_a_phantom() -> None:
+    assert rules([*sent(0, None), Error("p", 0), *read((0, A))]) == ["phantom"]
+
+
+def test_what_has_an_unknown_outcome_may_be_there_or_not() -> None:
+    assert rules([*sent(0, None), Unknown("p", 0), *read((0, A))]) == []
+    assert rules([*sent(0, None), Unknown("p", 0), *read()]) == []
+
+
+def test_what_comes_back_as_something_else_has_changed() -> None:
+    broken = changed(lambda e: replace(e, digest="x") if isinstance(e, Deliver) else e)
+    assert rules(broken) == ["changed"]
+
+
+# -- order
+
+
+def test_receipts_come_in_the_order_of_the_sends() -> None:
+    story = [*sent(0, None), *sent(1, None), Ok(T, "p", 1, B), Ok(T, "p", 0, A)]
+    assert rules([*story, *read((0, A), (1, B))]) == ["receipts"]
+
+
+def test_a_producer_s_messages_are_stored_in_the_order_of_its_sends() -> None:
+    story = [*sent(0, None), *sent(1, None)]
+    assert rules([*story, *read((1, A), (0, B))]) == ["nonmonotonic-send"]
+
+
+def test_what_was_acknowledged_before_another_was_sent_is_stored_before_it() -> None:
+    story = [*sent(0, B), Send(T, "q", 0, "q/0"), Ok(T, "q", 0, A)]
+    reads: list[Event] = [Read(T, "r", A, "q/0"), Read(T, "r", B, "p/0", "d0"), ReadEnd(T, "r")]
+    assert rules([*story, *reads]) == ["realtime"]
+
+
+def test_one_position_has_one_message() -> None:
+    story = [*sent(0, A), *sent(1, None), *read((1, A), reader="other")[:-1]]
+    assert rules([*story, *read((0, A))]) == ["inconsistent"]
+
+
+def test_two_receipts_do_not_name_one_position() -> None:
+    assert "inconsistent" in rules([*sent(0, A), *sent(1, A), *read((0, A))])
+
+
+@pytest.mark.parametrize(
+    "order", [((0, A), (2, C)), ((1, B), (0, A))], ids=["skipping", "going back"]
+)
+def test_a_reader_reads_everything_in_order(
+    order: tuple[tuple[int, tuple[int, int, int]], ...],
+) -> None:
+    everything = [*sent(0, A), *sent(1, B), *sent(2, C)]
+    story = [*everything, *read(*order, reader="tail")[:-1], *read((0, A), (1, B), (2, C))]
+    assert rules(story) == ["read-order"]
+
+
+def test_offsets_count() -> None:
+    def change(event: Event) -> Event:
+        if isinstance(event, Read) and event.position == C:
+            return replace(event, offset=7)
+        return event
+
+    assert rules(changed(change)) == ["read-order"]
+
+
+# -- duplicates
+
+TWICE = read((0, A), (0, B))
+
+
+def test_nothing_is_stored_twice_in_peace() -> None:
+    assert rules([*sent(0, A), *TWICE]) == ["duplicate"]
+
+
+def test_what_may_have_been_sent_again_may_be_stored_twice() -> None:
+    broken: list[Event] = [Fault("f", "a broker is killed"), *sent(0, A), FaultEnd("f")]
+    assert rules([*broken, *TWICE]) == []
+    assert rules([*sent(0, None), Unknown("p", 0), *TWICE]) == []
+
+
+def test_with_deduplication_nothing_is_ever_stored_twice() -> None:
+    broken: list[Event] = [Fault("f", "a broker is killed"), *sent(0, A), FaultEnd("f")]
+    assert rules([*broken, *TWICE], Run(deduplicated=(T,))) == ["duplicate"]
