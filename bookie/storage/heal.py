@@ -75,29 +75,36 @@ class Healer:
             self._nursery.start_soon(self._run)
 
     async def rescue(self, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Write those again, ledger and entry, that can still be read; return the others."""
+        """Write those again, ledger and entry, that can still be read; return the others.
+
+        Where there is little room, all: their peers have them.
+        """
         left: list[tuple[int, int]] = []
         some: list[_Readable] = []
+        size = 0
         for ledger_id, entry_id in entries:
             found = await self._readable(ledger_id, entry_id)
             if found is None:
                 left.append((ledger_id, entry_id))
                 continue
             some.append(found)
-            if sum(len(each.entry) for each in some) >= _RESCUED_BYTES:
+            size += len(found.entry)
+            if size >= _RESCUED_BYTES:
                 left += await self._write_again(some)
-                some = []
+                some, size = [], 0
         return left + await self._write_again(some)
 
     async def _readable(self, ledger_id: int, entry_id: int) -> _Readable | None:
         volume = self._volume
+        if volume.out_of_space:
+            return None
         try:
-            entry = await volume.reads.read(ledger_id, entry_id)
+            entry = bytes(await volume.reads.read(ledger_id, entry_id))
             state = volume.reads.known(ledger_id)
             place = await volume.places.find(state, entry_id)
         except (StoreError, OSError):
             return None
-        return None if place is None else _Readable(state, entry_id, place, entry)
+        return None if place is None else _Readable(state, entry_id, place, memoryview(entry))
 
     async def _write_again(self, some: Sequence[_Readable]) -> list[tuple[int, int]]:
         """Returns those that are still where they were."""

@@ -31,7 +31,7 @@ MUTANTS = [
         module="bookie.storage.heal",
         name="Healer.rescue",
         replacement=Edit("found = await self._readable(ledger_id, entry_id)", "found = None"),
-        source_hash="e6e268558005",
+        source_hash="6103b6adf0b6",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(

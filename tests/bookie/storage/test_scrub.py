@@ -108,6 +108,20 @@ async def test_what_is_still_in_memory_is_written_again(host: Host) -> None:
         assert await unreadable(store) == []
 
 
+async def test_where_there_is_no_room_it_is_left_to_others(host: Host) -> None:
+    await fill(host)
+    host.platter.free_bytes = 1
+    async with host.store(scrub_bytes_per_s=inf, free_bytes_min=1000) as store:
+        assert await unreadable(store) == []
+        path = host.logs()[1]
+        for at in range(28, len(host.platter.content(path)), 40):
+            host.platter.corrupt(path, at, b"XX")
+        before = store.statistics().log_bytes
+        await store.maintenance.scrub()
+        assert any(finding.entries for finding in store.maintenance.findings())
+        assert store.statistics().log_bytes == before
+
+
 @pytest.mark.parametrize("how", ["flipped", "unreadable"])
 async def test_nothing_is_written_behind_a_header_that_is_gone(host: Host, how: str) -> None:
     """Seed 681306: what was mended was written there, and mended again, for ever."""
