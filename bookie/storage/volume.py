@@ -47,6 +47,8 @@ from bookie.storage.records import (
 )
 from bookie.storage.status import StoreError, StoreStatus
 
+_LOOKUP_BYTES = 2048  # about what a task takes that looks an entry up
+
 Taken: TypeAlias = Callable[[Sequence[SharedRun], int], Done]
 """Makes what is told when these are durable, of so many bytes with the room between them."""
 
@@ -302,7 +304,7 @@ class Volume:
         elif known:
             self._accept(state, entry_id, entry, recovery, done)
         else:
-            self.looked_up_bytes += len(entry)
+            self.looked_up_bytes += len(entry) + _LOOKUP_BYTES
             self._nursery.start_soon(self._add_after_lookup, state, entry_id, entry, recovery, done)
 
     async def _add_after_lookup(
@@ -317,7 +319,7 @@ class Volume:
             done(StoreStatus.READ_ONLY)  # the store is closing
             raise
         finally:
-            self.looked_up_bytes -= len(entry)
+            self.looked_up_bytes -= len(entry) + _LOOKUP_BYTES
         # Much may have happened meanwhile: a fence, the same id from somebody else.
         assert state.master_key is not None
         refused = self._refusal(state, state.master_key, recovery)

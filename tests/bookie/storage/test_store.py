@@ -228,6 +228,21 @@ async def test_two_late_adds_of_one_id_keep_the_first_bytes(host: Host) -> None:
         assert await store.read(1, 3) == data
 
 
+async def test_late_ids_that_are_looked_up_are_bounded_however_small(host: Host) -> None:
+    async with host.store(in_flight_bytes_max=100_000) as store:
+        answers = Answers(store)
+        answers.add(1, 1000)
+        await answers.all()
+        await store.maintenance.checkpoint()
+        for entry_id in range(200):
+            answers.add(1, entry_id)
+        statuses = await answers.all()
+        assert set(statuses) == {OK, StoreStatus.TOO_MANY}
+        assert statuses.count(OK) < 50
+        answers.add(1, 500)
+        assert await answers.all() == [OK]
+
+
 async def test_the_lac_is_what_durable_records_say(host: Host) -> None:
     async with host.store() as store:
         answers = Answers(store)
