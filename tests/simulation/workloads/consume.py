@@ -260,11 +260,12 @@ class _Session:
             return True
         consuming.delivered(messages)
         now = trio.current_time()
+        due = {message.message_id for _, message in self._due}
         for message in messages:
             drawn = rng.random()
             if drawn < work.nack:
                 consuming.nack(message)
-            elif drawn >= work.nack + work.forget:
+            elif drawn >= work.nack + work.forget and message.message_id not in due:
                 self._due.append((now + rng.expovariate(1 / work.linger_s), message))
         self._due.sort(key=lambda due: due[0])
         self._more.set()
