@@ -107,18 +107,14 @@ class Healer:
         return None if place is None else _Readable(state, entry_id, place, memoryview(entry))
 
     async def _write_again(self, some: Sequence[_Readable]) -> list[tuple[int, int]]:
-        """Returns those that are still where they were."""
-        told = [trio.Event() for _ in some]
-        for (state, entry_id, place, entry), event in zip(some, told, strict=True):
-            self.heal(state, entry_id, place, entry, _sets(event))
-        for event in told:
-            await event.wait()
+        """Returns those that are not healed."""
+        answers = [_Answer() for _ in some]
+        for (state, entry_id, place, entry), answer in zip(some, answers, strict=True):
+            self.heal(state, entry_id, place, entry, answer.tell)
         left: list[tuple[int, int]] = []
-        for state, entry_id, place, _ in some:
-            with suppress(OSError):
-                if await self._volume.places.find(state, entry_id) != place:
-                    continue
-            left.append((state.ledger_id, entry_id))
+        for (state, entry_id, _, _), answer in zip(some, answers, strict=True):
+            if await answer.get() is not StoreStatus.OK:
+                left.append((state.ledger_id, entry_id))
         return left
 
     async def _run(self) -> None:
@@ -126,7 +122,7 @@ class Healer:
         try:
             while self._wounds:
                 wounds, self._wounds = self._wounds, []
-                with suppress(StoreError, OSError):  # reading them tells
+                with suppress(StoreError, OSError):  # where they are then tells
                     await self._write(wounds)
                 while wounds:
                     status = await self._status(wounds[0])
@@ -157,18 +153,30 @@ class Healer:
             await self._checkpoint(moves)
 
     async def _status(self, wound: _Wound) -> StoreStatus:
+        """OK if the entry is elsewhere now, and can be read: memory may have the old place, too."""
+        state, volume = wound.state, self._volume
         try:
-            await self._volume.reads.read(wound.state.ledger_id, wound.entry_id)
+            await volume.reads.read(state.ledger_id, wound.entry_id)
+            moved = await volume.places.find(state, wound.entry_id) != wound.place
         except StoreError as error:
             # Deleted meanwhile, it is as if it had been fenced: nobody adds to it.
             gone = error.status is StoreStatus.NO_LEDGER
             return StoreStatus.FENCED if gone else StoreStatus.IO_ERROR
-        self._volume.reads.damaged.pop((wound.state.ledger_id, wound.entry_id), None)
+        if not moved:
+            return StoreStatus.IO_ERROR
+        volume.reads.damaged.pop((state.ledger_id, wound.entry_id), None)
         return StoreStatus.OK
 
 
-def _sets(event: trio.Event) -> Done:
-    def done(status: StoreStatus) -> None:
-        event.set()
+class _Answer:
+    def __init__(self) -> None:
+        self._status: StoreStatus | None = None
+        self._told = trio.Event()
 
-    return done
+    def tell(self, status: StoreStatus) -> None:
+        self._status = status
+        self._told.set()
+
+    async def get(self) -> StoreStatus | None:
+        await self._told.wait()
+        return self._status

@@ -13,6 +13,10 @@ the order in which they came.
 On disk a log is a run of segments, `<first position>.log`, laid out by `records`.  Each process
 starts a segment of its own, with its first group; nothing is ever changed in an old one.
 
+Each batch says up to where the log was durable before it: that *mark* is what tells damage from a
+torn write at the next start (`replay`).  When nothing comes for a while, a batch without records is
+written, so that the last ones have a mark behind them, too.
+
 **After the first error of the disk nothing is written any more** (`failure`): what was on its way
 may or may not be there, everything that waits is answered IO_ERROR, reading goes on.
 
@@ -23,6 +27,7 @@ where an entry is (`index`, `recent`), boot (`replay`), who may write (`volume`)
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, TypeAlias, TypeVar
 
 import trio
@@ -55,6 +60,7 @@ K = TypeVar("K")
 class LogLimits:
     segment_bytes: int = 512 << 20  # a new segment begins behind the group that passes this
     group_bytes_max: int = 8 << 20  # a group is closed once it is larger
+    mark_after_s: float = 1.0  # without records
     reading: ReadLimits = field(default_factory=ReadLimits)
 
 
@@ -104,6 +110,7 @@ class Log(Generic[K]):
         self._committed = committed
         self._failed = failed
         self._ended = False
+        self._unmarked = False  # the last batch has records
         self._writing: Group[K] | None = None
         self._groups: deque[Group[K]] = deque()
         self._open: Group[K] | None = None  # the last of `_groups`, while it takes records
@@ -247,8 +254,7 @@ class Log(Generic[K]):
                 if self._groups:  # a quick disk must not keep the connections from their turn
                     await trio.lowlevel.checkpoint()
                 while not self._groups:
-                    await self._wake.wait()
-                    self._wake = trio.Event()
+                    await self._wait_for_group()
                 if self.paused:
                     await self._go_on.wait()
                 group = self._take()
@@ -265,6 +271,14 @@ class Log(Generic[K]):
             if not self._ended and self.failure is None:
                 self._fail(OSError("the task that writes the log was stopped"))
             await appender.aclose()
+
+    async def _wait_for_group(self) -> None:
+        with trio.move_on_after(self._limits.mark_after_s if self._unmarked else inf) as scope:
+            await self._wake.wait()
+        self._wake = trio.Event()
+        if scope.cancelled_caught:
+            self._open_group()
+            self.seal()
 
     def _take(self) -> Group[K]:
         group = self._groups.popleft()
@@ -289,6 +303,7 @@ class Log(Generic[K]):
     def _commit(self, group: Group[K]) -> None:
         self.durable = self._mark = group.end
         self._writing = None
+        self._unmarked = group.count > 0
         self.syncs += 1
         group.buffers.clear()
         if self._waiting:

@@ -101,7 +101,7 @@ BOOKIE = [
     Invariant(
         "B6",
         "after a loss absence is unknown, and ledgers are fenced; no crash forgets that",
-        ("M37", "M41", "M43", "M43b", "M51d"),
+        ("M37", "M41", "M43", "M43b", "M51d", "M52f", "M52g"),
     ),
     Invariant(
         "B7",

@@ -198,6 +198,15 @@ MUTANTS = [
         caught_by=_BOOT,
     ),
     Mutant(
+        id="M52g",
+        rule="a log that has become idle gets a mark -> not before the next records come",
+        module=_LOG,
+        name="Log._wait_for_group",
+        replacement=Edit("self._limits.mark_after_s if self._unmarked else inf", "inf"),
+        source_hash="caee21c5d769",
+        caught_by=f"{_STORAGE}/test_marks.py",
+    ),
+    Mutant(
         id="M52c",
         rule="what is missing below a mark was lost -> it is a torn tail",
         module=_REPLAY,
@@ -212,7 +221,7 @@ MUTANTS = [
         module=_LOG,
         name="Log.run",
         replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
-        source_hash="4cedd9152198",
+        source_hash="ceeb4132d051",
         caught_by=_BOOT,
     ),
     Mutant(

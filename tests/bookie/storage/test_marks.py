@@ -1,0 +1,74 @@
+"""A log that nothing is written to for a while says that its last batch was durable."""
+
+import trio
+
+from bookie.storage.log import LogLimits
+from bookie.storage.reads import LAST_ENTRY
+from bookie.storage.status import StoreStatus
+from tests.bookie.storage.conftest import Answers, Host, status_of
+from tests.bookie.storage.oracle import entry
+
+OK, NO_ENTRY, UNKNOWN = StoreStatus.OK, StoreStatus.NO_ENTRY, StoreStatus.UNKNOWN
+
+
+async def die_after(host: Host, seconds: float, **limits: object) -> str:
+    """Add one entry, wait so long, die; the path of the segment with the entry."""
+    async with host.doomed_store(**limits) as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        assert await answers.all() == [OK]
+        path = host.logs()[-1]
+        await trio.sleep(seconds)
+        host.platter.kill()
+    return path
+
+
+def spoil_the_entry(host: Host, path: str) -> None:
+    at = host.platter.content(path).index(entry(1, 0))
+    host.platter.corrupt(path, at, b"\xff")
+
+
+async def test_damage_to_the_last_entry_of_an_idle_log_is_a_loss_and_no_torn_write(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    spoil_the_entry(host, await die_after(host, 1.5))
+    async with host.store() as store:
+        assert store.statistics().losses
+        assert await status_of(store.read(1, 0)) is UNKNOWN
+
+
+async def test_until_then_it_may_be_a_torn_write(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    spoil_the_entry(host, await die_after(host, 0.5))
+    async with host.store() as store:
+        assert not store.limbo
+        assert await status_of(store.read(1, 0)) in (NO_ENTRY, StoreStatus.NO_LEDGER)
+
+
+async def test_one_mark_is_enough_and_a_segment_that_is_full_gets_it_too(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    full_at_once = LogLimits(segment_bytes=1)
+    path = await die_after(host, 1.5, log=full_at_once)
+    sizes = [len(host.platter.content(path)) for path in host.logs()]
+    assert len(sizes) == 2
+    spoil_the_entry(host, path)
+    async with host.store(log=full_at_once) as store:
+        assert await status_of(store.read(1, 0)) is UNKNOWN
+
+
+async def test_an_idle_store_writes_its_mark_once(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with host.store() as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        await answers.all()
+        await trio.sleep(1.5)
+        size = len(host.platter.content(host.logs()[-1]))
+        await trio.sleep(60)
+        assert len(host.platter.content(host.logs()[-1])) == size
+        answers.add(1, 1)
+        await answers.all()
+        assert await store.read(1, LAST_ENTRY) == entry(1, 1)
