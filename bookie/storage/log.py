@@ -276,7 +276,7 @@ class Log(Generic[K]):
         with trio.move_on_after(self._limits.mark_after_s if self._unmarked else inf) as scope:
             await self._wake.wait()
         self._wake = trio.Event()
-        if scope.cancelled_caught:
+        if scope.cancelled_caught and not self._groups:  # one may have come in the last moment
             self._open_group()
             self.seal()
 

@@ -203,7 +203,7 @@ MUTANTS = [
         module=_LOG,
         name="Log._wait_for_group",
         replacement=Edit("self._limits.mark_after_s if self._unmarked else inf", "inf"),
-        source_hash="caee21c5d769",
+        source_hash="a6ce2dcb83e1",
         caught_by=f"{_STORAGE}/test_marks.py",
     ),
     Mutant(

@@ -72,3 +72,17 @@ async def test_an_idle_store_writes_its_mark_once(
         answers.add(1, 1)
         await answers.all()
         assert await store.read(1, LAST_ENTRY) == entry(1, 1)
+
+
+async def test_what_comes_just_when_a_mark_is_due_is_written_as_it_came(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with host.store() as store:
+        answers = Answers(store)
+        for entry_id in range(30):  # the order of two tasks that are due together is drawn
+            answers.add(1, entry_id)
+            assert await answers.all() == [OK]
+            await trio.sleep(1.0)
+    async with host.store() as store:
+        for entry_id in range(30):
+            assert await store.read(1, entry_id) == entry(1, entry_id)
