@@ -4,6 +4,7 @@ from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
 _BOOT = f"{_STORAGE}/test_boot.py"
+_FAILING_DISK = f"{_STORAGE}/test_failing_disk.py"
 _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
@@ -214,7 +215,7 @@ MUTANTS = [
         name="Log.run",
         replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
         source_hash="4cedd9152198",
-        caught_by=_BOOT,
+        caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="M54",
@@ -305,7 +306,7 @@ MUTANTS = [
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
         source_hash="403c593f0a83",
-        caught_by=_BOOT,
+        caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="M58b",
@@ -319,7 +320,7 @@ MUTANTS = [
             "        raise StoreError(StoreStatus.READ_ONLY)\n",
         ),
         source_hash="77a550fefd01",
-        caught_by=_BOOT,
+        caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="B01",
