@@ -10,7 +10,8 @@ Read in this order:
     cache            recent entries, bounded in bytes
     rolling          the ledgers that a log writes: the present one, the next one, the one before
     trimming         ledgers that nobody needs are dropped: the shell of `protocol.trim`
-    log              the shell of `protocol.log`: append, read, and how it ends
+    ending           how a log ends: terminated, closed, cleared, given up
+    log              the shell of `protocol.log`: append and read
     cursor           the shell of `protocol.cursor`
     offsets          from offsets and times to positions
     orphans          ledgers that no list names

@@ -1,4 +1,4 @@
-"""A log that is open: append, read, and how it ends.  The shell of `protocol.log`.
+"""A log that is open: append and read.  The shell of `protocol.log`.
 
 Appends are synchronous and pipelined; `done` is called for each, in order, in the trio thread,
 when the entry is confirmed.  In front of each payload the log puts broker entry metadata: the time,
@@ -7,12 +7,12 @@ and the offset of the entry's last message.
 Once another owner may have taken the log over, everything that is not confirmed ends with
 FencedError, which says *in doubt*, and `on_fenced` is told.  The handle is of no use after that.
 
-Its ledgers are those of `rolling`, which go again by `trimming`; its cursors are in `cursors`.
+Its ledgers are those of `rolling`, which go again by `trimming`; its cursors are in `cursors`; how
+it ends is in `ending`.
 """
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import assert_never
 
 import trio
@@ -23,7 +23,8 @@ from managed_ledger.appends import Appends, Done, Pending
 from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor import Cursor
 from managed_ledger.cursors import Cursors
-from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError, TerminatedError
+from managed_ledger.ending import Ending
+from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from managed_ledger.protocol.log import (
@@ -38,17 +39,15 @@ from managed_ledger.protocol.log import (
     RollDue,
     Seal,
     State,
-    Stop,
     Submit,
     Switch,
 )
 from managed_ledger.reading import LogEntry, LogReader
-from managed_ledger.records import get_property, nested, position_of, set_property
+from managed_ledger.records import get_property, position_of, set_property
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.rolling import Rolling
 from managed_ledger.trimming import Trimming
 from wire.batch import broker_entry_metadata
-from wire.metadata.store import MetadataError
 from wire.transport import Buffer
 
 
@@ -69,6 +68,7 @@ class ManagedLedger:
         next_offset: int,
     ) -> None:
         self.name = name
+        self.context = context
         self.config = config
         self.ledgers = ledgers
         self.owned_from = writer.ledger_id  # the ledger that our opening has put on the list
@@ -78,22 +78,18 @@ class ManagedLedger:
         self.fenced: FencedError | None = None
         self.on_fenced: Callable[[], None] = _nothing
         self.counted: dict[int, array[int]] = {}  # offsets of entries that do not say theirs
-        self._context = context
         self._cursors = Cursors(self)
         self._appends = Appends()
         self._protocol = LogProtocol()
-        self._refused: ManagedLedgerError | None = None  # why no appends are taken
         self._rolling = Rolling(self, writer)
         self._writer = writer  # of the present ledger
         self._reader = LogReader(context, ledgers, self._rolling.by_id)
         self._trimming = Trimming(self, self._rolling, self._cursors, self._reader)
+        self._ending = Ending(self, self._rolling, self._cursors, self._appends)
         self._confirmed_offset = next_offset - 1
         self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
         self._room = trio.Event()
-        self._terminating = trio.Lock()
-        if ledgers.info.HasField("terminatedPosition"):
-            self._refused = TerminatedError(f"{name} was terminated")
         self.listen(writer)
 
     # -- what there is
@@ -101,10 +97,6 @@ class ManagedLedger:
     @property
     def cursors(self) -> Mapping[str, Cursor]:
         return self._cursors.by_name
-
-    @property
-    def context(self) -> LogContext:
-        return self._context
 
     @property
     def state(self) -> State:
@@ -169,11 +161,12 @@ class ManagedLedger:
 
         The buffers must not change until `done` was called.
         """
-        if self._refused is not None or not self._protocol.usable:
-            done(None, self.fenced or self._refused or ClosedError(f"{self.name} was closed"))
+        refused = self._ending.refused
+        if refused is not None or not self._protocol.usable:
+            done(None, self.fenced or refused or ClosedError(f"{self.name} was closed"))
             return
         self.next_offset += messages
-        head = broker_entry_metadata(self._context.clock.now_ms(), self.next_offset - 1)
+        head = broker_entry_metadata(self.context.clock.now_ms(), self.next_offset - 1)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
         self._appends.take(Pending(buffers, size, self.next_offset - 1, done))
@@ -209,13 +202,14 @@ class ManagedLedger:
             self._confirmed_offset = entry.last_offset
             position = self._last_confirmed = Position(writer.ledger_id, entry_id)
             if cached:
-                self._context.cache.put(position, b"".join(entry.buffers))
+                self.context.cache.put(position, b"".join(entry.buffers))
             entry.done(position, None)
         self._feed(Confirmed(last - first + 1))
-        self._wake()
+        self.wake()
         self.check_roll()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Whoever waits looks again."""
         if self._grown.statistics().tasks_waiting:
             self._grown.set()
             self._grown = trio.Event()
@@ -228,7 +222,7 @@ class ManagedLedger:
     def feed(self, event: Event) -> None:
         """For those that carry out what the machine asks for."""
         self._feed(event)
-        self._wake()
+        self.wake()
 
     def _feed(self, event: Event) -> None:
         for effect in self._protocol.step(event):
@@ -239,14 +233,16 @@ class ManagedLedger:
             case Submit(count):
                 self._submit(count)
             case Create():
-                self._context.nursery.start_soon(self._rolling.create_next)
+                self.context.nursery.start_soon(self._rolling.create_next)
             case Switch():
                 self._rolling.switch()
                 self._writer = self._rolling.present
             case Seal():
-                self._context.nursery.start_soon(self._rolling.seal_previous)
+                self.context.nursery.start_soon(self._rolling.seal_previous)
             case Fence(reason):
-                self._fail(FencedError(f"{self.name}: {reason}"))
+                self.fenced = FencedError(f"{self.name}: {reason}")
+                self._ending.drop(self.fenced)
+                self.on_fenced()
             case _:
                 assert_never(effect)
 
@@ -262,41 +258,24 @@ class ManagedLedger:
         """The log is somebody else's, or may be."""
         self._feed(Lost(reason))
 
-    def _fail(self, error: FencedError) -> None:
-        """The end: nothing that waits will be confirmed by this handle."""
-        self.fenced = error
-        self._drop(error)
-        self.on_fenced()
-
-    def _drop(self, error: ManagedLedgerError) -> None:
-        self.ledgers.stop(error)
-        self._rolling.abandon()
-        self._cursors.abandon(error)
-        self._context.nursery.cancel_scope.cancel()
-        self._appends.fail(error)
-        self._wake()
-
     # -- rolling over
 
     def check_roll(self) -> None:
         """For a timer: is the present ledger old, or could it be healthier?"""
-        if self._protocol.state is State.OPEN and self._refused is None:
+        if self._protocol.state is State.OPEN and self._ending.refused is None:
             self._rolling.check()
 
     def roll(self) -> None:
         """Go over to a new ledger as soon as that is possible."""
         self._feed(RollDue())
 
-    async def update_list(self, change: Callable[[ManagedLedgerInfo], None]) -> None:
-        """Change the list.  ManagedLedgerError, MetadataError."""
-        await self._update(change)
-
-    async def _update(
+    async def update_list(
         self,
         change: Callable[[ManagedLedgerInfo], None],
         *,
         last: ManagedLedgerError | None = None,
     ) -> None:
+        """Change the list.  ManagedLedgerError, MetadataError."""
         try:
             await self.ledgers.update(change, self._confirmed_offset + 1, last=last)
         except FencedError as error:
@@ -318,12 +297,15 @@ class ManagedLedger:
             shared=len(self.cursors) > 1,
         )
 
+    async def wait_changed(self) -> None:
+        """Return when entries were confirmed, or the state may be another one."""
+        await self._grown.wait()
+
     async def wait_appended(self, after: Position) -> None:
         """Return when there is something behind `after`.  Raises if the log has ended."""
         self._reader.expect()
         while self._last_confirmed <= after:
-            if not self._protocol.usable:
-                raise self.fenced or ClosedError(f"{self.name} was closed")
+            self.check()
             await self._grown.wait()
 
     # -- positions
@@ -379,30 +361,14 @@ class ManagedLedger:
     async def set_property(self, key: str, value: str) -> None:
         """Durable when it returns.  ManagedLedgerError, MetadataError."""
         self.check()
-        await self._update(lambda info: set_property(info, key, value))
+        await self.update_list(lambda info: set_property(info, key, value))
 
     async def terminate(self) -> Position:
         """Take no more appends, ever; the position of the last entry.  Repeating it is fine.
 
         What was begun goes on if whoever asked for it stops waiting.
         """
-        self.check()
-        return await self._context.to_the_end(self._terminate)
-
-    async def _terminate(self) -> Position:
-        async with self._terminating:
-            if self.terminated is None:
-                before = self._refused
-                self._refused = TerminatedError(f"{self.name} was terminated")
-                await self._drained()
-                end = nested(self._last_confirmed)
-                try:
-                    await self._update(lambda info: info.terminatedPosition.CopyFrom(end))
-                except MetadataError:
-                    self._refused = before
-                    raise
-        assert self.terminated is not None
-        return self.terminated
+        return await self._ending.terminate()
 
     async def close(self) -> None:
         """A clean hand-over: what is pending is confirmed, cursors stored, the ledger closed.
@@ -410,63 +376,15 @@ class ManagedLedger:
         ManagedLedgerError if bookies and metadata store do not allow that in `close_s`: the log is
         abandoned then, which is not clean, and loses nothing.
         """
-        self._refused = self._refused or ClosedError(f"{self.name} is being closed")
-        closed = ClosedError(f"{self.name} was closed")
-        deadline_s = trio.current_time() + self.config.close_s
-        try:
-            with trio.move_on_at(deadline_s) as scope:
-                await self._drained()
-                await self._cursors.close()
-                await self.ledgers.stop_behind_writes(closed)
-            self.check()
-            if scope.cancelled_caught:
-                why = self.waiting_for or "bookies or metadata store do not answer"
-                raise ManagedLedgerError(
-                    f"{self.name} could not be closed in {self.config.close_s} s: {why}"
-                )
-            self._feed(Stop())
-            self._wake()
-            try:
-                # Whoever opens the log next closes the ledger if we do not.
-                with trio.move_on_at(deadline_s), suppress(LedgerError, MetadataError):
-                    await self._writer.close()
-            finally:
-                self._drop(closed)
-        finally:
-            self.abandon()
+        await self._ending.close()
 
     async def clear(self) -> list[int]:
         """Drop cursors and list, as the first part of deletion; the ids of the ledgers."""
-        self.check()
-        error = ClosedError(f"{self.name} is being deleted")
-        self._refused = self._refused or error
-        for name in list(self.cursors):
-            await self.delete_cursor(name)
-        while self._protocol.state is State.ROLLING:  # Its ledger is about to be listed.
-            await self._grown.wait()
-        doomed: list[int] = []
-
-        def empty(info: ManagedLedgerInfo) -> None:
-            doomed.extend(ledger.ledgerId for ledger in info.ledgerInfo)
-            info.ClearField("ledgerInfo")
-
-        await self._update(empty, last=error)
-        self.abandon()
-        return doomed
-
-    async def _drained(self) -> None:
-        """Nothing is pending, and no roll goes on."""
-        while self._protocol.usable and (
-            self.pending_bytes or self._protocol.state is not State.OPEN
-        ):
-            await self._grown.wait()
-        self.check()
+        return await self._ending.clear()
 
     def abandon(self) -> None:
         """Stop at once and touch nothing: the session is lost, or the host goes down."""
-        if self._protocol.usable:
-            self._feed(Stop())
-            self._drop(FencedError(f"{self.name} was given up by its owner"))
+        self._ending.abandon()
 
 
 def _nothing() -> None:

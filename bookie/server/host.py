@@ -260,12 +260,7 @@ def _assemble(
 ) -> RunningBookie:
     """Its parts, of which none runs yet."""
     metadata, paths, log = world.metadata, world.paths, world.log
-    # Any free port is taken too late to be told: HTTP is served when the bookie is.
-    http_port = config.http_port or None
-    info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties, http_port)
-    registration = Registration(
-        metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
-    )
+    registration = _registration(config, identity, port, store, marks, world)
     store.add_writable_listener(registration.look_again)
     housekeeping = Housekeeping(
         store,
@@ -279,26 +274,6 @@ def _assemble(
         store, metadata, paths, identity.bookie_id, clock=world.clock, rng=world.rng, log=log
     )
     flusher = Flusher()
-    limbo = LimboRepair(
-        store,
-        metadata,
-        paths,
-        identity.cookie,
-        open_client=partial(
-            open_ledger_client,
-            store=metadata,
-            network=world.network,
-            rng=world.rng,
-            clock=world.clock,
-            arenas=ArenaPool(),
-            flusher=flusher,
-            root=config.ledgers_root,
-        ),
-        bytes_per_s=config.replication_bytes_per_s,
-        clock=world.clock,
-        rng=world.rng,
-        log=log,
-    )
     server = BookieServer(
         store,
         limits=config.limits,
@@ -318,7 +293,50 @@ def _assemble(
         command=command,
         housekeeping=housekeeping,
         repairs=repairs,
-        limbo=limbo,
+        limbo=_limbo_repair(config, identity, store, flusher, world),
+    )
+
+
+def _registration(
+    config: BookieConfig,
+    identity: Identity,
+    port: int,
+    store: LedgerStore,
+    marks: tuple[str, str],
+    world: _World,
+) -> Registration:
+    # Any free port is taken too late to be told: HTTP is served when the bookie is.
+    http_port = config.http_port or None
+    info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties, http_port)
+    metadata, paths, log = world.metadata, world.paths, world.log
+    return Registration(
+        metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
+    )
+
+
+def _limbo_repair(
+    config: BookieConfig, identity: Identity, store: LedgerStore, flusher: Flusher, world: _World
+) -> LimboRepair:
+    open_client = partial(
+        open_ledger_client,
+        store=world.metadata,
+        network=world.network,
+        rng=world.rng,
+        clock=world.clock,
+        arenas=ArenaPool(),
+        flusher=flusher,
+        root=config.ledgers_root,
+    )
+    return LimboRepair(
+        store,
+        world.metadata,
+        world.paths,
+        identity.cookie,
+        open_client=open_client,
+        bytes_per_s=config.replication_bytes_per_s,
+        clock=world.clock,
+        rng=world.rng,
+        log=world.log,
     )
 
 

@@ -14,7 +14,8 @@ In reading order:
     places.py       where entries are, and checkpoints
     boot.py         rows, then the log behind them
     reads.py        the ledgers of a directory: what is answered, what is unknown
-    volume.py       what is accepted
+    states.py       ledgers are made, fenced, deleted, in limbo; explicit LACs
+    volume.py       which entries are accepted
     heal.py         what the disk does not give is written again
     upkeep.py       a directory at work: start, checkpoints, room, stop
     limits.py       what is bounded

@@ -68,7 +68,7 @@ class Directories:
     @property
     def limbo(self) -> bool:
         """Records were lost, and nobody knows whose: what is absent may have been here."""
-        return any(volume.limbo for volume in self.volumes)
+        return any(volume.states.limbo for volume in self.volumes)
 
     def judge_doubt(self) -> None:
         """Look again whether anything is in doubt, and so for everybody."""
@@ -78,7 +78,7 @@ class Directories:
 
     @property
     def highest_tombstone(self) -> int:
-        return max(volume.highest_tombstone for volume in self.volumes)
+        return max(volume.states.highest_tombstone for volume in self.volumes)
 
 
 def _emptiest(volumes: list[Volume]) -> Volume:

@@ -159,7 +159,7 @@ class LedgerStore:
         Every add accepted before is durable, or refused, by then.
         """
         volume = self._directories.home_of(ledger_id)
-        position = volume.fence(ledger_id, master_key)
+        position = volume.states.fence(ledger_id, master_key)
         self._directories.settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 
@@ -173,7 +173,7 @@ class LedgerStore:
         if self._contacts is not None and ledger_id >= 0 and ledger_id not in self._homes:
             await self._check_first_contact(ledger_id)
         volume = self._directories.home_of(ledger_id)
-        position = volume.write_lac(ledger_id, master_key, lac, body)
+        position = volume.states.write_lac(ledger_id, master_key, lac, body)
         self._directories.settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 
@@ -212,7 +212,7 @@ class LedgerStore:
     async def delete(self, ledger_id: int) -> None:
         """Drop a ledger that is gone from the metadata; it is never made again here."""
         volume = self._directories.home_of(ledger_id)
-        position = volume.delete(ledger_id)
+        position = volume.states.delete(ledger_id)
         self._directories.settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 

@@ -63,9 +63,10 @@ class Suspects:
     def take(self, suspect: Suspect) -> tuple[Volume, int]:
         """The same for one; it is in force, and durable when that position is (-1: it is)."""
         directories = self._directories
-        volume = directories.homes.get(suspect.ledger_id) or directories.home_of_marks()
-        position = volume.suspect(suspect.ledger_id, limbo=suspect.limbo, fence=suspect.fence)
-        directories.settle(suspect.ledger_id, volume)
+        ledger_id, limbo, fence = suspect.ledger_id, suspect.limbo, suspect.fence
+        volume = directories.homes.get(ledger_id) or directories.home_of_marks()
+        position = volume.states.suspect(ledger_id, limbo=limbo, fence=fence)
+        directories.settle(ledger_id, volume)
         return volume, position
 
     async def end_doubt(self, birth: int) -> None:
@@ -74,8 +75,8 @@ class Suspects:
         for volume in volumes:
             await write_birth(self._disk, volume.directory, birth)
         for volume in volumes:
-            if volume.limbo:
-                await volume.end_doubt()
+            if volume.states.limbo:
+                await volume.states.end_doubt()
         self._directories.judge_doubt()
 
     async def clear(self, ledger_id: int) -> None:
@@ -83,4 +84,4 @@ class Suspects:
         volume = self._directories.homes.get(ledger_id)
         if volume is None:
             raise StoreError(StoreStatus.NO_LEDGER)
-        await volume.clear(ledger_id)
+        await volume.states.clear(ledger_id)

@@ -83,7 +83,7 @@ class Tombstones:
         ledgers = self._volume.ledgers
         ending = [state for state in ending if ledgers.get(state.ledger_id) is state]
         for state in ending:  # unless somebody else has ended them meanwhile
-            self._volume.forget(state)
+            self._volume.states.forget(state)
             self._confirmed.discard(state.ledger_id)
         return len(ending)
 
@@ -121,7 +121,7 @@ class Tombstones:
 
     def _may_end(self, state: LedgerState) -> bool:
         volume = self._volume
-        highest = state.ledger_id == volume.highest_tombstone
+        highest = state.ledger_id == volume.states.highest_tombstone
         return state.deleted and not (highest or volume.reads.doubt or state.recent or state.frozen)
 
     def _ends(self) -> list[float]:

@@ -153,11 +153,11 @@ class Upkeep:
             for record, position in zip(records, positions, strict=True):
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
-        self.volume.limbo = self.volume.reads.doubt = self._contents.limbo
+        self.volume.states.limbo = self.volume.reads.doubt = self._contents.limbo
         await self._set_dirty(self._limits.ack_early)
         deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
-        self.volume.tombstones = len(deleted)
-        self.volume.highest_tombstone = max(deleted, default=-1)
+        self.volume.states.tombstones = len(deleted)
+        self.volume.states.highest_tombstone = max(deleted, default=-1)
         await self._look_at_space()
         self._judge()
         self.nursery.start_soon(self._checkpoint_now_and_then)
@@ -203,7 +203,7 @@ class Upkeep:
             self._index_busy = True
 
         try:
-            limbo = self.volume.limbo
+            limbo = self.volume.states.limbo
             await self._places.checkpoint(
                 position, limbo=limbo, when_durable=when_durable, moves=moves
             )

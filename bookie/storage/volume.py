@@ -1,11 +1,9 @@
-"""The ledgers of one directory: what is accepted.
+"""The ledgers of one directory: which entries are accepted.
 
 Each decision and its record in the log are one synchronous step, so the order of the log is the
 order of the decisions:
 
-- The first request with a master key makes the ledger; its key is a record in front of the first
-  entry or the fence.  Another key is refused.
-- A fence is in force from the moment it is accepted, and for ever; it is answered when durable.
+- A ledger takes entries with its own key only, and plain ones until it is fenced (`states`).
 - The same id again: the first bytes stay, and OK is said when *they* are durable.
 - An entry that the disk does not give any more (`reads`) is taken again from a recovery (`heal`).
 - **In doubt**, after a log of this bookie has lost records, plain adds are refused for all ledgers,
@@ -26,25 +24,13 @@ from typing import TypeAlias
 import trio
 
 from bookie.storage.boot import Contents
-from bookie.storage.ledgers import (
-    EXPLICIT_LAC_BYTES_MAX,
-    MASTER_KEY_BYTES_MAX,
-    LedgerState,
-    lac_of_entry,
-)
+from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done, Log
 from bookie.storage.places import Place, Places
 from bookie.storage.reads import Reads
-from bookie.storage.records import (
-    EVERY_LEDGER,
-    NO_ENTRY_ID,
-    RECORD_HEADER_BYTES,
-    Buffer,
-    Kind,
-    Run,
-    SharedRun,
-)
+from bookie.storage.records import RECORD_HEADER_BYTES, Buffer, Kind, Run, SharedRun
+from bookie.storage.states import States
 from bookie.storage.status import StoreError, StoreStatus
 
 _LOOKUP_BYTES = 2048  # about what a task takes that looks an entry up
@@ -68,12 +54,11 @@ class Volume:
     ) -> None:
         self.directory = directory
         self.ledgers = contents.ledgers
-        self._contents = contents
         self.places: Places = contents.places
         self.log = log
+        self.states = States(self, limits, contents, log)
         self.reads = Reads(self.ledgers, self.places, log, nursery)
         self.heal: Heal
-        self.limbo = False  # this log has lost records, and nobody knows whose
         self.out_of_space = False
         self.out_of_reserve = False  # then there is room for nothing but what makes room
         # Positions up to which there is room, whatever was written of it: for plain adds, for all.
@@ -86,8 +71,6 @@ class Volume:
         self.looked_up_bytes = 0  # in entries that wait: are they here, can they be read again
         self.entries_added = 0
         self.bytes_added = 0
-        self.tombstones = 0  # ledgers that were deleted
-        self.highest_tombstone = -1  # the id; ledgers with lower ones may have been forgotten
         self._ack_early = limits.ack_early
         self._early_bytes_max = limits.early_bytes_max
         self._in_flight_bytes_max = limits.in_flight_bytes_max
@@ -133,8 +116,8 @@ class Volume:
         if refused is not StoreStatus.OK:
             done(refused)
             return
-        state = state or self._make(ledger_id)
-        self._keep_key(state, master_key)
+        state = state or self.states.make(ledger_id)
+        self.states.keep_key(state, master_key)
         if entry_id > state.last_entry:
             self._accept(state, entry_id, entry, recovery, done)
         else:
@@ -207,23 +190,6 @@ class Volume:
     @property
     def bytes_in_flight(self) -> int:
         return self.log.pending_bytes + self.looked_up_bytes
-
-    def _make(self, ledger_id: int) -> LedgerState:
-        state = self.ledgers[ledger_id] = LedgerState(ledger_id, first=self.log.end)
-        return state
-
-    def forget(self, state: LedgerState) -> None:
-        """Its tombstone has ended (`tombstones`)."""
-        del self.ledgers[state.ledger_id]
-        self.tombstones -= 1
-
-    def _keep_key(self, state: LedgerState, master_key: Buffer) -> None:
-        if state.master_key is None and not state.deleted:  # then there is no further record
-            state.master_key = bytes(master_key)
-            state.key_position = self.log.append(
-                Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None
-            )
-            self.places.touch(state)
 
     def _accept(
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
@@ -345,108 +311,3 @@ class Volume:
             self.heal(state, entry_id, place, entry, done)
         else:
             self.log.when_durable(place[0], done)
-
-    # ---- fences, LACs, deletion: decide; the caller waits until the returned position is durable
-
-    def fence(self, ledger_id: int, master_key: Buffer) -> int:
-        state = self._authorized(ledger_id, master_key)
-        if not state.fenced:
-            state.fenced = True
-            state.fence_position = self.log.append(
-                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
-            )
-            self.places.touch(state)
-        return state.fence_position
-
-    def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
-        if len(body) > EXPLICIT_LAC_BYTES_MAX:
-            raise StoreError(StoreStatus.BAD_REQUEST, f"an explicit LAC of {len(body)} bytes")
-        if self.out_of_reserve or self.log.end >= self.recovery_end:
-            raise StoreError(StoreStatus.READ_ONLY, "too little room is left")
-        if self.bytes_in_flight >= self._in_flight_bytes_max:
-            raise StoreError(StoreStatus.TOO_MANY, "too much is not durable yet")
-        state = self._authorized(ledger_id, master_key)
-        if state.deleted:
-            raise StoreError(StoreStatus.FENCED, "it was deleted")
-        if lac > state.explicit_lac:
-            state.explicit_lac = lac
-            state.explicit_body = bytes(body)
-            self.log.open_group.lacs[state] = state.accepted_lac = max(lac, state.accepted_lac)
-            state.explicit_position = self.log.append(
-                Kind.EXPLICIT_LAC, ledger_id, lac, state.explicit_body, None
-            )
-            self.places.touch(state)
-        return state.explicit_position
-
-    def delete(self, ledger_id: int) -> int:
-        self._check_log()
-        state = self.ledgers.get(ledger_id) or self._make(ledger_id)
-        if not state.deleted:
-            state.deleted = True
-            self.tombstones += 1
-            state.tombstone_position = self.log.append(
-                Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
-            )
-            fenced = state.fenced
-            state.bury(state.tombstone_position)
-            self.highest_tombstone = max(self.highest_tombstone, ledger_id)
-            if not fenced:  # a tombstone is a fence, too
-                state.fence_position = state.tombstone_position
-            self.places.touch(state)
-        return state.tombstone_position
-
-    # ---- limbo: `suspects` says in which order
-
-    def suspect(self, ledger_id: int, *, limbo: bool, fence: bool) -> int:
-        """Records of it may be lost; returns the position of what says so, -1 for nothing new."""
-        self._check_log()
-        state = self.ledgers.get(ledger_id) or self._make(ledger_id)
-        position = -1
-        if state.deleted:
-            return position
-        if limbo and not state.limbo:
-            state.limbo = True
-            position = self.log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)
-        if fence and not state.fenced:
-            state.fenced = True
-            position = state.fence_position = self.log.append(
-                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
-            )
-        self.places.touch(state)
-        return position
-
-    async def clear(self, ledger_id: int) -> None:
-        """It lacks nothing any more."""
-        self._check_log()
-        state = self.ledgers[ledger_id]
-        if state.deleted:
-            return  # there is no further record
-        position = self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
-        await self.log.wait_durable(position)
-        state.limbo = False
-        self.places.touch(state)
-
-    async def end_doubt(self) -> None:
-        """Whose records may be lost is known by now."""
-        self._check_log()
-        position = self.log.append(Kind.LIMBO_END, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
-        await self.log.wait_durable(position)
-        self.limbo = self._contents.limbo = False
-
-    def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
-        """The ledger, made if need be, ready to take a record."""
-        state = self.ledgers.get(ledger_id)
-        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
-            raise StoreError(StoreStatus.UNAUTHORIZED, "no master key")
-        if state is not None and state.master_key not in (None, master_key):
-            raise StoreError(StoreStatus.UNAUTHORIZED)
-        self._check_log()
-        state = state or self._make(ledger_id)
-        self._keep_key(state, master_key)
-        return state
-
-    def _check_log(self) -> None:
-        if self.closing:
-            raise StoreError(StoreStatus.READ_ONLY, "the store is closing")
-        if self.log.failure is not None:
-            raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self.log.failure}")

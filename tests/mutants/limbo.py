@@ -7,6 +7,7 @@ _EARLY = f"{_STORAGE}/test_ack_early.py"
 _LIMBO = f"{_STORAGE}/test_limbo.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
 _VOLUME = "bookie.storage.volume"
+_STATES = "bookie.storage.states"
 _READS = "bookie.storage.reads"
 _UPKEEP = "bookie.storage.upkeep"
 _SERVER = "bookie.server.limbo"
@@ -18,7 +19,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit(" or self._forgetful", ""),
-        source_hash="c16a68f17fc0",
+        source_hash="ba372248bc36",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -54,7 +55,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
-        source_hash="c16a68f17fc0",
+        source_hash="ba372248bc36",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -78,24 +79,24 @@ MUTANTS = [
     Mutant(
         id="M42b",
         rule="that a ledger is in limbo is in the log -> in memory",
-        module=_VOLUME,
-        name="Volume.suspect",
+        module=_STATES,
+        name="States.suspect",
         replacement=Edit(
-            'self.log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)', "self.log.end - 1"
+            'self._log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)', "self._log.end - 1"
         ),
-        source_hash="d03de752bda7",
+        source_hash="a168f36862a3",
         caught_by=_LIMBO,
     ),
     Mutant(
         id="M42c",
         rule="the end of a limbo is in the log -> in memory",
-        module=_VOLUME,
-        name="Volume.clear",
+        module=_STATES,
+        name="States.clear",
         replacement=Edit(
-            'self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)',
-            "self.log.end - 1",
+            'self._log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)',
+            "self._log.end - 1",
         ),
-        source_hash="ba530804ec30",
+        source_hash="399827776b36",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -113,7 +114,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.limbo\n", ""),
-        source_hash="8b59851f5e15",
+        source_hash="eeb3c378af18",
         caught_by=_LIMBO,
     ),
     Mutant(

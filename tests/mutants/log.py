@@ -58,10 +58,10 @@ OWNERS = [
     Mutant(
         id="K65d",
         rule="a log that has ended sends nothing -> what waited for the store is sent later",
-        module=_LOG,
-        name="ManagedLedger._drop",
-        replacement=Edit("self._context.nursery.cancel_scope.cancel()", "pass"),
-        source_hash="ef27d8d382de",
+        module="managed_ledger.ending",
+        name="Ending.drop",
+        replacement=Edit("self._log.context.nursery.cancel_scope.cancel()", "pass"),
+        source_hash="7efb794155e9",
         caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
     ),
     Mutant(

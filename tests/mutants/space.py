@@ -67,7 +67,7 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit(" and spread(state) == 0", ""),
-        source_hash="eedbe7f6d6f9",
+        source_hash="3a2ace64d54d",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("highest or ", ""),
-        source_hash="53374d5b1734",
+        source_hash="a6a0cb0ff442",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit("    await self._checkpoint()\n", ""),
-        source_hash="eedbe7f6d6f9",
+        source_hash="3a2ace64d54d",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -112,7 +112,7 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("volume.reads.doubt or ", ""),
-        source_hash="53374d5b1734",
+        source_hash="a6a0cb0ff442",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(

@@ -4,11 +4,13 @@ from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
 _BOOT = f"{_STORAGE}/test_boot.py"
+_FAILING_DISK = f"{_STORAGE}/test_failing_disk.py"
 _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
 _VOLUME = "bookie.storage.volume"
+_STATES = "bookie.storage.states"
 _READS = "bookie.storage.reads"
 _LOG = "bookie.storage.log"
 _UPKEEP = "bookie.storage.upkeep"
@@ -26,7 +28,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.fenced\n", ""),
-        source_hash="8b59851f5e15",
+        source_hash="eeb3c378af18",
         caught_by=_STORE,
     ),
     Mutant(
@@ -35,7 +37,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.fence",
         replacement=Edit("await volume.log.wait_durable(position)", "pass"),
-        source_hash="eb8e14510a95",
+        source_hash="bd00b805fafb",
         caught_by="tests:tests/bookie/server/test_durability.py",
     ),
     Mutant(
@@ -71,7 +73,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self.replayed.losses or ", ""),
-        source_hash="c16a68f17fc0",
+        source_hash="ba372248bc36",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -165,7 +167,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
-        source_hash="6057431088f7",
+        source_hash="8eeb7afb886a",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -222,7 +224,7 @@ MUTANTS = [
         name="Log.run",
         replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
         source_hash="ceeb4132d051",
-        caught_by=_BOOT,
+        caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="M54",
@@ -288,22 +290,22 @@ MUTANTS = [
     Mutant(
         id="M56c",
         rule="an explicit LAC does not go back -> the last one counts",
-        module=_VOLUME,
-        name="Volume.write_lac",
+        module=_STATES,
+        name="States.write_lac",
         replacement=Edit("if lac > state.explicit_lac:", "if True:"),
-        source_hash="a519b84f86f7",
+        source_hash="01ae9b3613ee",
         caught_by=_STORE,
     ),
     Mutant(
         id="M57",
         rule="an explicit LAC is in the log before it is answered -> in memory only",
-        module=_VOLUME,
-        name="Volume.write_lac",
+        module=_STATES,
+        name="States.write_lac",
         replacement=Edit(
-            "state.explicit_position = self.log.append(",
+            "state.explicit_position = self._log.append(",
             "state.explicit_position = (lambda *_: -1)(",
         ),
-        source_hash="a519b84f86f7",
+        source_hash="01ae9b3613ee",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -313,21 +315,21 @@ MUTANTS = [
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
         source_hash="403c593f0a83",
-        caught_by=_BOOT,
+        caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="M58b",
         rule="a bookie without room fences -> refuses to",
-        module=_VOLUME,
-        name="Volume._authorized",
+        module=_STATES,
+        name="States._authorized",
         replacement=Edit(
             "    self._check_log()\n",
             "    self._check_log()\n"
-            "    if not self.writable:\n"
+            "    if not self._volume.writable:\n"
             "        raise StoreError(StoreStatus.READ_ONLY)\n",
         ),
-        source_hash="c691d43e5d2d",
-        caught_by=_BOOT,
+        source_hash="77a550fefd01",
+        caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="B01",
@@ -335,21 +337,21 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="c16a68f17fc0",
+        source_hash="ba372248bc36",
         caught_by=_CRASHES,
     ),
     Mutant(
         id="B02",
         rule="the master key of a ledger is a record in front of its first entry -> kept in memory",
-        module=_VOLUME,
-        name="Volume._keep_key",
+        module=_STATES,
+        name="States.keep_key",
         replacement=Edit(
-            "state.key_position = self.log.append(\n"
+            "state.key_position = self._log.append(\n"
             "            Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None\n"
             "        )\n",
             "pass\n",
         ),
-        source_hash="d5571f510ca0",
+        source_hash="3297ec9c5e62",
         caught_by=_CRASHES,
     ),
     Mutant(

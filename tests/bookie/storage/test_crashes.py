@@ -19,6 +19,7 @@ from bookie.storage.log import Log
 from bookie.storage.places import Places
 from bookie.storage.reads import Reads
 from bookie.storage.records import Kind
+from bookie.storage.states import States
 from bookie.storage.status import StoreStatus
 from bookie.storage.store import LedgerStore, open_store
 from bookie.storage.upkeep import Upkeep
@@ -171,35 +172,35 @@ def test_the_test_notices_a_disk_that_lies(disk: type[SimulatedDisk]) -> None:
 
 
 def forget_the_fence(patch: pytest.MonkeyPatch) -> None:
-    def fence(self: Volume, ledger_id: int, master_key: bytes) -> int:
+    def fence(self: States, ledger_id: int, master_key: bytes) -> int:
         self._authorized(ledger_id, master_key).fenced = True
         return -1
 
-    patch.setattr(Volume, "fence", fence)
+    patch.setattr(States, "fence", fence)
 
 
 def forget_the_explicit_lac(patch: pytest.MonkeyPatch) -> None:
-    def write_lac(self: Volume, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> int:
+    def write_lac(self: States, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> int:
         state = self._authorized(ledger_id, master_key)
         state.explicit_lac, state.explicit_body = lac, body
         return -1
 
-    patch.setattr(Volume, "write_lac", write_lac)
+    patch.setattr(States, "write_lac", write_lac)
 
 
 def forget_the_tombstone(patch: pytest.MonkeyPatch) -> None:
-    def delete(self: Volume, ledger_id: int) -> int:
-        self.ledgers[ledger_id].deleted = True
+    def delete(self: States, ledger_id: int) -> int:
+        self._ledgers[ledger_id].deleted = True
         return -1
 
-    patch.setattr(Volume, "delete", delete)
+    patch.setattr(States, "delete", delete)
 
 
 def forget_the_key(patch: pytest.MonkeyPatch) -> None:
-    def keep_key(self: Volume, state: LedgerState, master_key: bytes) -> None:
+    def keep_key(self: States, state: LedgerState, master_key: bytes) -> None:
         state.master_key = state.master_key or bytes(master_key)
 
-    patch.setattr(Volume, "_keep_key", keep_key)
+    patch.setattr(States, "keep_key", keep_key)
 
 
 def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def _read(volume: Volume, read: Read) -> bytes:
     entry, status = memoryview(b""), StoreStatus.OK
     try:
         if read.master_key is not None:
-            volume.fence(read.ledger_id, read.master_key)
+            volume.states.fence(read.ledger_id, read.master_key)
         found = volume.reads.try_read(read.ledger_id, read.entry_id)
         assert found is not None, "everything is at hand"
         entry = found

@@ -20,6 +20,7 @@ _RECOVERER = "bookie.ledger.recoverer"
 _WRITER = "bookie.ledger.writer"
 _WRITE = "bookie.ledger.protocol.write"
 _VOLUME = "bookie.storage.volume"
+_STATES = "bookie.storage.states"
 
 M05 = Mutant(
     id="M05 shell",
@@ -117,33 +118,33 @@ M33 = Mutant(
     module=_VOLUME,
     name="Volume.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
-    source_hash="8b59851f5e15",
+    source_hash="eeb3c378af18",
     caught_by=_MODEL,
 )
 M34 = Mutant(
     id="M34",
     rule="a fence makes a ledger that is not known, fenced -> it is ignored",
-    module=_VOLUME,
-    name="Volume.fence",
+    module=_STATES,
+    name="States.fence",
     replacement=Edit(
         "    state = self._authorized(ledger_id, master_key)\n",
-        "    if ledger_id not in self.ledgers:\n"
+        "    if ledger_id not in self._ledgers:\n"
         "        return -1\n"
         "    state = self._authorized(ledger_id, master_key)\n",
     ),
-    source_hash="b43937548ce5",
+    source_hash="9115d2473eac",
     caught_by=_MODEL,
 )
 M35 = Mutant(
     id="M35",
     rule="a fence is in the log before it is answered -> in memory only",
-    module=_VOLUME,
-    name="Volume.fence",
+    module=_STATES,
+    name="States.fence",
     replacement=Edit(
-        "state.fence_position = self.log.append(",
+        "state.fence_position = self._log.append(",
         "state.fence_position = (lambda *_: -1)(",
     ),
-    source_hash="b43937548ce5",
+    source_hash="9115d2473eac",
     caught_by=_MODEL,
 )
 M56 = Mutant(

@@ -1,0 +1,170 @@
+"""The states of the ledgers of one directory: made, fenced, LAC, deleted, in limbo.
+
+A change of a state and its record in the log are one synchronous step, as with entries (`volume`):
+
+- The first request with a master key makes the ledger; its key is a record in front of the first
+  entry or the fence.  Another key is refused.
+- A fence is in force from the moment it is accepted, and for ever; it is answered when durable.
+- Behind its tombstone there is no further record of a ledger, but the tombstone written again.
+
+What returns a position has decided; the caller waits until that is durable.
+"""
+
+from typing import Protocol
+
+from bookie.storage.boot import Contents
+from bookie.storage.ledgers import EXPLICIT_LAC_BYTES_MAX, MASTER_KEY_BYTES_MAX, LedgerState
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import Log
+from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Buffer, Kind
+from bookie.storage.status import StoreError, StoreStatus
+
+
+class StatedVolume(Protocol):
+    """What is needed of the volume."""
+
+    closing: bool
+    out_of_reserve: bool
+    recovery_end: float
+
+    @property
+    def bytes_in_flight(self) -> int: ...
+
+
+class States:
+    def __init__(
+        self, volume: StatedVolume, limits: StoreLimits, contents: Contents, log: Log[LedgerState]
+    ) -> None:
+        self.limbo = False  # this log has lost records, and nobody knows whose
+        self.tombstones = 0  # ledgers that were deleted
+        self.highest_tombstone = -1  # the id; ledgers with lower ones may have been forgotten
+        self._volume = volume
+        self._contents = contents
+        self._ledgers = contents.ledgers
+        self._places = contents.places
+        self._log = log
+        self._in_flight_bytes_max = limits.in_flight_bytes_max
+
+    # ---- ledgers come and go
+
+    def make(self, ledger_id: int) -> LedgerState:
+        state = self._ledgers[ledger_id] = LedgerState(ledger_id, first=self._log.end)
+        return state
+
+    def keep_key(self, state: LedgerState, master_key: Buffer) -> None:
+        if state.master_key is None and not state.deleted:  # then there is no further record
+            state.master_key = bytes(master_key)
+            state.key_position = self._log.append(
+                Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None
+            )
+            self._places.touch(state)
+
+    def delete(self, ledger_id: int) -> int:
+        self._check_log()
+        state = self._ledgers.get(ledger_id) or self.make(ledger_id)
+        if not state.deleted:
+            state.deleted = True
+            self.tombstones += 1
+            state.tombstone_position = self._log.append(
+                Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+            fenced = state.fenced
+            state.bury(state.tombstone_position)
+            self.highest_tombstone = max(self.highest_tombstone, ledger_id)
+            if not fenced:  # a tombstone is a fence, too
+                state.fence_position = state.tombstone_position
+            self._places.touch(state)
+        return state.tombstone_position
+
+    def forget(self, state: LedgerState) -> None:
+        """Its tombstone has ended (`tombstones`)."""
+        del self._ledgers[state.ledger_id]
+        self.tombstones -= 1
+
+    # ---- fences and LACs
+
+    def fence(self, ledger_id: int, master_key: Buffer) -> int:
+        state = self._authorized(ledger_id, master_key)
+        if not state.fenced:
+            state.fenced = True
+            state.fence_position = self._log.append(
+                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+            self._places.touch(state)
+        return state.fence_position
+
+    def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
+        if len(body) > EXPLICIT_LAC_BYTES_MAX:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"an explicit LAC of {len(body)} bytes")
+        if self._volume.out_of_reserve or self._log.end >= self._volume.recovery_end:
+            raise StoreError(StoreStatus.READ_ONLY, "too little room is left")
+        if self._volume.bytes_in_flight >= self._in_flight_bytes_max:
+            raise StoreError(StoreStatus.TOO_MANY, "too much is not durable yet")
+        state = self._authorized(ledger_id, master_key)
+        if state.deleted:
+            raise StoreError(StoreStatus.FENCED, "it was deleted")
+        if lac > state.explicit_lac:
+            state.explicit_lac = lac
+            state.explicit_body = bytes(body)
+            self._log.open_group.lacs[state] = state.accepted_lac = max(lac, state.accepted_lac)
+            state.explicit_position = self._log.append(
+                Kind.EXPLICIT_LAC, ledger_id, lac, state.explicit_body, None
+            )
+            self._places.touch(state)
+        return state.explicit_position
+
+    def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
+        """The ledger, made if need be, ready to take a record."""
+        state = self._ledgers.get(ledger_id)
+        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
+            raise StoreError(StoreStatus.UNAUTHORIZED, "no master key")
+        if state is not None and state.master_key not in (None, master_key):
+            raise StoreError(StoreStatus.UNAUTHORIZED)
+        self._check_log()
+        state = state or self.make(ledger_id)
+        self.keep_key(state, master_key)
+        return state
+
+    # ---- limbo: `suspects` says in which order
+
+    def suspect(self, ledger_id: int, *, limbo: bool, fence: bool) -> int:
+        """Records of it may be lost; returns the position of what says so, -1 for nothing new."""
+        self._check_log()
+        state = self._ledgers.get(ledger_id) or self.make(ledger_id)
+        position = -1
+        if state.deleted:
+            return position
+        if limbo and not state.limbo:
+            state.limbo = True
+            position = self._log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)
+        if fence and not state.fenced:
+            state.fenced = True
+            position = state.fence_position = self._log.append(
+                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+        self._places.touch(state)
+        return position
+
+    async def clear(self, ledger_id: int) -> None:
+        """It lacks nothing any more."""
+        self._check_log()
+        state = self._ledgers[ledger_id]
+        if state.deleted:
+            return  # there is no further record
+        position = self._log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
+        await self._log.wait_durable(position)
+        state.limbo = False
+        self._places.touch(state)
+
+    async def end_doubt(self) -> None:
+        """Whose records may be lost is known by now."""
+        self._check_log()
+        position = self._log.append(Kind.LIMBO_END, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
+        await self._log.wait_durable(position)
+        self.limbo = self._contents.limbo = False
+
+    def _check_log(self) -> None:
+        if self._volume.closing:
+            raise StoreError(StoreStatus.READ_ONLY, "the store is closing")
+        if self._log.failure is not None:
+            raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self._log.failure}")
