@@ -5,7 +5,8 @@ Read in this order.  The rules, pure, are in `protocol/`; here is what carries t
 Topics, from the wire to the log:
 
     accept              the service port
-    client_connection   one client: frames in, effects out; `requests` for what takes time
+    client_connection   one client: its life, what is open; `commands` for what it says, `requests`
+                        for what takes time
     topics              loading a topic once for all who ask, unloading, dropping
     topic               producers and subscriptions over one log: `topic_producers`,
                         `topic_subscriptions`, `producer`, `subscription`, `feeder`, `consumer`

@@ -1,8 +1,8 @@
-"""One client's connection: from frames to producers, consumers and requests, and back.
+"""One client's connection: its life, what is open on it, and what goes out.
 
-One task reads.  What comes once per entry (SEND, ACK, FLOW) is carried out at once, in that task;
-what has to wait for something is a request in a task of its own (`broker.requests`), and there is a
-limit to how many of those a client has under way.
+One task reads.  Most of what the client says is carried out at once, in that task
+(`broker.commands`); what has to wait for something is a request in a task of its own
+(`broker.requests`), and there is a limit to how many of those a client has under way.
 
 Reading stops while a topic that this client sends to has too much to store, while too much waits to
 be sent to the client, and while too many of its requests are under way.
@@ -14,36 +14,23 @@ from typing import Any, assert_never
 import trio
 from google.protobuf.message import Message
 
+from broker.commands import Commands
 from broker.consumer import Consumer
 from broker.context import BrokerContext
-from broker.errors import BrokerError, NotAllowedError, RefusedError
+from broker.errors import BrokerError
 from broker.producer import Producer
 from broker.protocol import consuming, producing, session
-from broker.protocol.producing import Sending
 from broker.protocol.refusals import refusal
-from broker.protocol.session import Admission, SessionProtocol
+from broker.protocol.session import SessionProtocol
 from broker.requests import Requests
-from broker.topic_log import TopicLog
 from wire.connection import FrameConnection
 from wire.errors import OversizeError, WireError
-from wire.messages.client import Send
-from wire.messages.consumer import Ack
-from wire.messages.registry import (
-    NO_ID,
-    AnyCommand,
-    Command,
-    decode_frame,
-    encode,
-    signed,
-)
+from wire.messages.registry import NO_ID, decode_frame, encode
 from wire.proto import pulsar_pb2 as pb
 from wire.transport import Buffer, Stream
 
-T = pb.BaseCommand
-
 FRAME_PADDING_BYTES = 10 * 1024
 _FRAMES_IN_A_TURN = 128  # of one connection; then others have theirs
-_PONG = encode(pb.CommandPong())
 _PING = encode(pb.CommandPing())
 
 
@@ -80,9 +67,9 @@ class ClientConnection:
         self._session = SessionProtocol(broker.own_urls)
         self._nursery: trio.Nursery | None = None
         self._requests = Requests(self, broker)
+        self._commands = Commands(self, self._session, self._requests)
         self._under_way = 0
         self._fewer = trio.Event()
-        self._crowded: dict[TopicLog, None] = {}  # was appended to since we last looked
         self._reading = True
         self._with_receipts: list[Producer] = []
         self._draining: dict[Consumer, None] = {}
@@ -133,11 +120,12 @@ class ClientConnection:
                 nursery.cancel_scope.cancel()
 
     async def _receive(self) -> None:
+        dispatch = self._commands.dispatch
         try:
             while not self._closing and (batch := await self._frames.receive()):
                 self._heard.set()
                 for count, frame in enumerate(batch, 1):
-                    self._dispatch(decode_frame(frame))
+                    dispatch(decode_frame(frame))
                     if self._closing:
                         return
                     if self._under_way >= self._limits.requests_max:
@@ -147,14 +135,14 @@ class ClientConnection:
                         await trio.lowlevel.checkpoint()
                 await self._wait_room()
         except OversizeError as error:
-            self._feed_session(session.Violated(str(error)))
+            self.feed_session(session.Violated(str(error)))
         except WireError as error:
-            self._feed_session(session.Violated(f"a frame makes no sense: {error}"))
+            self.feed_session(session.Violated(f"a frame makes no sense: {error}"))
 
     async def _wait_room(self) -> None:
         """Do not read on while what was read has nowhere to go."""
         self._reading = False
-        crowded, self._crowded = self._crowded, {}
+        crowded, self._commands.crowded = self._commands.crowded, {}
         for log in crowded:
             await log.wait_room()
         if self._frames.pending_bytes > self._limits.unread_bytes_max:
@@ -173,15 +161,15 @@ class ClientConnection:
         with trio.move_on_after(config.connect_timeout_s):
             while self._session.state is session.State.GREETING:
                 await self._hear()
-        self._feed_session(session.GreetingOverdue())
+        self.feed_session(session.GreetingOverdue())
         while True:
             await trio.sleep(config.keep_alive_s)
             tick = session.Tick(self._frames.received_bytes, self._reading)
-            self._feed_session(tick)
+            self.feed_session(tick)
 
     def _leave(self) -> None:
         """Whatever this client had open is closed."""
-        self._feed_session(session.Ended())
+        self.feed_session(session.Ended())
         self._closing = True
         for producer in list(self.producers.values()):
             self._requests.detach_producer(producer)
@@ -216,6 +204,10 @@ class ClientConnection:
 
     def tell(self, message: Message) -> None:
         self._frames.send((encode(message),))
+
+    def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
+        """Answer a request with an error, in its own way."""
+        self.tell(refusal(command, body, error.code, error.reason))
 
     def receipts_ready(self, producer: Producer) -> None:
         if not self._with_receipts:
@@ -256,7 +248,7 @@ class ClientConnection:
 
     # -- what the session says
 
-    def _feed_session(self, event: session.Event) -> None:
+    def feed_session(self, event: session.Event) -> None:
         for effect in self._session.step(event):
             match effect:
                 case session.Greet(protocol_version):
@@ -274,6 +266,18 @@ class ClientConnection:
                 case _:
                     assert_never(effect)
 
+    def connect(self, body: pb.CommandConnect) -> None:
+        """The client has introduced itself."""
+        self.feed_session(
+            session.Connect(
+                body.client_version,
+                body.protocol_version,
+                body.feature_flags.supports_broker_entry_metadata,
+                body.proxy_to_broker_url,
+            )
+        )
+        self._heard.set()
+
     def _greet(self, protocol_version: int) -> None:
         connected = pb.CommandConnected(
             server_version=self._broker.server_version,
@@ -289,130 +293,6 @@ class ClientConnection:
         """Read no more; what is queued is still sent, for a moment."""
         self._closing = True
         self._broker.log.info("a client is cut", peer=self.peer, why=reason)
-
-    # -- what the client says
-
-    def _dispatch(self, command: AnyCommand) -> None:
-        """Carry out, or begin, what a command asks for."""
-        if self._session.state is session.State.OPEN:
-            match command:
-                case Send():
-                    self._on_send(command)
-                    return
-                case Ack():
-                    self._on_ack(command)
-                    return
-                case Command():
-                    pass
-                case _:
-                    pass  # Only brokers send those.
-        number = command.type if isinstance(command, Command) else _type_of(command)
-        match self._session.admit(number):
-            case Admission.SERVE:
-                assert isinstance(command, Command)
-                self._serve(command)
-            case Admission.REFUSE:
-                assert isinstance(command, Command)
-                error = NotAllowedError("this broker does not offer that")
-                self.refuse(command.type, command.body, error)
-            case Admission.VIOLATION:
-                self._feed_session(self._session.violation(number))
-
-    def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
-        """Answer a request with an error, in its own way."""
-        self.tell(refusal(command, body, error.code, error.reason))
-
-    def _on_send(self, send: Send) -> None:
-        match self.producing.sending(send.producer_id, trio.current_time()):
-            case Sending.TAKE:
-                producer = self.producers[send.producer_id]
-                producer.send(send)
-                self._crowded[producer.topic.log] = None
-            case Sending.IGNORE:
-                pass
-            case Sending.VIOLATION:
-                reason = f"SEND for producer {send.producer_id}, which is not open"
-                self._feed_session(session.Violated(reason))
-
-    def _on_ack(self, ack: Ack) -> None:
-        consumer = self.consumers.get(ack.consumer_id)
-        if consumer is None:
-            if ack.request_id is not None:
-                error = RefusedError(pb.ConsumerNotFound, "there is no such consumer")
-                self.refuse(T.ACK, ack, error)
-            return
-        try:
-            consumer.subscription.ack(consumer, ack)
-        except BrokerError as error:
-            if ack.request_id is not None:
-                self.refuse(T.ACK, ack, error)
-            return
-        if ack.request_id is not None:
-            consumer.subscription.when_durable(self._ack_answer(ack))
-
-    def _ack_answer(self, ack: Ack) -> Callable[[BrokerError | None], None]:
-        def answer(error: BrokerError | None) -> None:
-            if error is not None:
-                self.refuse(T.ACK, ack, error)
-                return
-            assert ack.request_id is not None
-            self.tell(pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id))
-
-        return answer
-
-    def _serve(self, command: Command) -> None:
-        body = command.body
-        match command.type:
-            case T.FLOW:
-                self._on_flow(body)
-            case T.PING:
-                self._frames.send((_PONG,))
-            case T.PONG:
-                pass
-            case T.REDELIVER_UNACKNOWLEDGED_MESSAGES:
-                self._on_redeliver(body)
-            case T.CONNECT:
-                self._on_connect(body)
-            case T.PRODUCER:
-                opened = producing.Open(body.producer_id, body.request_id, body.epoch)
-                self._requests.feed_producing(opened, body)
-            case T.SUBSCRIBE:
-                asked = consuming.Open(body.consumer_id, body.request_id)
-                self._requests.feed_consuming(asked, body)
-            case T.CLOSE_PRODUCER:
-                close = producing.CloseAsked(body.producer_id, body.request_id)
-                self._requests.feed_producing(close)
-            case T.CLOSE_CONSUMER:
-                left = consuming.CloseAsked(body.consumer_id, body.request_id)
-                self._requests.feed_consuming(left)
-            case _:
-                self.begin(self._requests.answer, command.type, body)
-
-    def _on_connect(self, body: pb.CommandConnect) -> None:
-        self._feed_session(
-            session.Connect(
-                body.client_version,
-                body.protocol_version,
-                body.feature_flags.supports_broker_entry_metadata,
-                body.proxy_to_broker_url,
-            )
-        )
-        self._heard.set()
-
-    def _on_flow(self, body: pb.CommandFlow) -> None:
-        if not body.messagePermits:
-            self._feed_session(session.Violated("FLOW without permits"))
-            return
-        consumer = self.consumers.get(body.consumer_id)
-        if consumer is not None:
-            consumer.subscription.flow(consumer, body.messagePermits)
-
-    def _on_redeliver(self, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
-        consumer = self.consumers.get(body.consumer_id)
-        if consumer is not None:
-            places = [(signed(each.ledgerId), signed(each.entryId)) for each in body.message_ids]
-            epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
-            consumer.subscription.redeliver(consumer, places, epoch)
 
     # -- requests
 
@@ -442,15 +322,3 @@ class ClientConnection:
         if self.consumers.get(consumer.consumer_id) is consumer:
             del self.consumers[consumer.consumer_id]
             self._requests.feed_consuming(consuming.Dropped(consumer.consumer_id))
-
-
-def _type_of(command: AnyCommand) -> int:
-    match command:
-        case Send():
-            return T.SEND
-        case Ack():
-            return T.ACK
-        case Command():
-            return command.type
-        case _:
-            return T.MESSAGE if hasattr(command, "payload") else T.SEND_RECEIPT

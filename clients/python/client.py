@@ -17,6 +17,7 @@ import trio
 
 from clients.python.arguments import compression_type, topic_name
 from clients.python.consumer import Consumer, MessageQueue, MessageSource
+from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
 from clients.python.errors import BrokerError, Remedy
 from clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from clients.python.link import Link
@@ -28,7 +29,7 @@ from clients.python.producer import Producer
 from clients.python.protocol.retry import Backoff
 from clients.python.protocol.routing import Router
 from clients.python.reader import OffsetRange, Reader
-from clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
+from clients.python.topic_consumer import TopicConsumer
 from clients.python.topic_producer import SendBudget, TopicProducer
 from wire.clock import WallClock
 from wire.errors import MalformedError

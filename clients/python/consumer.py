@@ -19,15 +19,11 @@ from typing import Self, TypeAlias
 
 import trio
 
+from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
 from clients.python.errors import ClosedError, CorruptMessageError, EndOfTopicError
 from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from clients.python.positions import Start, parse_start
-from clients.python.topic_consumer import (
-    ConsumerSettings,
-    SubscriptionType,
-    TopicConsumer,
-    Waiting,
-)
+from clients.python.topic_consumer import TopicConsumer, Waiting
 from wire.topics import TopicName
 
 Ackable: TypeAlias = Message | MessageId

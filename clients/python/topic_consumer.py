@@ -1,4 +1,4 @@
-"""A consumer of one topic, or of one partition: permits, entries, acknowledgements.
+"""A consumer of one topic, or of one partition: permits, entries, seeks.
 
 Entries come ahead of demand, as far as permits allow, and wait in the inbox that all partitions of
 a consumer share.  They are taken apart when the application gets to them.  An entry that cannot be
@@ -9,10 +9,8 @@ waits here is dropped first.  A reader has no such memory at its broker: it goes
 that came last, and keeps what waits.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from random import Random
 from typing import Protocol
 
@@ -20,6 +18,7 @@ import trio
 
 from clients.python.acknowledger import Acknowledger
 from clients.python.connection import BrokerConnection
+from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
 from clients.python.entries import EntryReader, permits_of
 from clients.python.errors import (
     BrokerError,
@@ -27,13 +26,14 @@ from clients.python.errors import (
     NotAllowedError,
     may_retry,
 )
-from clients.python.limits import ClientLimits, ConsumerLimits
+from clients.python.limits import ClientLimits
 from clients.python.link import Link
 from clients.python.lookup import Lookups
-from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
-from clients.python.positions import Start, is_before, milliseconds
-from clients.python.protocol.acks import NackTracker
+from clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
+from clients.python.positions import Start, milliseconds
 from clients.python.protocol.permits import Permits
+from clients.python.redelivery import Redelivery
+from clients.python.starting_point import StartingPoint
 from wire.batch import num_messages, parse_metadata
 from wire.errors import WireError
 from wire.fields import signed
@@ -41,33 +41,6 @@ from wire.messages.consumer import Delivery
 from wire.messages.registry import CLIENT_NAME
 from wire.proto import pulsar_pb2 as pb
 from wire.topics import TopicName
-
-
-class SubscriptionType(Enum):
-    EXCLUSIVE = "exclusive"
-    SHARED = "shared"
-    FAILOVER = "failover"
-
-
-_SUB_TYPES = {
-    SubscriptionType.EXCLUSIVE: pb.CommandSubscribe.Exclusive,
-    SubscriptionType.SHARED: pb.CommandSubscribe.Shared,
-    SubscriptionType.FAILOVER: pb.CommandSubscribe.Failover,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    subscription: str
-    type: SubscriptionType
-    durable: bool
-    start: Start  # of a new subscription: EARLIEST or LATEST; of a reader: anything
-    consumer_name: str
-    queue_size: int
-    limits: ConsumerLimits
-    ack_receipts: bool
-    read_compacted: bool = False
-    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -123,29 +96,30 @@ class TopicConsumer(Link):
             receipts=settings.ack_receipts,
             operation_timeout_s=limits.operation_timeout_s,
         )
-        self._nacks = NackTracker(settings.limits.nack_delay_s)
+        self._redelivery = Redelivery(
+            self,
+            consumer_id,
+            self._acks,
+            settings.limits.nack_delay_s,
+            by_entry=settings.type is SubscriptionType.SHARED,
+            drop=self._drop,
+        )
         self._entries = EntryReader(topic.full, topic.partition, self)
-        self._from: Start | None = None if settings.durable else settings.start
-        self._moves = 0  # attachments since the last seek
-        self._last: tuple[int, int] | None = None  # the entry that came last, for readers
-        self._epoch = 0
+        self._start = StartingPoint(settings.start, durable=settings.durable)
         self._seeking = False
-        self._nacks_wait = trio.Event()
 
     # -- entries
 
     def on_delivery(self, delivery: Delivery) -> None:
+        key, epoch = (delivery.ledger_id, delivery.entry_id), delivery.consumer_epoch
         if self._seeking:
-            self._give_permits(self._count(delivery), len(delivery.payload))
-            return
-        epoch = delivery.consumer_epoch
-        key = (delivery.ledger_id, delivery.entry_id)
-        if not self._settings.durable:
-            if self._last is not None and key <= self._last:
-                self._give_permits(self._count(delivery), len(delivery.payload))
-                return
-            self._last = key
-        elif (epoch is not None and epoch < self._epoch) or not self._acks.tracker.arrived(key):
+            wanted = False
+        elif self._settings.durable:
+            is_old = epoch is not None and epoch < self._redelivery.epoch
+            wanted = not is_old and self._acks.tracker.arrived(key)
+        else:
+            wanted = self._start.came(key)
+        if not wanted:
             self._give_permits(self._count(delivery), len(delivery.payload))
             return
         # The arena of the connection is for what is on its way, not for what waits here.
@@ -171,8 +145,8 @@ class TopicConsumer(Link):
     def _wanted(self, entry: Entry, messages: list[Message], ack_set: int | None) -> list[Message]:
         """Without those that are acknowledged already, or lie before the place to start at."""
         unwanted = 0
-        if self._from is not None:
-            unwanted = self._before_start(messages)
+        if self._start.sought is not None:
+            unwanted = self._start.before(messages)
         if self._entries.met_compacted:
             for index, message in enumerate(messages):
                 unwanted |= message.compacted_out << index
@@ -190,22 +164,6 @@ class TopicConsumer(Link):
         if wanted == everything:
             return messages
         return [message for index, message in enumerate(messages) if wanted >> index & 1]
-
-    def _before_start(self, messages: list[Message]) -> int:
-        """The messages (bits) in front of the place to start at.  It was found if one is not.
-
-        An entry of a subscription that lies in front of it as a whole was not sought by us: who
-        else moves the subscription wants it.
-        """
-        assert self._from is not None
-        for index, message in enumerate(messages):
-            if not is_before(message, self._from):
-                self._from = None
-                return (1 << index) - 1
-        if self._settings.durable:
-            self._from = None
-            return 0
-        return (1 << len(messages)) - 1
 
     def _count(self, delivery: Delivery) -> int:
         try:
@@ -248,43 +206,16 @@ class TopicConsumer(Link):
         await self._acks.flush()
 
     def nack(self, key: tuple[int, int]) -> None:
-        self._nacks.nack(key, trio.current_time())
-        self._nacks_wait.set()
+        self._redelivery.nack(key)
 
     # -- its tasks
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acks.run)
-            nursery.start_soon(self._nack_in_time)
+            nursery.start_soon(self._redelivery.run)
             await super().run()
             nursery.cancel_scope.cancel()
-
-    async def _nack_in_time(self) -> None:
-        while True:
-            deadline = self._nacks.deadline
-            if deadline is None:
-                self._nacks_wait = trio.Event()
-                await self._nacks_wait.wait()
-                continue
-            await trio.sleep_until(deadline)
-            due = self._nacks.due(trio.current_time())
-            await self._acks.send_or_flush()  # first, or what is done comes again
-            if due and self.connection is not None:  # Else all of it comes again anyhow.
-                self._redeliver(self.connection, due)
-
-    def _redeliver(self, connection: BrokerConnection, keys: Sequence[tuple[int, int]]) -> None:
-        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
-        if self._settings.type is SubscriptionType.SHARED:
-            for ledger_id, entry_id in keys:
-                request.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
-        else:
-            # The broker goes back to the first entry that is not acknowledged: what waits here,
-            # and what is on its way with an older epoch, comes again.
-            self._epoch += 1
-            request.consumer_epoch = self._epoch
-            self._drop()
-        connection.send_command(request)
 
     def _drop(self) -> None:
         """Forget what waits here, and let as much come again."""
@@ -325,12 +256,11 @@ class TopicConsumer(Link):
                 request.message_publish_time = milliseconds(start)
         self._seeking = True
         self._forget()
-        self._from, self._moves = start, 0
+        self._start.seek(start)
         try:
             await connection.request(request)
         except BaseException:
-            if self._settings.durable:
-                self._from = None
+            self._start.seek_failed()
             self._start_over(connection)
             raise
         finally:
@@ -348,8 +278,7 @@ class TopicConsumer(Link):
     def _forget(self) -> None:
         self._drop()
         self._acks.tracker.forget()
-        self._nacks.forget()
-        self._last = None
+        self._redelivery.forget()
         self.generation += 1
 
     async def last_message_id(self) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
@@ -373,47 +302,24 @@ class TopicConsumer(Link):
 
     async def _register(self, connection: BrokerConnection) -> None:
         settings = self._settings
-        request = pb.CommandSubscribe(
-            topic=self.topic.full,
-            subscription=settings.subscription,
-            subType=_SUB_TYPES[settings.type],
-            consumer_id=self._id,
-            consumer_name=settings.consumer_name,
-            durable=settings.durable,
-            initialPosition=pb.CommandSubscribe.Latest,
-            read_compacted=settings.read_compacted,
-        )
-        if settings.start == EARLIEST:
-            request.initialPosition = pb.CommandSubscribe.Earliest
-        for key, value in settings.properties:
-            request.metadata.add(key=key, value=value)
-        if settings.type is not SubscriptionType.SHARED:
-            request.consumer_epoch = (
-                self._epoch
-            )  # From 0 on, so that the broker stamps all it sends.
+        request = settings.request(self.topic.full, self._id, self._redelivery.epoch)
         if not settings.durable:
             self._start_reading(connection, request)
         connection.consumers[self._id] = self
         await connection.request(request)
-        if not settings.durable and self._last is None and self._start() == LATEST:
+        if not settings.durable and self._start.at_moving_end:
             await self._pin_latest(connection)
 
     async def _pin_latest(self, connection: BrokerConnection) -> None:
-        """Remember the end: a reader that comes back goes on there, not at the new one."""
         answer = await connection.request(pb.CommandGetLastMessageId(consumer_id=self._id))
         end = answer.last_message_id
         if answer.HasField("consumer_mark_delete_position"):
             end = answer.consumer_mark_delete_position
-        self._last = (signed(end.ledgerId), signed(end.entryId))
-
-    def _start(self) -> Start:
-        return self._settings.start if self._from is None else self._from
+        self._start.pin((signed(end.ledgerId), signed(end.entryId)))
 
     def _start_reading(self, connection: BrokerConnection, request: pb.CommandSubscribe) -> None:
         """A reader says where it starts; again, with its last entry, when it comes back."""
-        start = self._start()
-        if self._last is not None:
-            start = MessageId(*self._last)
+        start = self._start.now
         if isinstance(start, Offset):
             self._check_offsets(connection)
             request.start_offset = start.value
@@ -424,11 +330,9 @@ class TopicConsumer(Link):
 
     def _attached(self, connection: BrokerConnection) -> None:
         self._seeking = False
-        self._moves += 1
+        self._start.attached()
         if self._settings.durable:
-            self._nacks.forget()  # What they asked for comes anyhow.
-            if self._moves > 1:  # Once because of our seek; then somebody else may have moved us.
-                self._from = None
+            self._redelivery.forget()  # All of it comes anyhow.
         self._acks.attached(connection)
         if permits := self._permits.restart():
             self._flow(permits)

@@ -472,13 +472,13 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
         async def add_and_close(*args: Any, **options: Any) -> Any:
             producer = await add(*args, **options)
             close = pb.CommandCloseProducer(producer_id=1, request_id=12)
-            connection._dispatch(Command(T.CLOSE_PRODUCER, close))
+            connection._commands.dispatch(Command(T.CLOSE_PRODUCER, close))
             return producer
 
         async def prepare_and_close(*args: Any) -> Any:
             subscription = await prepare(*args)
             close = pb.CommandCloseConsumer(consumer_id=1, request_id=13)
-            connection._dispatch(Command(T.CLOSE_CONSUMER, close))
+            connection._commands.dispatch(Command(T.CLOSE_CONSUMER, close))
             return subscription
 
         topic.producers.add = add_and_close  # type: ignore[method-assign]

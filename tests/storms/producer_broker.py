@@ -1,7 +1,7 @@
 """The broker of producers in a storm: connections, the topic with its log, who is admitted.
 
-`broker.client_connection`, `.requests`, `.topic_producers` and `.topic`, as far as producers go,
-without tasks; the producers themselves are real.
+`broker.client_connection`, `.commands`, `.requests`, `.topic_producers` and `.topic`, as far as
+producers go, without tasks; the producers themselves are real.
 """
 
 from collections import deque

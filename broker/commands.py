@@ -1,0 +1,176 @@
+"""What a client says, command by command, in the order in which it comes.
+
+What comes once per entry (SEND, ACK, FLOW) is carried out at once, and so is all else that has to
+wait for nothing; for the rest a request is begun (`broker.requests`).  What the session does not
+admit is refused, or ends the connection: `broker.protocol.session` decides.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from broker.errors import BrokerError, NotAllowedError, RefusedError
+from broker.protocol import consuming, producing, session
+from broker.protocol.producing import Sending
+from broker.protocol.session import Admission, SessionProtocol
+from broker.requests import RequestConnection, Requests
+from broker.topic_log import TopicLog
+from wire.messages.client import Send
+from wire.messages.consumer import Ack
+from wire.messages.registry import AnyCommand, Command, encode, signed
+from wire.proto import pulsar_pb2 as pb
+
+T = pb.BaseCommand
+
+_PONG = encode(pb.CommandPong())
+
+
+class CommandConnection(RequestConnection, Protocol):
+    """What commands need of the connection that they come on."""
+
+    def connect(self, body: pb.CommandConnect) -> None: ...
+
+    def feed_session(self, event: session.Event) -> None: ...
+
+
+class Commands:
+    """Of one connection."""
+
+    def __init__(
+        self, connection: CommandConnection, protocol: SessionProtocol, requests: Requests
+    ) -> None:
+        self.crowded: dict[TopicLog, None] = {}  # was appended to since the connection last looked
+        self._connection = connection
+        self._producers = connection.producers
+        self._consumers = connection.consumers
+        self._producing = connection.producing
+        self._session = protocol
+        self._requests = requests
+
+    def dispatch(self, command: AnyCommand) -> None:
+        """Carry out, or begin, what a command asks for."""
+        if self._session.state is session.State.OPEN:
+            match command:
+                case Send():
+                    self._on_send(command)
+                    return
+                case Ack():
+                    self._on_ack(command)
+                    return
+                case Command():
+                    pass
+                case _:
+                    pass  # Only brokers send those.
+        number = command.type if isinstance(command, Command) else _type_of(command)
+        match self._session.admit(number):
+            case Admission.SERVE:
+                assert isinstance(command, Command)
+                self._serve(command)
+            case Admission.REFUSE:
+                assert isinstance(command, Command)
+                error = NotAllowedError("this broker does not offer that")
+                self._connection.refuse(command.type, command.body, error)
+            case Admission.VIOLATION:
+                self._connection.feed_session(self._session.violation(number))
+
+    # -- once per entry
+
+    def _on_send(self, send: Send) -> None:
+        match self._producing.sending(send.producer_id, trio.current_time()):
+            case Sending.TAKE:
+                producer = self._producers[send.producer_id]
+                producer.send(send)
+                self.crowded[producer.topic.log] = None
+            case Sending.IGNORE:
+                pass
+            case Sending.VIOLATION:
+                reason = f"SEND for producer {send.producer_id}, which is not open"
+                self._connection.feed_session(session.Violated(reason))
+
+    def _on_ack(self, ack: Ack) -> None:
+        consumer = self._consumers.get(ack.consumer_id)
+        if consumer is None:
+            if ack.request_id is not None:
+                error = RefusedError(pb.ConsumerNotFound, "there is no such consumer")
+                self._connection.refuse(T.ACK, ack, error)
+            return
+        try:
+            consumer.subscription.ack(consumer, ack)
+        except BrokerError as error:
+            if ack.request_id is not None:
+                self._connection.refuse(T.ACK, ack, error)
+            return
+        if ack.request_id is not None:
+            consumer.subscription.when_durable(self._ack_answer(ack))
+
+    def _ack_answer(self, ack: Ack) -> Callable[[BrokerError | None], None]:
+        connection = self._connection
+
+        def answer(error: BrokerError | None) -> None:
+            if error is not None:
+                connection.refuse(T.ACK, ack, error)
+                return
+            assert ack.request_id is not None
+            connection.tell(
+                pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+            )
+
+        return answer
+
+    # -- all else
+
+    def _serve(self, command: Command) -> None:
+        body = command.body
+        match command.type:
+            case T.FLOW:
+                self._on_flow(body)
+            case T.PING:
+                self._connection.send((_PONG,))
+            case T.PONG:
+                pass
+            case T.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+                self._on_redeliver(body)
+            case T.CONNECT:
+                self._connection.connect(body)
+            case T.PRODUCER:
+                opened = producing.Open(body.producer_id, body.request_id, body.epoch)
+                self._requests.feed_producing(opened, body)
+            case T.SUBSCRIBE:
+                asked = consuming.Open(body.consumer_id, body.request_id)
+                self._requests.feed_consuming(asked, body)
+            case T.CLOSE_PRODUCER:
+                close = producing.CloseAsked(body.producer_id, body.request_id)
+                self._requests.feed_producing(close)
+            case T.CLOSE_CONSUMER:
+                left = consuming.CloseAsked(body.consumer_id, body.request_id)
+                self._requests.feed_consuming(left)
+            case _:
+                self._connection.begin(self._requests.answer, command.type, body)
+
+    def _on_flow(self, body: pb.CommandFlow) -> None:
+        if not body.messagePermits:
+            self._connection.feed_session(session.Violated("FLOW without permits"))
+            return
+        consumer = self._consumers.get(body.consumer_id)
+        if consumer is not None:
+            consumer.subscription.flow(consumer, body.messagePermits)
+
+    def _on_redeliver(self, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+        consumer = self._consumers.get(body.consumer_id)
+        if consumer is not None:
+            places = [(signed(each.ledgerId), signed(each.entryId)) for each in body.message_ids]
+            epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
+            consumer.subscription.redeliver(consumer, places, epoch)
+
+
+def _type_of(command: AnyCommand) -> int:
+    match command:
+        case Send():
+            return T.SEND
+        case Ack():
+            return T.ACK
+        case Command():
+            return command.type
+        case _:
+            return T.MESSAGE if hasattr(command, "payload") else T.SEND_RECEIPT

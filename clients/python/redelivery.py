@@ -1,0 +1,74 @@
+"""Asks the broker to deliver again what the application gave back, after a delay.
+
+On a shared subscription, entry by entry.  Else the broker goes back to the first entry that is not
+acknowledged, and everything from there on comes again: what waits here is dropped, and what is on
+its way has an older epoch.  What is done is told first, or it would come again, too.
+
+While nothing is attached nothing is asked for: what is not acknowledged comes again anyhow.
+"""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from clients.python.acknowledger import Acknowledger
+from clients.python.connection import BrokerConnection
+from clients.python.link import Link
+from clients.python.protocol.acks import EntryKey, NackTracker
+from wire.proto import pulsar_pb2 as pb
+
+
+class Redelivery:
+    """Of one consumer on one topic; `run` is a task of the link."""
+
+    def __init__(
+        self,
+        link: Link,
+        consumer_id: int,
+        acks: Acknowledger,
+        delay_s: float,
+        *,
+        by_entry: bool,
+        drop: Callable[[], None],
+    ) -> None:
+        self.epoch = 0  # what is stamped with an older one is not wanted
+        self._link = link
+        self._id = consumer_id
+        self._acks = acks
+        self._by_entry = by_entry
+        self._drop = drop
+        self._nacks = NackTracker(delay_s)
+        self._waiting = trio.Event()
+
+    def nack(self, key: EntryKey) -> None:
+        self._nacks.nack(key, trio.current_time())
+        self._waiting.set()
+
+    def forget(self) -> None:
+        """What was given back comes anyhow, or is of no interest any more."""
+        self._nacks.forget()
+
+    async def run(self) -> None:
+        while True:
+            deadline = self._nacks.deadline
+            if deadline is None:
+                self._waiting = trio.Event()
+                await self._waiting.wait()
+                continue
+            await trio.sleep_until(deadline)
+            due = self._nacks.due(trio.current_time())
+            await self._acks.send_or_flush()
+            connection = self._link.connection
+            if due and connection is not None:
+                self._ask(connection, due)
+
+    def _ask(self, connection: BrokerConnection, keys: Sequence[EntryKey]) -> None:
+        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
+        if self._by_entry:
+            for ledger_id, entry_id in keys:
+                request.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
+        else:
+            self.epoch += 1
+            request.consumer_epoch = self.epoch
+            self._drop()
+        connection.send_command(request)
