@@ -24,7 +24,7 @@ from clients.cli.ledger_client import open_client
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_record, write_rows
-from clients.cli.progress import Advance, progress_bar
+from clients.cli.progress import open_progress
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataStore
 
@@ -71,9 +71,7 @@ def check(
     Exits with 0 if all copies are there, 3 if some are missing, 4 if a bookie did not answer or
     metadata do not parse, 5 if no copy is left of something.
     """
-    with progress_bar("Checking") as advance:
-        work = partial(_check, root=root, ids=ledgers, read=read, mend=mend, advance=advance)
-        rows = run_with_store(zookeeper, work)
+    rows = run_with_store(zookeeper, partial(_check, root=root, ids=ledgers, read=read, mend=mend))
     if output == "json":
         write_rows(rows, _CHECK_COLUMNS, output)
     elif rows:
@@ -92,11 +90,11 @@ def check(
 
 
 async def _check(
-    store: MetadataStore, root: str, ids: Sequence[int], read: bool, mend: bool, advance: Advance
+    store: MetadataStore, root: str, ids: Sequence[int], read: bool, mend: bool
 ) -> list[dict[str, Any]]:
     marks = Marks(store, LedgerPaths(root), "")
     rows: list[dict[str, Any]] = []
-    async with open_client(store, root) as client:
+    async with open_client(store, root) as client, open_progress("Checking") as advance:
         chosen = ids or [ledger_id async for ledger_id in client.list_ledgers()]
         checker = Checker(client.context)
         for number, ledger_id in enumerate(chosen):
