@@ -2,6 +2,7 @@
 
     main                     the group: commands are imported when they run
     options, output, errors  what commands have in common: options, tables or JSON, sentences
+    progress                 what they say while it takes long
     run                      trio inside a command, signals
 
 Clusters:

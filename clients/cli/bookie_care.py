@@ -24,7 +24,7 @@ from clients.cli.ledger_client import open_client
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_record, write_rows
-from clients.cli.progress import Advance, progress_bar
+from clients.cli.progress import Advance, open_progress
 from clients.cli.recovery_status import as_bytes
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataStore
@@ -169,16 +169,14 @@ def decommission(
         else:
             click.echo(f"{bookie} is taken back.")
         return
-    with progress_bar(f"{bookie}") as advance:
-        work = partial(
-            _run_decommission,
-            root=root,
-            bookie=BookieId(bookie),
-            wait_retention=wait_retention,
-            no_wait=no_wait,
-            advance=advance,
-        )
-        running = run_with_store(zookeeper, work)
+    work = partial(
+        _run_decommission,
+        root=root,
+        bookie=BookieId(bookie),
+        wait_retention=wait_retention,
+        no_wait=no_wait,
+    )
+    running = run_with_store(zookeeper, work)
     record: dict[str, Any] = {
         "bookie": bookie,
         "state": "ordered" if no_wait else "left",
@@ -198,9 +196,8 @@ async def _run_decommission(
     bookie: BookieId,
     wait_retention: bool,
     no_wait: bool,
-    advance: Advance,
 ) -> bool:
-    async with open_client(store, root) as client:
+    async with open_client(store, root) as client, open_progress(bookie) as advance:
         leaving = _decommission(store, client, root, bookie)
         try:
             if no_wait:
@@ -297,11 +294,8 @@ def replace_disk(
     no new entries until the fences that its old disks had are there again.  May be interrupted and
     begun again.
     """
-    with progress_bar(bookie) as advance:
-        work = partial(
-            _replace_disk, root=root, bookie=BookieId(bookie), no_wait=no_wait, advance=advance
-        )
-        fenced = run_with_store(zookeeper, work)
+    work = partial(_replace_disk, root=root, bookie=BookieId(bookie), no_wait=no_wait)
+    fenced = run_with_store(zookeeper, work)
     state = "empty" if fenced is None else "replaced"
     if output == "json":
         write_record({"bookie": bookie, "state": state, "fenced": fenced}, output)
@@ -316,10 +310,10 @@ def _may_be_emptied(bookie: str) -> str:
 
 
 async def _replace_disk(
-    store: MetadataStore, root: str, bookie: BookieId, no_wait: bool, advance: Advance
+    store: MetadataStore, root: str, bookie: BookieId, no_wait: bool
 ) -> int | None:
     orders = Orders(store, LedgerPaths(root))
-    async with open_client(store, root) as client:
+    async with open_client(store, root) as client, open_progress(bookie) as advance:
         replacement = DiskReplacement(
             _decommission(store, client, root, bookie),
             _readmission(store, client, root, bookie),

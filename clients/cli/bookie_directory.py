@@ -7,14 +7,13 @@ a bookie uses the directory.
 import json
 import sys
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, NoReturn, TypeVar
 
 import click
-import trio
 
 from bookie.storage.offline import (
     CheckReport,
@@ -31,6 +30,8 @@ from bookie.storage.offline import (
 )
 from clients.cli.options import OutputFormat, output_option
 from clients.cli.output import write_record
+from clients.cli.progress import open_progress
+from clients.cli.run import run_async
 
 T = TypeVar("T")
 
@@ -129,9 +130,19 @@ def _line(entry: ExportedEntry) -> dict[str, object]:
 
 
 def _run(what: str, directory: Path, work: Callable[[Progress], Awaitable[T]]) -> T:
+    async def run() -> T:
+        done, size = 0, log_bytes(directory)
+        async with open_progress(what) as advance:
+
+            def progress(count: int) -> None:
+                nonlocal done
+                done += count
+                advance(done, size, "")
+
+            return await work(progress)
+
     try:
-        with _progress(what, log_bytes(directory)) as progress:
-            return trio.run(work, progress)
+        return run_async(run, lambda _: None)
     except DirectoryInUseError:
         _refuse(f"{directory} is in use: stop the bookie first")
     except OfflineError as error:
@@ -143,13 +154,3 @@ def _run(what: str, directory: Path, work: Callable[[Progress], Awaitable[T]]) -
 def _refuse(why: str) -> NoReturn:
     click.echo(why, err=True)
     sys.exit(_IMPOSSIBLE)
-
-
-@contextmanager
-def _progress(what: str, size: int) -> Generator[Progress]:
-    """A bar on a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with click.progressbar(length=size, label=what, file=sys.stderr) as bar:
-        yield bar.update

@@ -24,8 +24,9 @@ import trio
 
 from clients.cli.errors import UserError
 from clients.cli.options import service_url_option
+from clients.cli.progress import Waiting, telling
 from clients.cli.run import run_async, until_signal
-from clients.cli.service import LIMITS, check_reachable, parse_topic, say
+from clients.cli.service import LIMITS, attach, brokers_at, parse_topic, say
 from clients.python.client import Client
 from clients.python.connect import connect
 from clients.python.consumer import Consumer
@@ -203,9 +204,15 @@ class _Copier:
 
     async def run(self, client: Client) -> None:
         """Until everything is written that was wished for, or nobody reads any more."""
-        await check_reachable(client.service_url)
-        source = await self._open(client)
-        async with trio.open_nursery() as nursery:
+        source = await attach(client, partial(self._open, client))
+        brokers = brokers_at(client.service_url)
+
+        def waits() -> Waiting | None:
+            """Its brokers are sought for as long as it runs."""
+            trouble = client.trouble
+            return None if trouble is None else Waiting(brokers, None, trouble)
+
+        async with telling(waits), trio.open_nursery() as nursery:
             if _tells_of_its_end(self._output):
                 nursery.start_soon(self._wait_unread, nursery.cancel_scope)
             await self._copy(source)

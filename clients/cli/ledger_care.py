@@ -13,18 +13,18 @@ from bookie.ledger.metadata import LedgerMetadata, LedgerState
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.recoverer import recover_ledger
 from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.replication.checker import Checker, TooManyEntriesError
 from bookie.replication.forced import accept_loss
 from bookie.replication.marks import Marks
-from bookie.replication.protocol.copies import Presence, Report, names
+from bookie.replication.protocol.copies import Report
 from clients.cli.errors import UserError
 from clients.cli.kept import Reasons, reasons_for
 from clients.cli.ledger_client import open_client
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_record, write_rows
-from clients.cli.progress import Advance, progress_bar
+from clients.cli.presence import Presences
+from clients.cli.progress import open_progress
 from wire.clock import SystemClock
 from wire.metadata.store import MetadataStore
 
@@ -69,11 +69,10 @@ def check(
 
     Nothing is fenced; of an open ledger its last fragment is its writer's and is not looked at.
     Exits with 0 if all copies are there, 3 if some are missing, 4 if a bookie did not answer or
-    metadata do not parse, 5 if no copy is left of something.
+    metadata do not parse, 5 if no copy is left of something.  Gone is a bookie that is not
+    registered, and where it was nobody listens; one that is only silent may have all its copies.
     """
-    with progress_bar("Checking") as advance:
-        work = partial(_check, root=root, ids=ledgers, read=read, mend=mend, advance=advance)
-        rows = run_with_store(zookeeper, work)
+    rows = run_with_store(zookeeper, partial(_check, root=root, ids=ledgers, read=read, mend=mend))
     if output == "json":
         write_rows(rows, _CHECK_COLUMNS, output)
     elif rows:
@@ -92,13 +91,13 @@ def check(
 
 
 async def _check(
-    store: MetadataStore, root: str, ids: Sequence[int], read: bool, mend: bool, advance: Advance
+    store: MetadataStore, root: str, ids: Sequence[int], read: bool, mend: bool
 ) -> list[dict[str, Any]]:
     marks = Marks(store, LedgerPaths(root), "")
     rows: list[dict[str, Any]] = []
-    async with open_client(store, root) as client:
+    async with open_client(store, root) as client, open_progress("Checking") as advance:
         chosen = ids or [ledger_id async for ledger_id in client.list_ledgers()]
-        checker = Checker(client.context)
+        checker, presences = Checker(client.context), Presences(client.context)
         for number, ledger_id in enumerate(chosen):
             advance(number, len(chosen), f"ledger {ledger_id}")
             try:
@@ -110,35 +109,20 @@ async def _check(
             except MalformedMetadataError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
-            presence = await _presence(store, root, metadata)
+            presence = await presences.of(metadata)
             verify = list(presence) if read else ()
             try:
                 reports = await checker.check(ledger_id, metadata, presence, verify=verify)
             except TooManyEntriesError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
-            rows += [_row(ledger_id, metadata, report) for report in reports]
+            for report in reports:
+                await presences.heard(report)
+                rows.append(_row(ledger_id, metadata, report, presences))
             lacking = _lacking(reports)
             if mend and lacking:
                 await marks.mark(ledger_id, lacking, SystemClock().now_ms())
     return rows
-
-
-async def _presence(
-    store: MetadataStore, root: str, metadata: LedgerMetadata
-) -> dict[BookieId, Presence]:
-    """Whoever is not registered counts as lost: nobody is waited for here."""
-    paths = LedgerPaths(root)
-    writable = await writable_bookies(store, paths)
-    readonly = await readonly_bookies(store, paths)
-    return {
-        bookie: Presence.WRITABLE
-        if bookie in writable
-        else Presence.READONLY
-        if bookie in readonly
-        else Presence.LOST
-        for bookie in sorted(names(metadata))
-    }
 
 
 def _lacking(reports: Sequence[Report]) -> list[BookieId]:
@@ -146,10 +130,12 @@ def _lacking(reports: Sequence[Report]) -> list[BookieId]:
     return sorted(filled | {move.bookie for report in reports for move in report.moves})
 
 
-def _row(ledger_id: int, metadata: LedgerMetadata, report: Report) -> dict[str, Any]:
+def _row(
+    ledger_id: int, metadata: LedgerMetadata, report: Report, presences: Presences
+) -> dict[str, Any]:
     what = [f"{fill.bookie} lacks {_shown(fill.entries)}" for fill in report.fills]
     what += [f"{move.bookie}: {move.why}" for move in report.moves]
-    what += [f"{bookie} did not answer" for bookie in report.unheard]
+    what += [presences.what(bookie) for bookie in report.unheard]
     if report.no_copy:
         what.append(f"no copy of {_shown(report.no_copy)}")
     if report.no_answer:

@@ -20,8 +20,9 @@ import trio
 
 from clients.cli.errors import UserError
 from clients.cli.options import service_url_option
+from clients.cli.progress import Waiting, telling
 from clients.cli.run import run_async, until_signal
-from clients.cli.service import LIMITS, check_reachable, parse_topic, say
+from clients.cli.service import LIMITS, PATIENCE_S, attach, brokers_at, parse_topic, say
 from clients.python.client import Client
 from clients.python.connect import connect
 from clients.python.errors import BrokerError, Outcome, QueueFullError
@@ -190,20 +191,23 @@ async def _produce(
 
 
 async def _send_all(client: Client, wishes: _Wishes, source: "_LineReader", tally: _Tally) -> None:
-    await check_reachable(client.service_url)
-    producer = await client.create_producer(
+    create = partial(
+        client.create_producer,
         wishes.topic,
         compression=wishes.compression,
         batch_delay_s=wishes.batch_delay_s,
+        send_timeout_s=PATIENCE_S,
     )
+    producer = await attach(client, create)
     pace = _Pace(wishes.rate)
-    while tally.failure is None and (lines := await source.next()):
-        for line in lines:
-            if pace.is_ahead(tally.taken):
-                await pace.wait(tally.taken)
-            if not await _send(producer, line, wishes, tally):
-                break
-    await producer.flush()
+    async with telling(_Receipts(client, tally).waits):
+        while tally.failure is None and (lines := await source.next()):
+            for line in lines:
+                if pace.is_ahead(tally.taken):
+                    await pace.wait(tally.taken)
+                if not await _send(producer, line, wishes, tally):
+                    break
+        await producer.flush()
 
 
 async def _send(producer: Producer, line: bytes, wishes: _Wishes, tally: _Tally) -> bool:
@@ -277,6 +281,26 @@ class _LineReader:
             )
         except OSError as error:
             raise UserError(f"The lines cannot be read: {error.strerror}.") from error
+
+
+class _Receipts:
+    """Whether receipts are waited for that do not come."""
+
+    def __init__(self, client: Client, tally: _Tally) -> None:
+        self._client = client
+        self._tally = tally
+        self._brokers = brokers_at(client.service_url)
+        self._resolved = -1
+        self._until = 0.0
+
+    def waits(self) -> Waiting | None:
+        waiting = self._tally.taken - self._tally.resolved
+        if waiting == 0 or self._tally.resolved != self._resolved:
+            self._resolved = self._tally.resolved
+            self._until = trio.current_time() + PATIENCE_S
+            return None
+        what = f"{waiting:,} receipts from {self._brokers}"
+        return Waiting(what, self._until, self._client.trouble)
 
 
 class _Pace:

@@ -1,13 +1,23 @@
-"""What the commands that talk to brokers share."""
+"""What the commands that talk to brokers share.
+
+While no broker answers they say so on standard error, and how long they go on trying.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
 from clients.cli.errors import UserError
+from clients.cli.progress import waiting_for
+from clients.python.client import Client
 from clients.python.errors import (
     BrokerError,
     BusyError,
     InDoubtError,
     NotFoundError,
+    NotReadyError,
+    RequestTimedOutError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     UnavailableError,
@@ -18,8 +28,15 @@ from wire.errors import ConnectionLostError, MalformedError
 from wire.tcp import TcpNetwork
 from wire.topics import TopicName, check_namespace
 
+T = TypeVar("T")
+
 # Somebody waits for the answer.  Longer than the topics of a broker that died need to move.
-LIMITS = ClientLimits(operation_timeout_s=15.0)
+PATIENCE_S = 30.0
+LIMITS = ClientLimits(operation_timeout_s=PATIENCE_S)
+_NEXT = (
+    "`daybook local status` shows whether ZooKeeper, bookies and brokers of a standalone cluster"
+    " run; try again when they do"
+)
 
 
 def parse_topic(name: str) -> TopicName:
@@ -36,6 +53,25 @@ def parse_namespace(name: str) -> str:
         return check_namespace(name)
     except MalformedError as error:
         raise UserError(f"{error}: a namespace is TENANT/NAME, as public/default.") from None
+
+
+def brokers_at(url: str) -> str:
+    hosts = url.partition("://")[2].rstrip("/").split(",")
+    return f"the broker{'s' * (len(hosts) > 1)} at {', '.join(hosts)}"
+
+
+async def attach(client: Client, begin: Callable[[], Awaitable[T]]) -> T:
+    """What `begin` opens at the brokers; for how long they are waited for is said meanwhile."""
+    brokers = brokers_at(client.service_url)
+    async with waiting_for(brokers, PATIENCE_S, lambda: client.trouble):
+        with trio.move_on_after(PATIENCE_S):
+            await check_reachable(client.service_url)
+            return await begin()
+    raise client.trouble or no_answer(client.service_url)
+
+
+def no_answer(url: str) -> RequestTimedOutError:
+    return RequestTimedOutError(f"{brokers_at(url)} did not answer in {PATIENCE_S:g} s")
 
 
 async def check_reachable(service_url: str) -> None:
@@ -55,16 +91,18 @@ async def check_reachable(service_url: str) -> None:
     raise UnavailableError("; ".join(failures))
 
 
-def say(error: Exception, url: str, option: str) -> str | None:
+def say(error: Exception, url: str, option: str, *, changes: bool = False) -> str | None:
     """The sentence for an error of the client or of the admin client; None: it is a fault of ours.
 
-    `url` is where brokers were looked for, `option` where the user says so.
+    `url` is where brokers were looked for, `option` where the user says so; `changes`: what was
+    asked for changes something.
     """
     match error:
         case UnavailableError():
             return (
-                f"No broker answers at {url}: start a cluster with `daybook standalone`, or say "
-                f"where yours is with {option}."
+                f"No broker answers at {url}: start a cluster with `daybook standalone`"
+                " (`daybook local status` shows the parts of one that runs), or say where yours is"
+                f" with {option}."
             )
         case NotFoundError() if "the namespace" in str(error):
             return f"{error}: `daybook topics list --namespace` takes TENANT/NAME."
@@ -72,6 +110,10 @@ def say(error: Exception, url: str, option: str) -> str | None:
             return f"{error}: `daybook topics list` shows what there is."
         case BusyError():
             return f"{error}: end the other one, or use another subscription or --type shared."
+        case NotReadyError():
+            return f"{error}: {_NEXT}."
+        case InDoubtError() if not changes:
+            return f"{error}: {_NEXT}."
         case InDoubtError():
             return f"{error}: it may have been carried out, look before you try again."
         case BrokerError() | ValueError():

@@ -5,18 +5,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+import trio
 
 from clients.cli.errors import UserError
 from clients.cli.options import OutputFormat, admin_url_option, output_option
 from clients.cli.output import write_record, write_rows
+from clients.cli.progress import waiting_for
 from clients.cli.run import run_async
-from clients.cli.service import parse_namespace, parse_topic, say
+from clients.cli.service import (
+    PATIENCE_S,
+    brokers_at,
+    no_answer,
+    parse_namespace,
+    parse_topic,
+    say,
+)
 from clients.python.admin import Admin
 from clients.python.errors import AdminError
 from wire.topics import TopicName
 
 T = TypeVar("T")
-_TIMEOUT_S = 30.0
 _IN_USE = 412
 _SUBSCRIPTION_COLUMNS = ("subscription", "type", "consumers", "backlog", "unacknowledged")
 
@@ -39,7 +47,11 @@ def topics() -> None:
 def create(name: str, partitions: int | None, admin_url: str, output: OutputFormat) -> None:
     """Create a topic."""
     topic = parse_topic(name).full
-    _ask(admin_url, lambda admin: admin.create_topic(topic, partitions=partitions or 0))
+    _ask(
+        admin_url,
+        lambda admin: admin.create_topic(topic, partitions=partitions or 0),
+        changes=True,
+    )
     write_record({"topic": topic, "partitions": partitions or 0}, output)
 
 
@@ -105,15 +117,19 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
                 raise
             raise UserError(f"{error}: --force deletes it all the same.") from error
 
-    _ask(admin_url, ask)
+    _ask(admin_url, ask, changes=True)
     write_record({"deleted": topic}, output)
 
 
-def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]]) -> T:
+def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: bool = False) -> T:
     async def ask() -> T:
-        return await question(Admin(admin_url, timeout_s=_TIMEOUT_S))
+        admin = Admin(admin_url, timeout_s=PATIENCE_S)
+        async with waiting_for(brokers_at(admin_url), PATIENCE_S, lambda: admin.trouble):
+            with trio.move_on_after(PATIENCE_S):
+                return await question(admin)
+        raise no_answer(admin_url)
 
-    return run_async(ask, lambda error: say(error, admin_url, "--admin-url"))
+    return run_async(ask, lambda error: say(error, admin_url, "--admin-url", changes=changes))
 
 
 def _summary(topic: str, found: Mapping[str, Any]) -> dict[str, object]:

@@ -14,6 +14,8 @@ from random import Random, SystemRandom
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
+import trio
+
 from clients.python.arguments import topic_name
 from clients.python.errors import (
     AdminError,
@@ -48,13 +50,14 @@ class Admin:
         *,
         network: Network | None = None,
         rng: Random | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 60.0,  # for one request, of however many brokers
     ) -> None:
         self._addresses = _parse_admin_url(admin_url)
         rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
         self._first = rng.randrange(len(self._addresses))
         self._network = network or TcpNetwork()
         self._timeout_s = timeout_s
+        self.trouble: BrokerError | None = None  # why the last broker was left that was asked
 
     # -- tenants and namespaces
 
@@ -215,25 +218,37 @@ class Admin:
             target += "?" + urlencode({name: str(value).lower() for name, value in query.items()})
         data = None if body is None else json.dumps(body).encode()
         failure: BrokerError | None = None
+        deadline = trio.current_time() + self._timeout_s
         for index in range(len(self._addresses)):
             host, port = self._addresses[(self._first + index) % len(self._addresses)]
+            # One that is silent leaves time for the others, where they may be asked the same.
+            share = len(self._addresses) - index if method == "GET" else 1
+            timeout_s = max(0.0, deadline - trio.current_time()) / share
             try:
-                return _answer(await self._ask(host, port, method, target, data))
+                return _answer(await self._ask(host, port, method, target, data, timeout_s))
             except UnavailableError as error:
                 failure = error
             except (ConnectionLostError, RequestTimedOutError) as error:
                 if method != "GET":
                     raise
                 failure = error
+            self.trouble = failure
         assert failure is not None
         raise failure
 
     async def _ask(
-        self, host: str, port: int, method: str, target: str, data: bytes | None
+        self, host: str, port: int, method: str, target: str, data: bytes | None, timeout_s: float
     ) -> HttpResponse:
+        deadline = trio.current_time() + timeout_s
         for _ in range(_REDIRECTS_MAX):
             response = await http_request(
-                self._network, host, port, method, target, data, timeout_s=self._timeout_s
+                self._network,
+                host,
+                port,
+                method,
+                target,
+                data,
+                timeout_s=max(0.0, deadline - trio.current_time()),
             )
             location = response.headers.get("location")
             if response.status not in _REDIRECTS or location is None:

@@ -74,6 +74,11 @@ class Client:
         nursery.start_soon(self._pool.run)
         nursery.start_soon(self._watch_partitions)
 
+    @property
+    def trouble(self) -> BrokerError | None:
+        """Why the last attempt to reach a broker failed, while another one is made."""
+        return self._lookups.trouble
+
     # -- questions
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
@@ -336,10 +341,14 @@ class Client:
         deadline = trio.current_time() + self._limits.operation_timeout_s
         while True:
             try:
-                return await ask()
+                answer = await ask()
             except BrokerError as error:
                 if error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline:
                     raise
+                self._lookups.trouble = error
+            else:
+                self._lookups.trouble = None
+                return answer
             await trio.sleep(backoff.next(self._rng))
 
     async def aclose(self) -> None:

@@ -53,7 +53,7 @@ async def http_request(
             raise UnavailableError(f"{where}: {error}") from error
         finally:
             stream.close()
-    raise RequestTimedOutError(f"{where} did not answer in {timeout_s:g} s")
+    raise RequestTimedOutError(f"{where} did not answer in {timeout_s:.3g} s")
 
 
 async def _exchange(

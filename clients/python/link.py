@@ -86,6 +86,7 @@ class Link(ABC):
                     if self._is_final(error, deadline):
                         self._end(error)
                         break
+                    self._lookups.trouble = error
                     await trio.sleep(self._backoff.next(self._rng))
         self._end(ClosedError(f"{self.topic}: closed"))
 
@@ -147,6 +148,7 @@ class Link(ABC):
             return  # It was lost again in the meantime.
         self.connection = connection
         self._ever_attached = True
+        self._lookups.trouble = None
         self._attached(connection)
         self._opened.set()
         self._tell_waiting()

@@ -29,6 +29,7 @@ class Lookups:
     def __init__(self, pool: ConnectionPool, limits: ClientLimits) -> None:
         self._pool = pool
         self._limits = limits
+        self.trouble: BrokerError | None = None  # why the last attempt failed that is repeated
 
     async def connection(self, topic: TopicName) -> BrokerConnection:
         """A connection to the broker that serves `topic`."""

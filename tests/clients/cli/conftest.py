@@ -4,9 +4,10 @@ import json
 import os
 import select
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from clients.cli.main import main
 from tests.clients.python.fake_broker import FakeCluster, fake_cluster
 
 PATIENCE_S = 120.0
+_MOMENT_S = 0.03
 Daybook = Callable[..., tuple[int, str, str]]
 
 
@@ -36,6 +39,24 @@ def daybook(capfd: pytest.CaptureFixture[str]) -> Daybook:
         return ended.value.code, out, err
 
     return run
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands wait in virtual time: it jumps when nothing has happened for a moment."""
+    run = trio.run
+
+    def run_hurried(function: Callable[[], Awaitable[object]]) -> object:
+        return run(function, clock=trio.testing.MockClock(autojump_threshold=_MOMENT_S))
+
+    monkeypatch.setattr("clients.cli.run.trio.run", run_hurried)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Takes connections, and never answers: as a frozen process does."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield listener.getsockname()[1]
 
 
 @dataclass(frozen=True)

@@ -64,14 +64,13 @@ def test_another_root_is_said_to_hold_nothing(daybook: Daybook, stored: None) ->
     assert "--ledgers-root" in err
 
 
-def test_without_zookeeper_it_says_how_to_get_one(
-    daybook: Daybook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clients.cli.metadata._CONNECT_TIMEOUT_S", 0.05)
+def test_without_zookeeper_it_says_how_to_get_one(daybook: Daybook, hurried: None) -> None:
+    del hurried
     code, out, err = daybook("bookies", "list", "--zookeeper", "127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.splitlines() == [
+        "Waiting for ZooKeeper at 127.0.0.1:1, for 3 s more.",
         "Error: No ZooKeeper answers at 127.0.0.1:1: start a cluster with `daybook standalone`"
         " (`daybook local start zookeeper` if it has only lost that), or say where yours is with"
-        " --zookeeper."
+        " --zookeeper.",
     ]

@@ -1,0 +1,93 @@
+"""Who is here, who does not answer, and who is gone: as one command sees it.
+
+Gone is a bookie that is not registered and has no cookie, or was asked to leave, or at whose
+address nobody listens.  A host that is frozen or cut off loses its registration, too, and has all
+that it had: of one that only does not answer nothing is known.
+"""
+
+import trio
+
+from bookie.ledger.context import LedgerContext
+from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.orders import Kind, Orders
+from bookie.ledger.protocol.placement import BookieId
+from bookie.registry.cookies import known_bookies
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.registrations import readonly_bookies, writable_bookies
+from bookie.replication.protocol.copies import Presence, Report, names
+from wire.errors import ConnectionLostError, NobodyListensError
+
+_PROBE_S = 3.0
+_SILENT_S = 30.0  # so long one that did not answer is not asked again, nor where it was
+
+
+class Presences:
+    def __init__(self, context: LedgerContext) -> None:
+        self._bookies = context.bookies
+        self._store = context.catalog.store
+        self._paths = LedgerPaths(context.catalog.paths.root)
+        self._silent_until: dict[BookieId, float] = {}
+        self._gone_until: dict[BookieId, float] = {}
+        self._registered: set[str] = set()
+
+    async def of(self, metadata: LedgerMetadata) -> dict[BookieId, Presence]:
+        """How each bookie is that the ledger names; AWAY: it does not answer."""
+        writable = await writable_bookies(self._store, self._paths)
+        readonly = await readonly_bookies(self._store, self._paths)
+        self._registered = {*writable, *readonly}
+        presence: dict[BookieId, Presence] = {}
+        for bookie in sorted(names(metadata)):
+            if trio.current_time() < self._silent_until.get(bookie, 0.0):
+                presence[bookie] = Presence.AWAY
+            elif bookie in self._registered:
+                here = bookie in writable
+                presence[bookie] = Presence.WRITABLE if here else Presence.READONLY
+            else:
+                gone = await self._is_gone(bookie)
+                presence[bookie] = Presence.LOST if gone else Presence.AWAY
+        return presence
+
+    async def heard(self, report: Report) -> None:
+        """Who is silent is not waited for at every ledger."""
+        for bookie in report.unheard:
+            if trio.current_time() < self._silent_until.get(bookie, 0.0):
+                continue
+            answers = False
+            with trio.move_on_after(_PROBE_S):
+                answers = await self._bookies.probe(bookie)
+            if not answers:
+                self._be_silent(bookie)
+
+    def what(self, bookie: BookieId) -> str:
+        """Why nothing is known of it."""
+        if bookie in self._registered:
+            return f"{bookie} did not answer"
+        return f"{bookie} did not answer, and is not registered any more"
+
+    async def _is_gone(self, bookie: BookieId) -> bool:
+        if trio.current_time() < self._gone_until.get(bookie, 0.0):
+            return True
+        gone = await self._nobody_is_there(bookie)
+        if gone:
+            self._gone_until[bookie] = trio.current_time() + _SILENT_S
+        else:
+            self._be_silent(bookie)
+        return gone
+
+    async def _nobody_is_there(self, bookie: BookieId) -> bool:
+        if bookie not in await known_bookies(self._store, self._paths):
+            return True
+        order = await Orders(self._store, self._paths).read(bookie)
+        if order is not None and order.kind in (Kind.LEAVE, Kind.LEFT):
+            return True
+        try:
+            connection = await self._bookies.connect(bookie)
+        except NobodyListensError:
+            return True
+        except ConnectionLostError:
+            return False
+        connection.close()
+        return False
+
+    def _be_silent(self, bookie: BookieId) -> None:
+        self._silent_until[bookie] = trio.current_time() + _SILENT_S
