@@ -96,7 +96,9 @@ BOOKIE = [
     ),
     Invariant("B4", "an entry keeps its first bytes; a LAC does not go back", ("M56b", "M56c")),
     Invariant(
-        "B5", "a bookie serves if every directory and the store have its cookie", ("M39", "M40")
+        "B5",
+        "a bookie serves if every directory and the store have its cookie",
+        ("M39", "M40", "M40e"),
     ),
     Invariant(
         "B6",
