@@ -21,6 +21,7 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
+from wire.metadata.store import MetadataError
 
 
 def test_what_is_appended_is_read_across_rolls() -> None:
@@ -289,6 +290,34 @@ def test_terminated() -> None:
             assert log.terminated == end == await log.terminate()
             assert isinstance(send(log, range(1)).failed[0][1], TerminatedError)
             assert await read_all(log) == list(range(7))
+
+    play(scenario)
+
+
+def test_a_log_that_could_not_be_terminated_takes_appends() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(3))
+            stored, asked = host.store.set, trio.Event()
+
+            async def refuse(path: str, value: bytes, version: int) -> int:
+                asked.set()
+                await trio.sleep(1)
+                raise MetadataError("a test forbids it")
+
+            async def terminate() -> None:
+                with pytest.raises(MetadataError, match="a test forbids it"):
+                    await log.terminate()
+
+            host.store.set = refuse  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(terminate)
+                await asked.wait()
+                nursery.start_soon(terminate)
+            host.store.set = stored  # type: ignore[method-assign]
+            positions = await append(log, range(3, 5))
+            assert await log.terminate() == positions[-1]
 
     play(scenario)
 

@@ -6,10 +6,12 @@ The model checker has more, of what no storm runs; `everything` has them all.
 from tests.mutants import (
     agreement,
     blocks,
+    bounds,
     chain,
     cursor,
     deferred,
     dispatch,
+    ending,
     following,
     ledger,
     limbo,
@@ -33,6 +35,7 @@ _AREAS = (
     storage,
     limbo,
     space,
+    bounds,
     replication,
     chain,
     log,
@@ -40,6 +43,7 @@ _AREAS = (
     dispatch,
     producer,
     ownership,
+    ending,
     shells,
 )
 

@@ -121,4 +121,22 @@ MUTANTS = [
         source_hash="74a14255d291",
         caught_by=_IN_RACKS,
     ),
+    Mutant(
+        id="D10",
+        rule="who waits until an entry is taken hears of a writer that stops -> waits for ever",
+        module="bookie.ledger.deferred",
+        name="DeferredLedgerWriter._withdraw",
+        replacement=Edit("self._takers.let_all_go()", "pass"),
+        source_hash="c64dc85b7ebe",
+        caught_by=_DEFERRED,
+    ),
+    Mutant(
+        id="D11",
+        rule="a bookie that has nothing to lose is not replaced when it fails -> it is",
+        module="bookie.ledger.deferred",
+        name="DeferredLedgerWriter.add_failed",
+        replacement=Edit("if self.pending_entries:", "if True:"),
+        source_hash="444fbd46b5d7",
+        caught_by=_DEFERRED,
+    ),
 ]

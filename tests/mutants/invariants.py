@@ -96,12 +96,14 @@ BOOKIE = [
     ),
     Invariant("B4", "an entry keeps its first bytes; a LAC does not go back", ("M56b", "M56c")),
     Invariant(
-        "B5", "a bookie serves if every directory and the store have its cookie", ("M39", "M40")
+        "B5",
+        "a bookie serves if every directory and the store have its cookie",
+        ("M39", "M40", "M40e"),
     ),
     Invariant(
         "B6",
         "after a loss absence is unknown, and ledgers are fenced; no crash forgets that",
-        ("M37", "M41", "M43", "M43b", "M51d", "M52f", "M52g"),
+        ("M37", "M41", "M43", "M43b", "M51d", "M52f", "M52h"),
     ),
     Invariant(
         "B7",

@@ -5,12 +5,14 @@ from tests.mutants.patch import Edit, Mutant
 _STORAGE = "tests:tests/bookie/storage"
 _EARLY = f"{_STORAGE}/test_ack_early.py"
 _LIMBO = f"{_STORAGE}/test_limbo.py"
+_REBORN = "tests:tests/bookie/server/test_reborn.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
 _VOLUME = "bookie.storage.volume"
 _STATES = "bookie.storage.states"
 _READS = "bookie.storage.reads"
 _UPKEEP = "bookie.storage.upkeep"
 _SERVER = "bookie.server.limbo"
+_IDENTITY = "bookie.server.identity"
 
 MUTANTS = [
     Mutant(
@@ -165,10 +167,55 @@ MUTANTS = [
     Mutant(
         id="M40b",
         rule="directories that are older than the last loss are in doubt -> believed",
-        module="bookie.server.identity",
+        module=_IDENTITY,
         name="examine",
         replacement=Edit("birth != expected", "False"),
         source_hash="0f08452dc56e",
         caught_by=f"{_REPAIRED} -k old_image",
+    ),
+    Mutant(
+        id="M40c",
+        rule="empty directories are claimed before a doubt is written to them -> they are not",
+        module=_IDENTITY,
+        name="Identity.claim",
+        replacement=Edit("in self.lacking", "in ()"),
+        source_hash="3873b41a69a2",
+        caught_by=f"{_REBORN} -k cut_short",
+    ),
+    Mutant(
+        id="M40d",
+        rule="what a start of ours has left is no data -> it is, and nothing starts there again",
+        module=_IDENTITY,
+        name="_has_data",
+        replacement=Edit("== ours.encode()", '== b""'),
+        source_hash="2caa66e10061",
+        caught_by=f"{_REBORN} -k cut_short",
+    ),
+    Mutant(
+        id="M40e",
+        rule="a claim is of the bookie that it names -> of whoever comes",
+        module=_IDENTITY,
+        name="_has_data",
+        replacement=Edit("== ours.encode()", "is not None"),
+        source_hash="2caa66e10061",
+        caught_by=f"{_REBORN} -k has_claimed",
+    ),
+    Mutant(
+        id="M40f",
+        rule="a claim ends when the cookies are there -> it stays",
+        module=_IDENTITY,
+        name="Identity.stamp",
+        replacement=Edit('await self.disk.remove(f"{directory}/{CLAIM_FILE}")', "pass"),
+        source_hash="a050bcf75042",
+        caught_by=f"{_REBORN} -k cut_short",
+    ),
+    Mutant(
+        id="M40g",
+        rule="who repairs a cookie by command claims the directories first -> does not",
+        module="bookie.server.host",
+        name="repair_cookie",
+        replacement=Edit("await identity.claim()", "pass"),
+        source_hash="ec5d1bca956f",
+        caught_by=f"{_REBORN} -k cut_short",
     ),
 ]

@@ -1,4 +1,7 @@
-"""Rules of one bookie and its disk, broken one at a time."""
+"""Rules of one bookie and its disk, broken one at a time.
+
+What it owes after a loss is in `limbo`, what it gives back in `space`, what it bounds in `bounds`.
+"""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -16,10 +19,6 @@ _LOG = "bookie.storage.log"
 _UPKEEP = "bookie.storage.upkeep"
 _REPLAY = "bookie.storage.replay"
 _IDENTITY = "bookie.server.identity"
-_COLLECTOR = "bookie.server.collector"
-_COLLECTED = "tests:tests/bookie/server/test_collector.py"
-_RECLAIM = "bookie.storage.reclaim"
-_RECLAIMED = f"{_STORAGE}/test_reclaim.py"
 
 MUTANTS = [
     Mutant(
@@ -201,6 +200,15 @@ MUTANTS = [
     ),
     Mutant(
         id="M52g",
+        rule="a segment without a header that has one batch was never acknowledged -> it is lost",
+        module=_REPLAY,
+        name="_Walk.segment",
+        replacement=Edit("looks_written(there + 1)", "looks_written(there)"),
+        source_hash="e3934aea0843",
+        caught_by=f"{_BOOT} -k a_first_write_that_is_torn",
+    ),
+    Mutant(
+        id="M52h",
         rule="a log that has become idle gets a mark -> not before the next records come",
         module=_LOG,
         name="Log._wait_for_group",
@@ -353,160 +361,5 @@ MUTANTS = [
         ),
         source_hash="3297ec9c5e62",
         caught_by=_CRASHES,
-    ),
-    Mutant(
-        id="M47",
-        rule="a ledger is dropped when its record is provably gone -> when it is not in the list",
-        module=_COLLECTOR,
-        name="Collector._is_gone",
-        replacement=Edit("return await self._metadata.get(path) is None", "return True"),
-        source_hash="94cab1a500c8",
-        caught_by=_COLLECTED,
-    ),
-    Mutant(
-        id="M47b",
-        rule="a list without any ledger says nothing -> all were deleted",
-        module=_COLLECTOR,
-        name="Collector._collect",
-        replacement=Edit("    if not listed:\n        return\n", ""),
-        source_hash="fb15466ce446",
-        caught_by=_COLLECTED,
-    ),
-    Mutant(
-        id="M47c",
-        rule="which ledgers are here is looked up before the metadata are asked -> behind that",
-        module=_COLLECTOR,
-        name="Collector._collect",
-        replacement=Edit(
-            "for ledger_id in sorted(missing):",
-            "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
-        ),
-        source_hash="fb15466ce446",
-        caught_by=f"{_COLLECTED}::test_a_ledger_that_is_made_while_the_metadata_are_listed_stays",
-        also=(
-            Mutant(
-                id="M47c+",
-                rule="and each is looked up once more -> it is not",
-                module=_COLLECTOR,
-                name="Collector._is_gone",
-                replacement=Edit("return await self._metadata.get(path) is None", "return True"),
-                source_hash="94cab1a500c8",
-                caught_by=_COLLECTED,
-            ),
-        ),
-    ),
-    Mutant(
-        id="M47d",
-        rule="metadata of another cluster say nothing of our ledgers -> they are believed",
-        module=_COLLECTOR,
-        name="Collector._collect",
-        replacement=Edit("await check_cluster(self._metadata, self._paths, self._cookie)", "pass"),
-        source_hash="fb15466ce446",
-        caught_by=_COLLECTED,
-    ),
-    Mutant(
-        id="M48",
-        rule="every record of a segment is looked up before it goes -> the count is believed",
-        module=_RECLAIM,
-        name="Reclaimer._counts",
-        replacement=Edit("    if state is None or state.deleted:\n", "    if True:\n"),
-        source_hash="041c08b02bc5",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="M51",
-        rule="a segment goes when the index points elsewhere, durably -> when it was copied",
-        module=_RECLAIM,
-        name="Reclaimer._nothing_points_into",
-        replacement=Edit("return self._volume.places.shares.of(segment.first) == 0", "return True"),
-        source_hash="de6aee71459f",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="M51b",
-        rule="what is known of a ledger is written again before its segment goes -> it is not",
-        module=_RECLAIM,
-        name="Reclaimer._known_of",
-        replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
-        source_hash="a38db66a8209",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="M51c",
-        rule="a removal is noted before the file goes -> it is not",
-        module=_RECLAIM,
-        name="Reclaimer._remove",
-        replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
-        source_hash="5b57542b0d9d",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="M51d",
-        rule="a damaged segment stays -> it goes when nothing that can be read counts",
-        module=_RECLAIM,
-        name="Reclaimer._empty",
-        replacement=Edit("return False", "break"),
-        source_hash="6c2f25e51ab3",
-        caught_by=_RECLAIMED,
-        also=(
-            Mutant(
-                id="M51d+",
-                rule="and the count is believed",
-                module=_RECLAIM,
-                name="Reclaimer._nothing_points_into",
-                replacement=Edit(
-                    "return self._volume.places.shares.of(segment.first) == 0", "return True"
-                ),
-                source_hash="de6aee71459f",
-                caught_by=_RECLAIMED,
-            ),
-        ),
-    ),
-    Mutant(
-        id="M51e",
-        rule="segments that the checkpoint does not cover stay -> they may go",
-        module=_RECLAIM,
-        name="Reclaimer._candidates",
-        replacement=Edit("following.first > self._contents.checkpoint or ", ""),
-        source_hash="74d5c3206146",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="B03",
-        rule="a read that finds its record moved looks again -> it is an I/O error",
-        module=_READS,
-        name="Reads.read",
-        replacement=Edit("if place == read_at:", "if True:"),
-        source_hash="30540bafd540",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="B04",
-        rule="half of the reserve is for what makes room -> recovery may fill it",
-        module=_VOLUME,
-        name="Volume._refusal",
-        replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
-        source_hash="403c593f0a83",
-        caught_by=_RECLAIMED,
-    ),
-    Mutant(
-        id="B05",
-        rule="the scrub names what it finds on the disk -> what is in memory may hide it",
-        module="bookie.storage.segments",
-        name="Segments.is_readable",
-        replacement=Edit(
-            "return record is not None and len(record.payload) == size", "return True"
-        ),
-        source_hash="c6b4d3eca46a",
-        caught_by=f"{_STORAGE}/test_scrub.py",
-    ),
-    Mutant(
-        id="B06",
-        rule="a torn write in front of a removed segment does not count -> it comes back",
-        module=_REPLAY,
-        name="_Walk.gap",
-        replacement=Edit("    self._tail = []\n", ""),
-        source_hash="d95c1e34ffce",
-        caught_by=_RECLAIMED,
     ),
 ]

@@ -7,6 +7,7 @@ that does not come to an end has failed.
 import signal
 import sys
 from collections.abc import Generator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -55,7 +56,9 @@ class Witness:
 def main() -> int:
     mutant_id, *arguments = sys.argv[1:]
     witness = Witness()
-    with applied(BY_ID[mutant_id]):
+    code: int = pytest.ExitCode.INTERNAL_ERROR
+    with applied(BY_ID[mutant_id]), suppress(pytest.PytestUnhandledThreadExceptionWarning):
+        # Raised behind the last test, if the mutant has ended a thread.
         code = pytest.main(["-x", "-q", "--no-header", *arguments], plugins=[witness])
     if witness.failed:
         print(f"caught by {witness.failed} after {witness.ran} tests")

@@ -100,6 +100,10 @@ async def test_an_empty_place_is_not_filled_without_being_asked(cluster: Cluster
     assert "hold nothing of it" in await cluster.refused(cluster.config())
 
 
+async def cut_short(identity: Identity) -> None:
+    raise StartError("cut short")
+
+
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
     cluster: Cluster, known: bool, monkeypatch: pytest.MonkeyPatch
@@ -115,9 +119,6 @@ async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
         orders = Orders(cluster.looking, PATHS)
         await orders.give(BookieId("b1"), Order(Kind.LEFT, 1))
 
-    async def cut_short(identity: Identity) -> None:
-        raise StartError("cut short")
-
     with monkeypatch.context() as patch:
         patch.setattr(Identity, "stamp", cut_short)
         assert "cut short" in await cluster.failed(config)
@@ -128,6 +129,33 @@ async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
         await free(running)
     assert (await read_birth(FileDisk(), config.directories) or 0) > 0
     assert not (directory / CLAIM_FILE).exists()
+
+
+async def test_a_repair_by_command_that_is_cut_short_is_repeated(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.run(cluster.config()):
+        pass
+    shutil.rmtree(cluster.tmp_path / "d0")
+    cluster._indexes = type(cluster._indexes)()
+    with monkeypatch.context() as patch:
+        patch.setattr(Identity, "stamp", cut_short)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await offline(cluster, cluster.config())
+    assert caught.group_contains(StartError, match="cut short")
+    assert any((cluster.tmp_path / "d0" / "log").iterdir())
+    assert await offline(cluster, cluster.config()) == "b1"
+    async with cluster.run(cluster.config()) as running:
+        await free(running)
+
+
+async def test_data_that_another_bookie_has_claimed_are_not_ours(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running, connect(running.port) as peer:
+        assert await peer.add(7, 0) is Status.OK
+    cookie = cluster.tmp_path / "d0" / COOKIE_FILE
+    claim = cookie.rename(cluster.tmp_path / "d0" / CLAIM_FILE)
+    claim.write_text(claim.read_text().replace('"b1"', '"b2"'))
+    assert "holds data" in await cluster.refused(auto(cluster.config()))
 
 
 async def test_data_without_a_cookie_are_nobody_s(cluster: Cluster) -> None:

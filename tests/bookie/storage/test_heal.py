@@ -168,3 +168,42 @@ async def test_what_waits_to_be_healed_when_the_log_fails_is_an_error_and_ends_n
         assert set(await answers.all()) == {IO_ERROR}
         answers.add(1, lost[0], recovery=True)
         assert await answers.all() == [IO_ERROR]
+
+
+async def test_a_log_that_fails_while_the_index_is_brought_up_to_date_for_a_heal(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That checkpoint is done, and nothing may be appended behind it."""
+    await fill(host)
+    damage(host)
+    async with host.store(**SMALL) as store:
+        lost = await unreadable(store)
+        answers = Answers(store)
+        operate = host.platter.operate
+        failed: list[StoreStatus] = []
+
+        async def operate_late(name: str, generation: int) -> None:
+            if name == "index_write" and not failed:
+                host.platter.fail_next("sync", OSError(errno.EIO, "input/output error"))
+                others = Answers(store)
+                others.add(2, 0)
+                failed.extend(await others.all())
+            await operate(name, generation)
+
+        monkeypatch.setattr(host.platter, "operate", operate_late)
+        answers.add(1, lost[0], recovery=True)
+        assert await answers.all() == [IO_ERROR]
+        assert failed == [IO_ERROR]
+
+
+async def test_nothing_is_written_again_that_the_index_cannot_be_told_of(host: Host) -> None:
+    await fill(host)
+    damage(host)
+    async with host.store(**SMALL) as store:
+        lost = await unreadable(store)
+        host.platter.fail_next("index_write", OSError(errno.EIO, "index broken"))
+        assert await bring(store, lost[:1]) == {IO_ERROR}
+        before = store.statistics().log_bytes
+        assert await bring(store, lost * 10) == {IO_ERROR}
+        assert await bring(store, [ENTRIES]) == {OK}
+        assert store.statistics().log_bytes < before + 2 * len(entry(1, ENTRIES)) + 1000

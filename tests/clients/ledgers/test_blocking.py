@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import trio
 
 from clients import ledgers
 from clients.ledgers import Limits
@@ -136,6 +137,42 @@ def test_nobody_waits_for_a_client_that_was_closed() -> None:
         next(tail)
     with pytest.raises(ledgers.LedgerClosedError):
         client.create()
+
+
+def test_nobody_waits_for_a_writer_that_never_took_an_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def wait(data: bytes) -> int:
+        await trio.sleep_forever()
+
+    client = serve(client_of_its_own, Limits())
+    writer = client.create()
+    monkeypatch.setattr(writer._writer, "append_soon", wait)
+    futures = [writer.append_soon(b"x") for _ in range(3)]
+    client.close()
+    errors = [type(future.exception(1)) for future in futures]
+    assert errors == [ledgers.LedgerClosedError] * 3
+
+
+def test_a_writer_that_hears_late_of_its_end_tells_nobody_twice(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = threading.Event(), trio.Event()
+
+    async def wait(data: bytes) -> int:
+        begun.set()
+        await ended.wait()
+        raise ledgers.LedgerClosedError("it was given up")
+
+    writer = client.create()
+    monkeypatch.setattr(writer._writer, "append_soon", wait)
+    futures = [writer.append_soon(b"x") for _ in range(3)]
+    assert begun.wait(30)
+    writer.abandon()
+    assert all(isinstance(future.exception(30), ledgers.LedgerError) for future in futures)
+    client._portal.soon(ended.set)
+    with client.create() as another:
+        assert another.append(b"y") == 0
 
 
 @pytest.mark.parametrize("how", ["close", "abandon", "fenced"])

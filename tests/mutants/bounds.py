@@ -1,0 +1,146 @@
+"""What a bookie takes from its peers at most, broken one bound at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_STORAGE = "tests:tests/bookie/storage"
+_CONTACTS = "bookie.storage.contacts"
+_VOLUME = "bookie.storage.volume"
+_STATES = "bookie.storage.states"
+_SMALL = f"{_STORAGE}/test_store.py -k kept_in_memory"
+_LACS = f"{_STORAGE}/test_room.py -k explicit_lacs"
+_QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
+_LATE = f"{_STORAGE}/test_store.py -k late_ids"
+_KEY_IS_SMALL = Edit("0 < len(master_key) <= MASTER_KEY_BYTES_MAX", "0 < len(master_key)")
+
+MUTANTS = [
+    Mutant(
+        id="B18",
+        rule="the key that an add brings is small -> of any size",
+        module=_VOLUME,
+        name="Volume._refusal",
+        replacement=_KEY_IS_SMALL,
+        source_hash="403c593f0a83",
+        caught_by=_SMALL,
+    ),
+    Mutant(
+        id="B18b",
+        rule="the key that a fence or a LAC brings is small -> of any size",
+        module=_STATES,
+        name="States._authorized",
+        replacement=_KEY_IS_SMALL,
+        source_hash="77a550fefd01",
+        caught_by=_SMALL,
+    ),
+    Mutant(
+        id="B19",
+        rule="an explicit LAC is small -> of any size",
+        module=_STATES,
+        name="States.write_lac",
+        replacement=Edit("len(body) > EXPLICIT_LAC_BYTES_MAX", "False"),
+        source_hash="01ae9b3613ee",
+        caught_by=_SMALL,
+    ),
+    Mutant(
+        id="B19b",
+        rule="explicit LACs leave alone what is kept to make room -> they fill it",
+        module=_STATES,
+        name="States.write_lac",
+        replacement=Edit(
+            "self._volume.out_of_reserve or self._log.end >= self._volume.recovery_end", "False"
+        ),
+        source_hash="01ae9b3613ee",
+        caught_by=_LACS,
+    ),
+    Mutant(
+        id="B19c",
+        rule="explicit LACs that are not durable yet are bounded -> they are not",
+        module=_STATES,
+        name="States.write_lac",
+        replacement=Edit("self._volume.bytes_in_flight >= self._in_flight_bytes_max", "False"),
+        source_hash="01ae9b3613ee",
+        caught_by=_LACS,
+    ),
+    Mutant(
+        id="B20",
+        rule="questions to the metadata are bounded in number -> in bytes of their entries alone",
+        module=_CONTACTS,
+        name="FirstContacts.is_full",
+        replacement=Edit("many or ", ""),
+        source_hash="35897fe936e5",
+        caught_by=_QUESTIONS,
+    ),
+    Mutant(
+        id="B20b",
+        rule="entries that wait for the metadata are bounded in bytes -> their ledgers in number",
+        module=_CONTACTS,
+        name="FirstContacts.is_full",
+        replacement=Edit(" or self.bytes_waiting >= self._bytes_max", ""),
+        source_hash="35897fe936e5",
+        caught_by=_QUESTIONS,
+    ),
+    Mutant(
+        id="B20c",
+        rule="who waits for a question that was asked already costs none -> is refused",
+        module=_CONTACTS,
+        name="FirstContacts.is_full",
+        replacement=Edit(" and ledger_id not in self._waiting", ""),
+        source_hash="35897fe936e5",
+        caught_by=_QUESTIONS,
+    ),
+    Mutant(
+        id="B21",
+        rule="each look-up of a late id counts as what its task takes -> as its entry",
+        module=_VOLUME,
+        name="_LOOKUP_BYTES",
+        replacement=0,
+        source_hash="bfa0ec8bdf29",
+        caught_by=_LATE,
+    ),
+    Mutant(
+        id="B21b",
+        rule="what is looked up is in flight -> what is on its way to the disk",
+        module=_VOLUME,
+        name="Volume.bytes_in_flight",
+        replacement=Edit(" + self.looked_up_bytes", ""),
+        source_hash="c9f9f99c29d8",
+        caught_by=_LATE,
+    ),
+    Mutant(
+        id="B21c",
+        rule="what waits to be healed is in flight -> it is not",
+        module="bookie.storage.heal",
+        name="Healer.heal",
+        replacement=Edit("self._volume.looked_up_bytes += len(entry)", "pass"),
+        source_hash="d8c3022d5d36",
+        caught_by=f"{_STORAGE}/test_heal.py -k flood",
+        also=(
+            Mutant(
+                id="B21c+",
+                rule="and is not counted off",
+                module="bookie.storage.heal",
+                name="Healer._tell",
+                replacement=Edit("self._volume.looked_up_bytes -= len(wound.entry)", "pass"),
+                source_hash="9410510bdf73",
+                caught_by="",
+            ),
+        ),
+    ),
+    Mutant(
+        id="B22",
+        rule="a small entry that nobody takes keeps itself -> all that was read with it",
+        module="bookie.server.v2",
+        name="V2._send_entry",
+        replacement=Edit("len(entry) > _COPIED_MAX", "entry"),
+        source_hash="e82159893d8f",
+        caught_by="tests:tests/bookie/server/test_hostile.py -k small_answers",
+    ),
+    Mutant(
+        id="B22b",
+        rule="small entries of a batch that nobody takes keep themselves -> all around them",
+        module="bookie.server.v2",
+        name="V2._collect",
+        replacement=Edit("entry if len(entry) > _COPIED_MAX else bytes(entry)", "entry"),
+        source_hash="62c084c5f73f",
+        caught_by="tests:tests/bookie/server/test_hostile.py -k small_answers",
+    ),
+]

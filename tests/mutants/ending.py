@@ -1,0 +1,153 @@
+"""What ends leaves nothing running and nobody waiting: logs and clients, one rule at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_ENDING = "managed_ledger.ending"
+_GIVEN_UP = "tests:tests/managed_ledger/test_given_up.py"
+_BLOCKING = "clients.ledgers.blocking_writer"
+_PORTAL = "clients.python.portal"
+_ENTRIES = "clients.ledgers.entries"
+_CLIENTS = "tests:tests/clients/ledgers"
+_CALLS = "tests:tests/clients/python/test_portal.py"
+
+LOGS = [
+    Mutant(
+        id="E01",
+        rule="an opening that fails gives its writer up -> it hears of bookies for ever",
+        module="managed_ledger.open",
+        name="_take_over",
+        replacement=Edit("        log.abandon()  # Else", "        pass  # Else"),
+        source_hash="9222d82da062",
+        caught_by=f"{_GIVEN_UP} -k hears_of_bookies",
+    ),
+    Mutant(
+        id="E02",
+        rule="a termination goes on when nobody waits for it -> ends halfway",
+        module=_ENDING,
+        name="Ending.terminate",
+        replacement=Edit(
+            "return await self._log.context.to_the_end(self._terminate)",
+            "return await self._terminate()",
+        ),
+        source_hash="9b8d5bde868e",
+        caught_by=f"{_GIVEN_UP} -k terminated",
+    ),
+    Mutant(
+        id="E03",
+        rule="two who terminate do it once -> each by itself",
+        module=_ENDING,
+        name="Ending._terminate",
+        replacement=Edit("async with self._terminating:", "if True:"),
+        source_hash="b1bec779c5cc",
+        caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
+    ),
+    Mutant(
+        id="E03b",
+        rule="a log that could not be terminated takes appends again -> it does not",
+        module=_ENDING,
+        name="Ending._terminate",
+        replacement=Edit("self.refused = before\n", "pass\n"),
+        source_hash="b1bec779c5cc",
+        caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
+    ),
+    Mutant(
+        id="E04",
+        rule="a close that is cancelled ends what the log runs -> leaves it",
+        module=_ENDING,
+        name="Ending.close",
+        replacement=Edit(
+            "        finally:\n            self.drop(closed)\n",
+            "        except KeyError:\n            pass\n        self.drop(closed)\n",
+        ),
+        source_hash="1fc2cacbcf8e",
+        caught_by=f"{_GIVEN_UP} -k a_close_that_is_cancelled",
+    ),
+]
+
+CLIENTS = [
+    Mutant(
+        id="E05",
+        rule="the tasks of a blocking writer end when it is closed -> with the client",
+        module=_BLOCKING,
+        name="Writer._close",
+        replacement=Edit("            self._stopped()\n", "            pass\n"),
+        source_hash="e6de7349c553",
+        caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
+    ),
+    Mutant(
+        id="E06",
+        rule="the tasks of a blocking writer end when it is given up -> with the client",
+        module=_BLOCKING,
+        name="_Handle.abandon",
+        replacement=Edit("        self._stopped()\n", ""),
+        source_hash="35e6a2384a2f",
+        caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
+    ),
+    Mutant(
+        id="E07",
+        rule="a queue that nobody fills any more has no task -> it waits for the client to end",
+        module=_BLOCKING,
+        name="Writer._end",
+        replacement=Edit("    self._drain.end()\n", ""),
+        source_hash="943267263c64",
+        caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
+    ),
+    Mutant(
+        id="E08",
+        rule="entries that a writer has not taken when it ends are told -> they wait for ever",
+        module=_BLOCKING,
+        name="Writer._end",
+        replacement=Edit("while self._handed:", "while False:"),
+        source_hash="943267263c64",
+        caught_by=f"{_CLIENTS}/test_blocking.py -k nobody_waits",
+    ),
+    Mutant(
+        id="E08b",
+        rule="who was told when the writer ended is not told again -> is, and the client ends",
+        module=_BLOCKING,
+        name="Writer._empty",
+        replacement=Edit("if self._ended:", "if False:"),
+        source_hash="5f43ab14b92e",
+        caught_by=f"{_CLIENTS}/test_blocking.py -k tells_nobody_twice",
+    ),
+    Mutant(
+        id="E09",
+        rule="what waits for bookies when the client ends is told -> it waits on",
+        module=_ENTRIES,
+        name="Life.end",
+        replacement=Edit("scope.cancel()", "pass"),
+        source_hash="11a6e8cffb8e",
+        caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
+    ),
+    Mutant(
+        id="E10",
+        rule="who waits for room behind another forces what that one appended -> waits for ever",
+        module="clients.ledgers.deferred",
+        name="DeferredWriter._make_room",
+        replacement=Edit("self._deferred.request_force()", "pass"),
+        source_hash="a7206931444c",
+        caught_by=f"{_CLIENTS}/test_deferred.py -k not_stuck",
+    ),
+    Mutant(
+        id="E11",
+        rule="a call that comes while another thread closes the client is told -> waits for ever",
+        module=_PORTAL,
+        name="Portal.call",
+        replacement=Edit(
+            "        if self._nursery.cancel_scope.cancel_called:", "        if False:"
+        ),
+        source_hash="18c078f93694",
+        caught_by=f"{_CALLS} -k while_the_loop_ends",
+    ),
+    Mutant(
+        id="E12",
+        rule="a call behind the end of the loop says that this was closed -> what trio says",
+        module=_PORTAL,
+        name="Portal.call",
+        replacement=Edit("except trio.RunFinishedError:", "except KeyError:"),
+        source_hash="18c078f93694",
+        caught_by=f"{_CALLS} -k behind_the_end",
+    ),
+]
+
+MUTANTS = [*LOGS, *CLIENTS]
