@@ -312,7 +312,7 @@ def viewed_bytes() -> int:
     viewed: dict[int, int] = {}
     for each in gc.get_objects():
         if isinstance(each, memoryview):
-            with suppress(ValueError):  # it was released
+            with suppress(ValueError, TypeError):  # it was released, or is of no object
                 viewed[id(each.obj)] = memoryview(each.obj).nbytes
     return sum(viewed.values())
 
