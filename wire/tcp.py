@@ -8,6 +8,7 @@ connections use CUBIC, which costs less there.
 """
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 
@@ -119,7 +120,7 @@ class TcpNetwork:
         try:
             addresses = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise ConnectionLostError(f"{host}: {error}") from error
+            raise ConnectionLostError(f"{host}: {error.strerror or error}") from error
         failure: OSError | None = None
         for family, kind, protocol, _, address in addresses:
             attempt = trio.socket.socket(family, kind, protocol)
@@ -136,8 +137,10 @@ class TcpNetwork:
             _tune(sock)
             return TcpStream(sock)
         if isinstance(failure, ConnectionRefusedError):
-            raise NobodyListensError(f"{host}:{port}: {failure}") from failure
-        raise ConnectionLostError(f"{host}:{port}: {failure}") from failure
+            raise NobodyListensError(f"{host}:{port}: connection refused") from failure
+        # trio says the address once more, and as it has it.
+        why = os.strerror(failure.errno) if failure and failure.errno else failure
+        raise ConnectionLostError(f"{host}:{port}: {why}") from failure
 
     async def listen(self, host: str, port: int) -> Listener:
         """Listen on `host`; raises OSError, with the address in it, if the port is taken."""

@@ -49,7 +49,7 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
         case _ if value.isdecimal():
             return int(value)
         case _:
-            raise click.BadParameter(f"{value!r} is not earliest, latest or an offset")
+            raise click.BadParameter(f"{value!r} is not earliest, latest or an offset.")
 
 
 @click.command()

@@ -119,7 +119,7 @@ def read(
     As JSON it has the payload, in base64.
     """
     if last is not None and last < first:
-        raise click.BadParameter("it is before --from", param_hint="--to")
+        raise click.BadParameter("it is before --from.", param_hint="--to")
     run_with_store(zookeeper, lambda store: _read(store, root, ledger, first, last, output))
 
 

@@ -28,10 +28,11 @@ class Presences:
         self._paths = LedgerPaths(context.catalog.paths.root)
         self._silent_until: dict[BookieId, float] = {}
         self._gone_until: dict[BookieId, float] = {}
+        self._answering: set[BookieId] = set()  # of those that are not registered
         self._registered: set[str] = set()
 
     async def of(self, metadata: LedgerMetadata) -> dict[BookieId, Presence]:
-        """How each bookie is that the ledger names; AWAY: it does not answer."""
+        """How each bookie is that the ledger names; of one that is AWAY nothing is known."""
         writable = await writable_bookies(self._store, self._paths)
         readonly = await readonly_bookies(self._store, self._paths)
         self._registered = {*writable, *readonly}
@@ -52,26 +53,28 @@ class Presences:
         for bookie in report.unheard:
             if trio.current_time() < self._silent_until.get(bookie, 0.0):
                 continue
-            answers = False
-            with trio.move_on_after(_PROBE_S):
-                answers = await self._bookies.probe(bookie)
-            if not answers:
+            if not await self._answers(bookie):
                 self._be_silent(bookie)
 
     def what(self, bookie: BookieId) -> str:
         """Why nothing is known of it."""
         if bookie in self._registered:
             return f"{bookie} did not answer"
+        if bookie in self._answering:
+            return f"{bookie} answers, and is not registered any more"
         return f"{bookie} did not answer, and is not registered any more"
 
     async def _is_gone(self, bookie: BookieId) -> bool:
         if trio.current_time() < self._gone_until.get(bookie, 0.0):
             return True
         gone = await self._nobody_is_there(bookie)
+        self._answering.discard(bookie)
         if gone:
             self._gone_until[bookie] = trio.current_time() + _SILENT_S
         else:
             self._be_silent(bookie)
+            if await self._answers(bookie):
+                self._answering.add(bookie)
         return gone
 
     async def _nobody_is_there(self, bookie: BookieId) -> bool:
@@ -87,6 +90,11 @@ class Presences:
         except ConnectionLostError:
             return False
         connection.close()
+        return False
+
+    async def _answers(self, bookie: BookieId) -> bool:
+        with trio.move_on_after(_PROBE_S):
+            return await self._bookies.probe(bookie)
         return False
 
     def _be_silent(self, bookie: BookieId) -> None:

@@ -89,7 +89,7 @@ def produce(
     daybook produce orders --key-separator , orders.csv
     """
     if key_separator == "":
-        raise click.BadParameter("it is empty", param_hint="--key-separator")
+        raise click.BadParameter("it is empty.", param_hint="--key-separator")
     wishes = _Wishes(
         parse_topic(topic).full,
         key_separator.encode() if key_separator is not None else None,
@@ -131,7 +131,7 @@ def _parse_properties(given: Sequence[str]) -> dict[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not name or not equals:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE.", param_hint="--property")
         found[name] = value
     return found
 

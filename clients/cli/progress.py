@@ -54,7 +54,9 @@ async def waiting_for(
 
 
 @asynccontextmanager
-async def telling(waits: Callable[[], Waiting | None]) -> AsyncGenerator[None]:
+async def telling(
+    waits: Callable[[], Waiting | None], *, silent_s: float = _SILENT_S
+) -> AsyncGenerator[None]:
     """`waits` is asked again and again what the block waits for; None: for nothing."""
 
     async def tell() -> None:
@@ -64,7 +66,7 @@ async def telling(waits: Callable[[], Waiting | None]) -> AsyncGenerator[None]:
             if waiting is None:
                 due = None
             elif due is None:
-                due = now + _SILENT_S
+                due = now + silent_s
             elif now >= due:
                 click.echo(waiting.line(now), err=True)
                 due = now + _AGAIN_S

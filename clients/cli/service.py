@@ -100,12 +100,12 @@ def say(error: Exception, url: str, option: str, *, changes: bool = False) -> st
     match error:
         case UnavailableError():
             return (
-                f"No broker answers at {url}: start a cluster with `daybook standalone`"
+                f"No broker answers at {url} ({error}): start a cluster with `daybook standalone`"
                 " (`daybook local status` shows the parts of one that runs), or say where yours is"
                 f" with {option}."
             )
-        case NotFoundError() if "the namespace" in str(error):
-            return f"{error}: `daybook topics list --namespace` takes TENANT/NAME."
+        case NotFoundError() | TopicNotFoundError() if "the namespace" in str(error):
+            return f"{error}: public/default does, others are made with `daybook.admin`."
         case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
             return f"{error}: `daybook topics list` shows what there is."
         case BusyError():

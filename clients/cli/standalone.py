@@ -33,11 +33,13 @@ from clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, out
 from clients.cli.output import write_record
 from clients.cli.plan import ADMIN_PORT, SERVICE_PORT, ZOOKEEPER_PORT, Plan, Wishes, make_plan
 from clients.cli.ports import PortChooser
+from clients.cli.progress import Waiting, telling
 from clients.cli.supervisor import PartFailedError, Supervisor
 from wire.errors import ConnectionLostError
 from wire.tcp import TcpNetwork
 
 _START_TIMEOUT_S = 180.0
+_SLOW_START_S = 10.0
 _ZOOKEEPER_TIMEOUT_S = 5.0
 _STOP_ORDER = ("broker", "bookie", "zookeeper")
 _port = click.IntRange(0, 65000)
@@ -162,17 +164,21 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
 async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> str | None:
     """Why it failed; None if all are ready, or we are to stop."""
     failures: list[str] = []
+    until = trio.current_time() + _START_TIMEOUT_S
+
+    def late() -> str:
+        parts = [k.part for k in supervisor.keepers.values() if k.state.value != "running"]
+        return ", ".join(f"{part.name} (see {part.log})" for part in parts)
 
     async def wait() -> None:
         try:
-            with trio.fail_after(_START_TIMEOUT_S):
-                await supervisor.wait_ready()
+            with trio.fail_at(until):
+                async with telling(lambda: Waiting(late(), until), silent_s=_SLOW_START_S):
+                    await supervisor.wait_ready()
         except PartFailedError as error:
             failures.append(f"{error}.")
         except trio.TooSlowError:
-            late = [k.part for k in supervisor.keepers.values() if k.state.value != "running"]
-            names = ", ".join(f"{part.name} (see {part.log})" for part in late)
-            failures.append(f"Not ready after {_START_TIMEOUT_S:g} s: {names}.")
+            failures.append(f"Not ready after {_START_TIMEOUT_S:g} s: {late()}.")
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -43,7 +43,7 @@ async def http_request(
         try:
             stream = await network.connect(host, port)
         except StreamLostError as error:
-            raise UnavailableError(f"{where}: {error}") from error
+            raise UnavailableError(str(error)) from error
         try:
             return await _exchange(stream, where, method, target, body)
         except (StreamLostError, h11.RemoteProtocolError) as error:

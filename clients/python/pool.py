@@ -126,7 +126,7 @@ class ConnectionPool:
             try:
                 stream = await self._network.connect(host, port)
             except ConnectionLostError as error:
-                raise UnavailableError(f"{host}:{port}: {error}") from error
+                raise UnavailableError(str(error)) from error
             frames = FrameConnection(
                 stream,
                 arenas=self._arenas,

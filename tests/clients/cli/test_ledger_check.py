@@ -8,6 +8,7 @@ from random import Random
 import pytest
 import trio
 
+from bookie.ledger.bookies import Bookies
 from bookie.ledger.catalog import Catalog
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.orders import Kind, Order, Orders
@@ -99,6 +100,19 @@ def test_one_that_lost_its_registration_and_is_only_silent_is_not_gone(
     what = f"{frozen.bookie} did not answer, and is not registered any more"
     assert (code, found) == (4, {("unknown", f"{what}; no copy found of 0-2")})
     assert trio.run(frozen.marked) == []
+
+
+def test_one_that_answers_and_is_not_registered_is_not_gone(
+    daybook: Daybook, frozen: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answering(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+    monkeypatch.setattr(Bookies, "probe", answering)
+    code, found, _ = checked(daybook)
+    what = f"{frozen.bookie} answers, and is not registered any more; no copy found of 0-2"
+    assert (code, found) == (4, {("unknown", what)})
 
 
 def test_one_that_was_asked_to_leave_and_is_silent_is_gone(

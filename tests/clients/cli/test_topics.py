@@ -86,9 +86,9 @@ def test_without_a_broker_it_says_how_to_get_one(
     code, out, err = daybook("topics", *arguments, "--admin-url", "http://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "Error: No broker answers at http://127.0.0.1:1: start a cluster with `daybook standalone`"
-        " (`daybook local status` shows the parts of one that runs), or say where yours is with"
-        " --admin-url."
+        "Error: No broker answers at http://127.0.0.1:1 (127.0.0.1:1: connection refused): start a"
+        " cluster with `daybook standalone` (`daybook local status` shows the parts of one that"
+        " runs), or say where yours is with --admin-url."
     ]
 
 
