@@ -345,6 +345,17 @@ def test_who_comes_back_while_a_subscription_is_ended_may_lose_it_again() -> Non
     assert rules([*story, *ended[1:], *again, *rest, *end]) == ["poll-skip", "undelivered"]
 
 
+def test_who_comes_back_while_a_topic_is_deleted_may_lose_the_subscription_again() -> None:
+    """Seed 773350, once."""
+    story: list[Event] = [*subscribed(start="latest"), Delete(T), Attached("c", at(1))]
+    ended: list[Event] = [Deleted(T), Detach("c"), *sent(0, A)]
+    again = subscribed("d", start="latest", since=20)
+    rest = [*sent(1, B), delivered(1, B, "d"), *acked(0, B, consumer="d"), Drained(T, "s")]
+    end = read((0, A), (1, B))
+    assert rules([*story, *ended, *again, *rest, *end]) == []
+    assert rules([*story, *ended[1:], *again, *rest, *end]) == ["poll-skip", "undelivered"]
+
+
 def test_a_subscription_that_comes_back_with_its_consumer_is_not_new_to_the_next_one() -> None:
     story = [*subscribed("c", start="latest"), Delete(T), Deleted(T), Attached("c", at(4))]
     story += [*sent(0, A), Detach("c"), *subscribed("d", start="latest", since=8)]

@@ -12,7 +12,7 @@ The positions of deliveries are compared with the log that the topic has at the 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tests.history.events import (
@@ -155,11 +155,7 @@ class _Check:
                 for key in self._keys(topic, name):
                     self._drop(key)
             case Unsubscribed(topic, name):
-                for key in self._keys(topic, name):
-                    if key in self._subscriptions:  # Who came back meanwhile may have lost it.
-                        self._drop(key)
-                    else:
-                        self._unsure.pop(key, None)
+                self._gone(self._keys(topic, name))
             case Delete(topic):
                 for key in self._of_topic(topic):
                     self._drop(key)
@@ -168,8 +164,8 @@ class _Check:
                 for key in self._of_topic(topic):
                     self._subscriptions[key].trimmed(ledger)
             case Deleted(topic):
-                for key in [key for key in self._unsure if key[0] in self._topics[topic]]:
-                    del self._unsure[key]
+                unsure = [key for key in self._unsure if key[0] in self._topics[topic]]
+                self._gone([*unsure, *self._of_topic(topic)])
             case _:
                 pass
 
@@ -210,6 +206,14 @@ class _Check:
         for each in self._present.values():
             if each.start != "earliest" and key in self._keys(each.topic, each.subscription):
                 self._revived[key] = None
+
+    def _gone(self, keys: Iterable[_Key]) -> None:
+        """What made them go is through."""
+        for key in dict.fromkeys(keys):
+            if key in self._subscriptions:  # Who came back meanwhile may have lost it.
+                self._drop(key)
+            else:
+                self._unsure.pop(key, None)
 
     def _known(self, topic: str, name: str) -> list[Subscription]:
         """Those that may be there: between an ending and the next beginning there is none."""
