@@ -113,7 +113,7 @@ class Healer:
             self.heal(state, entry_id, place, entry, answer.tell)
         left: list[tuple[int, int]] = []
         for (state, entry_id, _, _), answer in zip(some, answers, strict=True):
-            if await answer.get() is not StoreStatus.OK:
+            if await answer.get() not in (StoreStatus.OK, StoreStatus.FENCED):  # or deleted
                 left.append((state.ledger_id, entry_id))
         return left
 

@@ -15,7 +15,7 @@ starts a segment of its own, with its first group; nothing is ever changed in an
 
 Each batch says up to where the log was durable before it: that *mark* is what tells damage from a
 torn write at the next start (`replay`).  When nothing comes for a while, a batch without records is
-written, so that the last ones have a mark behind them, too.
+written, so that the last ones have a mark behind them, too; if there is room for it.
 
 **After the first error of the disk nothing is written any more** (`failure`): what was on its way
 may or may not be there, everything that waits is answered IO_ERROR, reading goes on.
@@ -92,6 +92,7 @@ class Log(Generic[K]):
         mark: int,
         end: int,
         creation_id: int,
+        has_room: Callable[[], bool],
         committed: Callable[[Group[K]], None],
         failed: Callable[[list[Group[K]]], None],
     ) -> None:
@@ -107,6 +108,7 @@ class Log(Generic[K]):
         self._segments = Segments(disk, segments, limits.reading)
         self._creation_id = creation_id
         self._seed = 0
+        self._has_room = has_room
         self._committed = committed
         self._failed = failed
         self._ended = False
@@ -276,7 +278,8 @@ class Log(Generic[K]):
         with trio.move_on_after(self._limits.mark_after_s if self._unmarked else inf) as scope:
             await self._wake.wait()
         self._wake = trio.Event()
-        if scope.cancelled_caught and not self._groups:  # one may have come in the last moment
+        # In the last moment a group may have come.
+        if scope.cancelled_caught and not self._groups and self._has_room():
             self._open_group()
             self.seal()
 

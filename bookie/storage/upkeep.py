@@ -66,6 +66,7 @@ class Upkeep:
             mark=replayed.mark,
             end=replayed.end,
             creation_id=creation_id,
+            has_room=lambda: not self.volume.out_of_space,
             committed=self._committed,
             failed=self._failed,
         )

@@ -134,7 +134,7 @@ def _row(
     ledger_id: int, metadata: LedgerMetadata, report: Report, presences: Presences
 ) -> dict[str, Any]:
     what = [f"{fill.bookie} lacks {_shown(fill.entries)}" for fill in report.fills]
-    what += [f"{move.bookie}: {move.why}" for move in report.moves]
+    what += [f"{move.bookie}: {move.why}{presences.why_gone(move.bookie)}" for move in report.moves]
     what += [presences.what(bookie) for bookie in report.unheard]
     if report.no_copy:
         what.append(f"no copy of {_shown(report.no_copy)}")

@@ -1,12 +1,16 @@
 """Who is here, who does not answer, and who is gone: as one command sees it.
 
-Gone is a bookie that is not registered and has no cookie, or was asked to leave, or at whose
-address nobody listens.  A host that is frozen or cut off loses its registration, too, and has all
-that it had: of one that only does not answer nothing is known.
+Gone is a bookie that is not registered and has no cookie, or was asked to leave, or nobody listens
+at the address that its id names; of one whose id names none the last is never known.  A host that
+is frozen or cut off loses its registration, too, and has all that it had: of one that only does not
+answer nothing is known.
 """
+
+from contextlib import suppress
 
 import trio
 
+from bookie.errors import MalformedRecordError
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.orders import Kind, Orders
@@ -28,6 +32,7 @@ class Presences:
         self._paths = LedgerPaths(context.catalog.paths.root)
         self._silent_until: dict[BookieId, float] = {}
         self._gone_until: dict[BookieId, float] = {}
+        self._why_gone: dict[BookieId, str] = {}
         self._answering: set[BookieId] = set()  # of those that are not registered
         self._registered: set[str] = set()
 
@@ -64,10 +69,19 @@ class Presences:
             return f"{bookie} answers, and is not registered any more"
         return f"{bookie} did not answer, and is not registered any more"
 
+    def why_gone(self, bookie: BookieId) -> str:
+        """In brackets; empty for one that is not."""
+        why = self._why_gone.get(bookie)
+        return "" if why is None else f" ({why})"
+
     async def _is_gone(self, bookie: BookieId) -> bool:
         if trio.current_time() < self._gone_until.get(bookie, 0.0):
             return True
-        gone = await self._nobody_is_there(bookie)
+        why = await self._nobody_is_there(bookie)
+        gone = why is not None
+        self._why_gone.pop(bookie, None)
+        if why is not None:
+            self._why_gone[bookie] = why
         self._answering.discard(bookie)
         if gone:
             self._gone_until[bookie] = trio.current_time() + _SILENT_S
@@ -77,20 +91,22 @@ class Presences:
                 self._answering.add(bookie)
         return gone
 
-    async def _nobody_is_there(self, bookie: BookieId) -> bool:
+    async def _nobody_is_there(self, bookie: BookieId) -> str | None:
+        """Why, in words; None: it may be there."""
         if bookie not in await known_bookies(self._store, self._paths):
-            return True
-        order = await Orders(self._store, self._paths).read(bookie)
-        if order is not None and order.kind in (Kind.LEAVE, Kind.LEFT):
-            return True
+            return "it has no cookie"
+        with suppress(MalformedRecordError):  # an order of another release: not one to leave
+            order = await Orders(self._store, self._paths).read(bookie)
+            if order is not None and order.kind in (Kind.LEAVE, Kind.LEFT):
+                return "it was asked to leave"
         try:
             connection = await self._bookies.connect(bookie)
         except NobodyListensError:
-            return True
+            return "not registered, and nobody listens where its id says"
         except ConnectionLostError:
-            return False
+            return None
         connection.close()
-        return False
+        return None
 
     async def _answers(self, bookie: BookieId) -> bool:
         with trio.move_on_after(_PROBE_S):

@@ -10,7 +10,7 @@ All of it goes to standard error, so that what a command writes can be piped.
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
@@ -68,7 +68,7 @@ async def telling(
             elif due is None:
                 due = now + silent_s
             elif now >= due:
-                click.echo(waiting.line(now), err=True)
+                _say(waiting.line(now))
                 due = now + _AGAIN_S
             await trio.sleep(_LOOK_S)
 
@@ -111,7 +111,7 @@ class _Lines:
     def _say_if_due(self) -> None:
         if trio.current_time() >= self._due:
             self._due = trio.current_time() + _AGAIN_S
-            click.echo(self._line, err=True)
+            _say(self._line)
 
 
 @contextmanager
@@ -139,12 +139,20 @@ def _bar(what: str) -> Generator[Advance]:
 async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
     """Runs it for the length of the block.  What the block raises is not in a group."""
     error: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task)
-        try:
-            yield
-        except Exception as caught:
-            error = caught
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task)
+            try:
+                yield
+            except Exception as caught:
+                error = caught
+            nursery.cancel_scope.cancel()
+    finally:
+        if error is not None:  # It counts, also when all of this is being cancelled.
+            raise error
+
+
+def _say(line: str) -> None:
+    """On standard error; that nobody can be told ends no work."""
+    with suppress(OSError):
+        click.echo(line, err=True)

@@ -213,7 +213,7 @@ MUTANTS = [
         module=_LOG,
         name="Log._wait_for_group",
         replacement=Edit("self._limits.mark_after_s if self._unmarked else inf", "inf"),
-        source_hash="a6ce2dcb83e1",
+        source_hash="e617aa539930",
         caught_by=f"{_STORAGE}/test_marks.py",
     ),
     Mutant(

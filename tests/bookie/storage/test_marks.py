@@ -86,3 +86,17 @@ async def test_what_comes_just_when_a_mark_is_due_is_written_as_it_came(
     async with host.store() as store:
         for entry_id in range(30):
             assert await store.read(1, entry_id) == entry(1, entry_id)
+
+
+async def test_a_mark_waits_for_room(host: Host, autojump_clock: trio.testing.MockClock) -> None:
+    async with host.store(free_bytes_min=1 << 20, space_check_s=0.1) as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        assert await answers.all() == [OK]
+        size = len(host.platter.content(host.logs()[-1]))
+        room, host.platter.free_bytes = host.platter.free_bytes, 1000
+        await trio.sleep(10)
+        assert len(host.platter.content(host.logs()[-1])) == size
+        host.platter.free_bytes = room
+        await trio.sleep(2)
+        assert len(host.platter.content(host.logs()[-1])) > size

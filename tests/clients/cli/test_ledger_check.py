@@ -53,6 +53,10 @@ class Cluster:
     async def ask_to_leave(self) -> None:
         await Orders(self.session, PATHS).give(self.bookie, Order(Kind.LEAVE, 1))
 
+    async def ask_what_nobody_understands(self) -> None:
+        await self.ask_to_leave()
+        await self.session.set(f"{PATHS.underreplication}/orders/{self.bookie}", b"{}", -1)
+
     async def marked(self) -> list[int]:
         return [ledger_id async for ledger_id in Marks(self.session, PATHS, "").list()]
 
@@ -115,12 +119,20 @@ def test_one_that_answers_and_is_not_registered_is_not_gone(
     assert (code, found) == (4, {("unknown", what)})
 
 
+def test_an_order_that_does_not_parse_is_none_to_leave(daybook: Daybook, frozen: Cluster) -> None:
+    trio.run(frozen.ask_what_nobody_understands)
+    code, found, _ = checked(daybook)
+    what = f"{frozen.bookie} did not answer, and is not registered any more"
+    assert (code, found) == (4, {("unknown", f"{what}; no copy found of 0-2")})
+
+
 def test_one_that_was_asked_to_leave_and_is_silent_is_gone(
     daybook: Daybook, frozen: Cluster
 ) -> None:
     trio.run(frozen.ask_to_leave)
     code, found, _ = checked(daybook)
-    assert (code, found) == (5, {("no copy", f"{frozen.bookie}: it is gone; no copy of 0-2")})
+    what = f"{frozen.bookie}: it is gone (it was asked to leave); no copy of 0-2"
+    assert (code, found) == (5, {("no copy", what)})
 
 
 def test_one_that_is_not_registered_and_does_not_listen_is_gone(
@@ -128,5 +140,7 @@ def test_one_that_is_not_registered_and_does_not_listen_is_gone(
 ) -> None:
     cluster = found(monkeypatch, 1)
     code, states, _ = checked(daybook, "--mend")
-    assert (code, states) == (5, {("no copy", f"{cluster.bookie}: it is gone; no copy of 0-2")})
+    why = "not registered, and nobody listens where its id says"
+    what = f"{cluster.bookie}: it is gone ({why}); no copy of 0-2"
+    assert (code, states) == (5, {("no copy", what)})
     assert trio.run(cluster.marked) == list(range(LEDGERS))

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import trio
 import trio.testing
@@ -60,6 +61,29 @@ async def test_errors_come_out_as_they_are() -> None:
     with pytest.raises(ValueError, match="mine"):
         async with waiting_for("x", 30.0), open_progress("y"):
             raise ValueError("mine")
+
+
+async def test_an_error_comes_out_also_when_the_command_is_being_cancelled() -> None:
+    async def fail(scope: trio.CancelScope) -> None:
+        async with telling(lambda: None):
+            scope.cancel()
+            raise ValueError("the reason")
+
+    with trio.CancelScope() as scope, pytest.raises(ValueError, match="the reason"):
+        await fail(scope)
+
+
+async def test_that_nobody_can_be_told_ends_no_work(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del autojump_clock
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(click, "echo", closed)
+    async with waiting_for("the broker at h:1", 30.0):
+        await trio.sleep(25)
 
 
 async def test_where_nobody_looks_there_is_a_line_every_ten_seconds(
