@@ -8,6 +8,7 @@ import argparse
 import json
 import logging
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -25,6 +26,8 @@ from bench.peers.sides import Bench
 from tests.interop.processes import apache_here
 
 RESULTS = Path("bench/results/peers.json")
+_DISK_GB = 120  # at full size; what is written stays until the end
+_CASE_GB = 60  # the largest of the cases
 CASES: dict[str, Callable[[Bench, Sizes], list[Row]]] = {
     "append-1kb": writing.append_1kb,
     "append-64kb": writing.append_64kb,
@@ -53,6 +56,13 @@ def main() -> int:
     sizes = Sizes.quick() if arguments.quick else Sizes()
     if arguments.scale is not None:
         sizes = replace(sizes, scale=arguments.scale)
+    needed_gb = sizes.scale * (_CASE_GB if arguments.cases else _DISK_GB)
+    free_gb = shutil.disk_usage(limit.data_dir()).free / 1e9
+    if free_gb < needed_gb:
+        parser.error(
+            f"this takes up to {needed_gb:.0f} GB in {limit.data_dir()}, where {free_gb:.0f} are free:"
+            " make room, take a smaller --scale, or some cases at a time"
+        )
     logging.getLogger("kazoo").setLevel(
         logging.ERROR
     )  # not that it is not up yet, nor that it ends
