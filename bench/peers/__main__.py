@@ -60,8 +60,8 @@ def main() -> int:
     free_gb = shutil.disk_usage(limit.data_dir()).free / 1e9
     if free_gb < needed_gb:
         parser.error(
-            f"this takes up to {needed_gb:.0f} GB in {limit.data_dir()}, where {free_gb:.0f} are free:"
-            " make room, take a smaller --scale, or some cases at a time"
+            f"this takes up to {needed_gb:.0f} GB in {limit.data_dir()}, of which {free_gb:.0f} are"
+            " free: make room, take a smaller --scale, or some cases at a time"
         )
     logging.getLogger("kazoo").setLevel(
         logging.ERROR
