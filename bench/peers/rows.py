@@ -8,7 +8,7 @@ from bench.peers.sides import JAVA, JAVA_ON_OURS, OURS, OURS_ON_APACHE, PAIRS, P
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`scale` is of the full sizes, in gigabytes: 2 for reading, 5 for draining, 10 on a killed bookie."""
+    """`scale` is of the full sizes: 2 GB for reading, 5 for draining, 10 on a killed bookie."""
 
     scale: float = 0.25
     first_s: float = 6.0  # each pair, before anything is measured: compilers have their time
