@@ -118,6 +118,6 @@ def test_what_it_says_of_installing_is_there() -> None:
 
 
 def test_the_files_that_it_names_are_there() -> None:
-    named = re.findall(r"`((?:docs|tools)/[\w./]*)`", README)
+    named = re.findall(r"\(((?:docs|tools)/[\w./]*)\)", README)
     assert named
     assert all((ROOT / name).exists() for name in named)
