@@ -38,7 +38,8 @@ class Waiting:
     why: object = None
 
     def line(self, now: float) -> str:
-        left = "" if self.until is None else f", for {max(0, ceil(self.until - now))} s more"
+        until = self.until
+        left = "" if until is None or now >= until else f", for {ceil(until - now)} s more"
         why = "" if self.why is None else f": {self.why}"
         return f"Waiting for {self.what}{left}{why}."
 

@@ -76,7 +76,7 @@ class Client:
 
     @property
     def trouble(self) -> BrokerError | None:
-        """Why the last attempt to reach a broker failed, while another one is made."""
+        """Why the last attempt to reach a broker failed; None once one has succeeded."""
         return self._lookups.trouble
 
     # -- questions

@@ -1,9 +1,14 @@
 """The measurements beside Apache BookKeeper: what needs none of its software."""
 
+import shutil
+import sys
+from types import SimpleNamespace
+
 import pytest
 import trio
 
 from bench import limit
+from bench.peers.__main__ import main
 from bench.peers.load import Given, share, words
 from bench.peers.rows import Demand, Row, times_java
 from bench.peers.sides import JAVA, JAVA_ON_OURS, OURS, OURS_ON_APACHE
@@ -59,3 +64,22 @@ async def test_a_ticker_counts_the_beats_that_were_missed() -> None:
 def test_the_least_latency_is_measured_with_plain_processes() -> None:
     half, tail = limit.answered_ms(rate=500, seconds=0.2)
     assert 0 < half <= tail
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"), [(["--scale", "1"], "120 GB"), (["--scale", "0.5", "read"], "30 GB")]
+)
+def test_what_does_not_fit_on_the_disk_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    wanted: str,
+) -> None:
+    def nearly_full(path: str) -> SimpleNamespace:
+        return SimpleNamespace(free=29e9)
+
+    monkeypatch.setattr(sys, "argv", ["peers", *words])
+    monkeypatch.setattr(shutil, "disk_usage", nearly_full)
+    with pytest.raises(SystemExit):
+        main()
+    assert f"this takes up to {wanted}" in capsys.readouterr().err

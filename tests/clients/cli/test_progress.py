@@ -57,6 +57,12 @@ async def test_what_has_come_in_between_is_waited_for_anew(
     assert capsys.readouterr().err == "Waiting for receipts: it is frozen.\n"
 
 
+def test_who_waits_longer_than_was_said_says_nothing_of_the_time() -> None:
+    waiting = Waiting("ZooKeeper at h:1", 10.0, "connection refused")
+    assert waiting.line(9.5) == "Waiting for ZooKeeper at h:1, for 1 s more: connection refused."
+    assert waiting.line(10.0) == "Waiting for ZooKeeper at h:1: connection refused."
+
+
 async def test_errors_come_out_as_they_are() -> None:
     with pytest.raises(ValueError, match="mine"):
         async with waiting_for("x", 30.0), open_progress("y"):
