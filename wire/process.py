@@ -1,6 +1,7 @@
 """What a server sets for its own process: memory, the collector, the number of open files.
 
-`prepare` comes before anything else, `settle` when everything is made and serving begins.
+`prepare` comes before anything else, `settle` when everything is made and serving begins.  For
+applications that do as much as a server both are in `daybook.ledgers`, too; no library calls them.
 
 A server receives, reads and forgets buffers of 100 KB and more without an end.  The C library of
 Linux maps each such buffer anew and gives it back afterwards, so that every page of it is a fault;

@@ -256,6 +256,7 @@ async def connect(stack: AsyncExitStack, given: Given) -> ledgers.Client:
 
 
 async def main() -> None:
+    process.prepare()
     clients: dict[str, ledgers.Client] = {}
     async with AsyncExitStack() as stack:
         while line := await trio.to_thread.run_sync(sys.stdin.readline):

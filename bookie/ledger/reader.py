@@ -157,12 +157,23 @@ class SharedRun:
                 self._why[entry_id] = f"bookie {bookie}: {error}"
                 verdict = Verdict.UNKNOWN
             else:
-                self._entries.setdefault(entry_id, entry)
-                verdict = Verdict.FOUND
+                if self._protocol.found(entry_id):
+                    self._entries[entry_id] = entry
+                    if self._protocol.done:
+                        self._done.set()
+                return
         else:
             self._why[entry_id] = f"bookie {bookie}: {status.name if status else 'no answer'}"
             verdict = verdict_of(status)
         self._feed(Answered(bookie, entry_id, verdict))
+
+
+def _asked_for(
+    context: LedgerContext, first: int, last: int, max_bytes: int, entry_bytes: int
+) -> int:
+    """How many entries `max_bytes` hold, probably."""
+    count = max(1, max_bytes // max(1, entry_bytes))
+    return min(count, last - first + 1, context.limits.read_entries_max)
 
 
 async def read_entries(
@@ -179,8 +190,7 @@ async def read_entries(
 
     `entry_bytes` is what an entry has on average.
     """
-    count = max(1, max_bytes // max(1, entry_bytes))
-    count = min(count, last - first + 1, context.limits.read_entries_max)
+    count = _asked_for(context, first, last, max_bytes, entry_bytes)
     digester = digester_of(metadata)
     run = SharedRun(
         context,
@@ -302,6 +312,10 @@ class LedgerReader:
             if self.metadata.fragments == before:
                 raise
         return await self._read(first, last, max_bytes)
+
+    def reach(self, first: int, last: int, *, max_bytes: int) -> int:
+        """The last of first..last that a `read` asks bookies for."""
+        return first - 1 + _asked_for(self._context, first, last, max_bytes, self._entry_bytes)
 
     async def _read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
         return await read_entries(

@@ -7,6 +7,8 @@ A packet of a version or opcode that is not served is answered, with ids of -1, 
 from collections.abc import Sequence
 from struct import Struct
 
+import trio
+
 from bookie.server.requests import STATUSES, Received, Session
 from bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
 from bookie.storage.status import StoreError, StoreStatus
@@ -42,6 +44,7 @@ _header = U32.unpack_from
 _PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _RUN_MAX = 16  # entries
+_TURN_PARTS = 256  # of a batch; then others have their turn
 # An entry is a view into all that was read with it, and would keep that until the peer has taken
 # it; so small ones are copied.
 _COPIED_MAX = 8 << 10
@@ -303,8 +306,12 @@ class V2:
             count = min(count, request.entries_max)
         parts: list[Buffer] = []
         for entry_id in range(request.first_entry_id, request.first_entry_id + count):
+            if len(parts) % _TURN_PARTS == 0:
+                await trio.lowlevel.checkpoint()
             try:
-                entry = await self._store.read(request.ledger_id, entry_id)
+                entry = self._store.try_read(request.ledger_id, entry_id)
+                if entry is None:
+                    entry = await self._store.read(request.ledger_id, entry_id)
             except StoreError:
                 if not parts:
                     raise

@@ -49,6 +49,7 @@ from clients.ledgers.errors import (
 from clients.ledgers.limits import Limits
 from clients.ledgers.reader import Reader, Tail
 from clients.ledgers.writer import AdvancedWriter, Writer
+from wire import process
 
 __all__ = [
     "AdvancedWriter",
@@ -96,4 +97,5 @@ __all__ = [
     "WriterWithdrawnError",
     "blocking",
     "connect",
+    "process",
 ]

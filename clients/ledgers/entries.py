@@ -3,16 +3,26 @@
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self, TypeAlias
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, Self
 
 import trio
 
 from clients.ledgers.errors import LedgerClosedError, LedgerError, translated
 from wire.entry import Entry as StoredEntry
 
-Fetch: TypeAlias = Callable[[int, int], Awaitable[list[StoredEntry]]]
-"""A prefix of the entries first..last, at least one."""
+
+class Source(Protocol):
+    """A ledger."""
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> list[StoredEntry]:
+        """A prefix of the entries first..last, at least one."""
+        ...
+
+    def reach(self, first: int, last: int, *, max_bytes: int) -> int:
+        """The last entry that such a read asks bookies for."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,17 @@ class Life:
         self._nursery.start_soon(work)
 
 
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The entries first..last of a stream, on their way."""
+
+    first: int
+    last: int
+    entries: list[Entry] = field(default_factory=list[Entry])  # that have arrived: a prefix
+    failure: LedgerError | None = None
+    arrived: trio.Event = field(default_factory=trio.Event)
+
+
 class EntryStream:
     """The entries of a range, in order: `async for entry in reader.read(...)`.
 
@@ -65,17 +86,17 @@ class EntryStream:
     any more costs no more than these.  One task at a time.  After an error it is over.
     """
 
-    def __init__(self, life: Life, fetch: Fetch, first: int, last: int, ahead: int) -> None:
+    def __init__(
+        self, life: Life, source: Source, first: int, last: int, *, read_bytes: int, ahead: int
+    ) -> None:
         self._life = life
-        self._fetch = fetch
+        self._source = source
         self._next = first
         self._last = last
+        self._read_bytes = read_bytes
         self._ahead = ahead
-        self._batches: deque[list[Entry]] = deque()
+        self._parts: deque[_Part] = deque()  # all of them asked for
         self._entries: deque[Entry] = deque()  # of the batch that is being given out
-        self._filling = False
-        self._failure: LedgerError | None = None
-        self._arrived = trio.Event()
 
     def __aiter__(self) -> Self:
         return self
@@ -94,47 +115,45 @@ class EntryStream:
             self._entries.clear()
             return batch
         self._fill()
-        while not self._batches:
-            if self._failure is not None:
-                raise self._failure
-            if not self._filling:
-                break
-            await self._arrived.wait()
-        else:
-            batch = self._batches.popleft()
-            self._fill()
-            return batch
-        await trio.lowlevel.checkpoint()
-        return []
+        if not self._parts:
+            await trio.lowlevel.checkpoint()
+            return []
+        part = self._parts[0]
+        await part.arrived.wait()
+        if part.failure is not None:
+            self._parts, self._next = deque([part]), self._last + 1
+            raise part.failure
+        batch, part.entries = part.entries, []
+        if part.first > part.last:
+            self._parts.popleft()
+        else:  # Its entries are larger than most.
+            self._start(part)
+        self._fill()
+        return batch
 
     def _fill(self) -> None:
-        if not self._filling and self._has_room():
-            self._life.start(self._read_ahead)
-            self._filling = True
+        while self._next <= self._last and len(self._parts) < self._ahead:
+            reach = self._source.reach(self._next, self._last, max_bytes=self._read_bytes)
+            part = _Part(self._next, reach)
+            self._start(part)
+            self._parts.append(part)
+            self._next = reach + 1
 
-    def _has_room(self) -> bool:
-        more = self._next <= self._last and self._failure is None
-        return more and len(self._batches) < self._ahead
+    def _start(self, part: _Part) -> None:
+        part.arrived = trio.Event()
+        self._life.start(partial(self._read, part))
 
-    async def _read_ahead(self) -> None:
+    async def _read(self, part: _Part) -> None:
         try:
-            while self._has_room():
-                with translated():
-                    entries = await self._fetch(self._next, self._last)
-                # Copies: who keeps a payload should not keep the memory that it was received in.
-                batch = [Entry(e.entry_id, bytes(e.payload), e.length) for e in entries]
-                self._next = batch[-1].entry_id + 1
-                self._batches.append(batch)
-                self._tell()
+            with translated():
+                found = await self._source.read(part.first, part.last, max_bytes=self._read_bytes)
+            # Copies: who keeps a payload should not keep the memory that it was received in.
+            part.entries = [Entry(e.entry_id, bytes(e.payload), e.length) for e in found]
+            part.first = found[-1].entry_id + 1
         except LedgerError as error:
-            self._failure = error
+            part.failure = error
         except trio.Cancelled:
-            self._failure = LedgerClosedError("the client was closed while this was read")
+            part.failure = LedgerClosedError("the client was closed while this was read")
             raise
         finally:
-            self._filling = False
-            self._tell()
-
-    def _tell(self) -> None:
-        self._arrived.set()
-        self._arrived = trio.Event()
+            part.arrived.set()

@@ -14,5 +14,5 @@ class Limits:
     held_bytes_max: int = 16 << 20  # of one advanced writer: entries that wait for one before them
     held_entries_max: int = 10_000  # likewise
     read_bytes: int = 1 << 20  # asked for at a time
-    read_ahead: int = 2  # so many times that, of one stream, wait for the application
+    read_ahead: int = 6  # so many times that, of one stream, wait for the application
     ledger: LedgerLimits = field(default_factory=LedgerLimits)  # time-outs, among other things

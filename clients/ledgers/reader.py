@@ -12,7 +12,6 @@ nothing to close.  Reading never fences; opening with recovery did, before.
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Self
 
 from bookie.errors import NoSuchEntryError
@@ -85,8 +84,15 @@ class Reader:
         if last > newest and (last >= first or first > newest + 1):
             what = "the last one is" if self.closed else "confirmed are those up to"
             raise NoSuchEntryError(self.ledger_id, max(last, first), f"{what} {newest}")
-        fetch = partial(self._reader.read, max_bytes=self._limits.read_bytes)
-        return EntryStream(self._life, fetch, first, last, self._limits.read_ahead)
+        limits = self._limits
+        return EntryStream(
+            self._life,
+            self._reader,
+            first,
+            last,
+            read_bytes=limits.read_bytes,
+            ahead=limits.read_ahead,
+        )
 
     def tail(self, first: int = 0) -> "Tail":
         """The entries from `first` on: those that are there, then each as it is confirmed.

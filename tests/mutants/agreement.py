@@ -9,7 +9,7 @@ MUTANTS = [
         module="bookie.ledger.protocol.read",
         name="ReadProtocol._answered",
         replacement=Edit("inquiry.absences == self._quorums.write", "True"),
-        source_hash="74291cbbcbf1",
+        source_hash="310912534507",
         caught_by="storms:ledger",
     ),
     Mutant(

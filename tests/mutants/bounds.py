@@ -140,7 +140,7 @@ MUTANTS = [
         module="bookie.server.v2",
         name="V2._collect",
         replacement=Edit("entry if len(entry) > _COPIED_MAX else bytes(entry)", "entry"),
-        source_hash="62c084c5f73f",
+        source_hash="131ca7c8b615",
         caught_by="tests:tests/bookie/server/test_hostile.py -k small_answers",
     ),
 ]

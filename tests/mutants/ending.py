@@ -120,6 +120,15 @@ CLIENTS = [
         caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
     ),
     Mutant(
+        id="E09b",
+        rule="what a read ahead brings less than it asked for is read again -> left out",
+        module=_ENTRIES,
+        name="EntryStream.next_batch",
+        replacement=Edit("if part.first > part.last:", "if True:"),
+        source_hash="2fee3c535597",
+        caught_by=f"{_CLIENTS}/test_reader.py -k larger_than_most",
+    ),
+    Mutant(
         id="E10",
         rule="who waits for room behind another forces what that one appended -> waits for ever",
         module="clients.ledgers.deferred",

@@ -47,10 +47,8 @@ RECOVERY = [
         rule="silence and errors are unknown -> negative answers",
         module=_READ,
         name="Inquiry.answered",
-        replacement=Edit(
-            "self._absent if verdict is Verdict.ABSENT else self._unknown", "self._absent"
-        ),
-        source_hash="0e8d5ab0e42b",
+        replacement=Edit("if verdict is Verdict.ABSENT:", "if True:"),
+        source_hash="3f309908cb50",
         caught_by=_STORMS,
     ),
     Mutant(

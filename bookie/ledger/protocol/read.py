@@ -9,7 +9,8 @@ say, nothing is known: an entry that cannot be had now is not an entry that is n
     effects = protocol.step(Start())       # Ask(b2, 7, 3)
 
 Bookies in `prefer` are asked first where they hold the entry, those in `avoid` last.  Who may read
-up to where (the LAC of an open ledger, the end of a closed one) is decided before.
+up to where (the LAC of an open ledger, the end of a closed one) is decided before.  What happens to
+every entry, that it is found, can be had without making events and effects: `found`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -71,6 +72,9 @@ class Failed:
 Effect: TypeAlias = Ask | Found | Failed
 
 
+_NOBODY: frozenset[BookieId] = frozenset()
+
+
 class Inquiry:
     """One entry, and what the bookies of its write set have said about it."""
 
@@ -78,8 +82,7 @@ class Inquiry:
 
     def __init__(self, order: Sequence[BookieId]) -> None:
         self._order = order
-        self._absent: set[BookieId] = set()
-        self._unknown: set[BookieId] = set()
+        self._absent = self._unknown = _NOBODY  # most are found where they are asked for first
         self.asked = 0
 
     def next(self) -> BookieId | None:
@@ -95,8 +98,12 @@ class Inquiry:
 
     def answered(self, bookie: BookieId, verdict: Verdict) -> None:
         """Take down an answer that is not FOUND."""
-        if bookie in self._order:
-            (self._absent if verdict is Verdict.ABSENT else self._unknown).add(bookie)
+        if bookie not in self._order:
+            return
+        if verdict is Verdict.ABSENT:
+            self._absent |= {bookie}
+        else:
+            self._unknown |= {bookie}
 
     @property
     def absences(self) -> int:
@@ -105,7 +112,7 @@ class Inquiry:
     @property
     def unknown(self) -> frozenset[BookieId]:
         """Who answered neither yes nor no, or not at all."""
-        return frozenset(self._unknown)
+        return self._unknown
 
     @property
     def exhausted(self) -> bool:
@@ -125,7 +132,8 @@ class Inquiry:
     def restored(cls, snapshot: "InquirySnapshot") -> "Inquiry":
         order, absent, unknown, asked = snapshot
         inquiry = cls(order)
-        inquiry._absent, inquiry._unknown, inquiry.asked = set(absent), set(unknown), asked
+        inquiry._absent, inquiry._unknown = frozenset(absent), frozenset(unknown)
+        inquiry.asked = asked
         return inquiry
 
 
@@ -190,32 +198,49 @@ class ReadProtocol:
         effects, self._effects = self._effects, []
         return effects
 
+    def found(self, entry_id: int) -> bool:
+        """`step(Answered(..., FOUND))`: whether it was not decided before."""
+        return self._open.pop(entry_id, None) is not None
+
     def _start(self) -> None:
-        run: Ask | None = None
-        for entry_id in range(self._first, self._first + self._count):
-            order = asking_order(
-                self._quorums, self._fragments, entry_id, self._prefer, self._avoid
-            )
+        asked: BookieId | None = None
+        first = count = 0
+        for entry_id, order in self._orders():
             inquiry = self._open[entry_id] = Inquiry(order)
             bookie = inquiry.next()
             assert bookie is not None
-            if run is not None and run.bookie == bookie:
-                run = Ask(bookie, run.first, run.count + 1)
+            if bookie == asked:
+                count += 1
                 continue
-            if run is not None:
-                self._effects.append(run)
-            run = Ask(bookie, entry_id, 1)
-        if run is not None:
-            self._effects.append(run)
+            if asked is not None:
+                self._effects.append(Ask(asked, first, count))
+            asked, first, count = bookie, entry_id, 1
+        if asked is not None:
+            self._effects.append(Ask(asked, first, count))
+
+    def _orders(self) -> Iterator[tuple[int, Sequence[BookieId]]]:
+        """For each entry whom to ask; a fragment has only as many orders as bookies."""
+        starts = {fragment.first_entry_id for fragment in self._fragments}
+        size = self._quorums.ensemble
+        orders: dict[int, list[BookieId]] = {}  # by what the id leaves when divided by that
+        for entry_id in range(self._first, self._first + self._count):
+            if entry_id in starts:
+                orders.clear()
+            order = orders.get(entry_id % size)
+            if order is None:
+                order = orders[entry_id % size] = asking_order(
+                    self._quorums, self._fragments, entry_id, self._prefer, self._avoid
+                )
+            yield entry_id, order
 
     def _answered(self, bookie: BookieId, entry_id: int, verdict: Verdict) -> None:
+        if verdict is Verdict.FOUND:
+            if self.found(entry_id):
+                self._effects.append(Found(entry_id))
+            return
         inquiry = self._open.get(entry_id)
         if inquiry is None:
             return  # Decided by an answer that came before.
-        if verdict is Verdict.FOUND:
-            del self._open[entry_id]
-            self._effects.append(Found(entry_id))
-            return
         inquiry.answered(bookie, verdict)
         if inquiry.exhausted:
             del self._open[entry_id]

@@ -113,6 +113,23 @@ async def test_reading_ahead_is_bounded(world: World, autojump_clock: Clock) -> 
         assert len(asked) > 15
 
 
+async def test_entries_larger_than_most_are_neither_left_out_nor_all_read_at_once(
+    world: World, autojump_clock: Clock
+) -> None:
+    async with world.client(SMALL) as client:
+        async with await client.create() as writer:
+            for size in [10] * 100 + [600] * 50 + [10] * 50:
+                await writer.append_soon(bytes(size))
+        stream = (await client.open(writer.ledger_id, recover=False)).read()
+        batches: list[list[ledgers.Entry]] = []
+        while batch := await stream.next_batch():
+            batches.append(batch)
+        ids = [entry.entry_id for batch in batches for entry in batch]
+        assert ids == list(range(200))
+        sizes = [sum(len(entry.data) for entry in batch) for batch in batches]
+        assert max(sizes) <= SMALL.read_bytes
+
+
 async def test_a_cancelled_read_loses_nothing(world: World, autojump_clock: Clock) -> None:
     async with world.client(SMALL) as client:
         reader = await client.open(await written(client, 100), recover=False)
