@@ -12,8 +12,9 @@ class Sizes:
 
     scale: float = 0.25
     first_s: float = 6.0  # each pair, before anything is measured: compilers have their time
-    warm_s: float = 2.0
-    measure_s: float = 5.0
+    rounds: int = 3  # in which the pairs that append take turns; an odd number
+    warm_s: float = 1.0
+    measure_s: float = 4.0
     ledgers: int = 10_000  # open on one bookie
     interleaved_entries: int = 250  # in each of 1,000 ledgers
     recovered_entries: int = 10_000  # of one ledger
@@ -25,7 +26,7 @@ class Sizes:
         return cls(
             scale=0.05,
             first_s=3.0,
-            warm_s=1.0,
+            rounds=1,
             measure_s=2.0,
             ledgers=1_000,
             interleaved_entries=25,

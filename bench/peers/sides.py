@@ -114,11 +114,21 @@ class Bench:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.start_anew()
+        self.zookeeper.close()
+
+    def start_anew(self) -> None:
+        """All clients and bookies end, and what they have written goes."""
         for pipe in self._pipes.values():
             pipe.close()
         for cluster in self._clusters.values():
             cluster.close()
-        self.zookeeper.close()
+            for bookie in cluster.bookies:
+                shutil.rmtree(bookie.directory)
+        self._pipes.clear()
+        self._connected.clear()
+        self._appended.clear()
+        self._clusters.clear()
 
     def load(
         self, pair: Pair, cluster: Cluster | None = None, *, other: bool = False, **settings: object
@@ -162,7 +172,7 @@ class Bench:
 
     def _start_load(self, side: Side, number: int) -> Pipe:
         directory = self._directory / f"load-{side.value}-{number}"
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)  # another one may have been there before
         if side is Side.APACHE:
             command = self._apache.command(directory, str(_LOAD), jvm=_JVM)
         else:
