@@ -13,6 +13,7 @@ from bookie.ledger.client import LedgerClient, Quorums
 from managed_ledger.ack_set import ENTRIES_MAX
 from managed_ledger.cache import EntryCache
 from managed_ledger.errors import FencedError
+from managed_ledger.protocol.stuck import Pauses
 from managed_ledger.protocol.trim import Retention
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError, MetadataStore, Record, StoreUnavailableError
@@ -31,7 +32,8 @@ class LogConfig:
     roll_entries: int = 50_000
     roll_bytes: int = 2 << 30
     roll_age_s: float = 4 * 3600.0
-    heal_interval_s: float = 60.0  # roll this often at most to get a missing copy back
+    heal_interval_s: float = 60.0  # roll this often at most to get missing copies back
+    stuck_s: float = 30.0  # without an ack quorum for so long, a ledger is left for a new one
     flush_s: float = 1.0  # acknowledgements without a receipt are durable after this
     cursor_roll_records: int = 5_000
     pending_bytes_max: int = 64 << 20
@@ -52,6 +54,7 @@ class LogContext:
     rng: Random
     cache: EntryCache
     nursery: trio.Nursery
+    pauses: Pauses = field(default_factory=Pauses)
 
     # -- asking the metadata store
 

@@ -3,8 +3,8 @@
 Acknowledgements count at once, and are durable within the flush interval, or when `flush` returns.
 The first record after (re)opening goes into a new ledger, as a whole snapshot; the cursor's record
 points there only when that is durable, and only while the log is ours.  Then changes follow, in
-order, one record at a time.  Without an answer from there the cursor goes over to a new ledger, in
-the same way.
+order, one record at a time.  Without an answer from there, or an ack quorum for long, the cursor
+goes over to a new ledger, in the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ from managed_ledger.position import Position
 from managed_ledger.protocol.cursor import Change, CursorState
 from managed_ledger.records import custom_metadata, log_path, parse
 from managed_ledger.records_pb2 import ManagedCursorInfo
+from managed_ledger.stuck import Watch
 from wire.errors import WireError
 from wire.metadata.store import MetadataError
 from wire.topics import url_decode, url_encode
@@ -86,6 +87,7 @@ class Cursor:
         self._record = CursorRecord(log.ledgers, log.context, log.name, name)
         self._writer: LedgerWriter | None = None
         self._new_writer: LedgerWriter | None = None  # whose snapshot is not durable yet
+        self._watch = Watch(log.context, log.name, name)
         self._records = 0
         self._recorded = 0  # the number of changes that are durable
         self._wanted = trio.Event()  # something is to be recorded
@@ -129,6 +131,11 @@ class Cursor:
     def ledger_id(self) -> int:
         """The cursor's own ledger, -1 if its state is in its record."""
         return self._record.info.cursorsLedgerId
+
+    @property
+    def writer(self) -> LedgerWriter | None:
+        """Of the ledger that its record names; None if nothing is written there."""
+        return self._writer
 
     def is_acked(self, position: Position) -> bool:
         return self._state.is_acked(position)
@@ -276,6 +283,12 @@ class Cursor:
                 await log.context.forget([writer.ledger_id])
             return None
         return writer
+
+    def check_stuck(self) -> None:
+        """For a timer: stop waiting for bookies that a new ledger can do without."""
+        writer = self._new_writer or self._writer
+        if writer is not None and self._watch.may_leave(writer, self._log.config):
+            writer.abandon()
 
     def _check(self) -> None:
         if self._error is not None:

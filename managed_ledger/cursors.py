@@ -5,6 +5,7 @@ from typing import Protocol
 
 import trio
 
+from bookie.ledger.writer import LedgerWriter
 from managed_ledger.cursor import Cursor, Log, recover_cursor
 from managed_ledger.errors import FencedError, ManagedLedgerError
 from managed_ledger.position import Position
@@ -37,6 +38,12 @@ class Cursors:
         """What lies behind any of these must be kept."""
         new = () if self._new is None else (self._new,)
         return [cursor.held_from for cursor in (*self.by_name.values(), *new)]
+
+    @property
+    def writers(self) -> list[LedgerWriter]:
+        """Of the ledgers that they write to."""
+        writers = [cursor.writer for cursor in self.by_name.values()]
+        return [writer for writer in writers if writer is not None]
 
     async def open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
         """The cursor of that name; a new one begins behind `initial`."""

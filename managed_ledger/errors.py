@@ -2,7 +2,8 @@
 
 ManagedLedgerError
   FencedError            another owner has taken the log over, or it cannot be told that none
-                         has: appends under way are in doubt, this handle is of no use any more
+                         has, or it has to be opened anew to go on: appends under way are in
+                         doubt, this handle is of no use any more
   ClosedError            this handle was closed by its owner
   TerminatedError        the log was terminated: nothing can be appended
   NoSuchLogError         there is no such log
@@ -16,7 +17,7 @@ class ManagedLedgerError(Exception):
 
 
 class FencedError(ManagedLedgerError):
-    """Another owner serves the log now, or may do so.  What was under way is in doubt."""
+    """This handle serves the log no more; another one may.  What was under way is in doubt."""
 
 
 class ClosedError(ManagedLedgerError):

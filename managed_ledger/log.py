@@ -6,6 +6,7 @@ and the offset of the entry's last message.
 
 Once another owner may have taken the log over, everything that is not confirmed ends with
 FencedError, which says *in doubt*, and `on_fenced` is told.  The handle is of no use after that.
+So it is when the present ledger gets no ack quorum for long and a new one could (`stuck`).
 
 Its ledgers are those of `rolling`, which go again by `trimming`; its cursors are in `cursors`; how
 it ends is in `ending`.
@@ -46,6 +47,7 @@ from managed_ledger.reading import LogEntry, LogReader
 from managed_ledger.records import get_property, position_of, set_property
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.rolling import Rolling
+from managed_ledger.stuck import Leaving
 from managed_ledger.trimming import Trimming
 from wire.batch import broker_entry_metadata
 from wire.transport import Buffer
@@ -84,6 +86,7 @@ class ManagedLedger:
         self._rolling = Rolling(self, writer)
         self._writer = writer  # of the present ledger
         self._reader = LogReader(context, ledgers, self._rolling.by_id)
+        self._leaving = Leaving(self)
         self._trimming = Trimming(self, self._rolling, self._cursors, self._reader)
         self._ending = Ending(self, self._rolling, self._cursors, self._appends)
         self._confirmed_offset = next_offset - 1
@@ -206,7 +209,7 @@ class ManagedLedger:
             entry.done(position, None)
         self._feed(Confirmed(last - first + 1))
         self.wake()
-        self.check_roll()
+        self._check_roll()
 
     def wake(self) -> None:
         """Whoever waits looks again."""
@@ -255,15 +258,27 @@ class ManagedLedger:
         writer.set_listener(confirmed, lambda error: self.lost(str(error)))
 
     def lost(self, reason: str) -> None:
-        """The log is somebody else's, or may be."""
+        """The log is somebody else's, or may be; or it has to be opened anew."""
         self._feed(Lost(reason))
 
     # -- rolling over
 
     def check_roll(self) -> None:
-        """For a timer: is the present ledger old, or could it be healthier?"""
+        """For a timer: is the present ledger old, could it be healthier, or is it, or that of a
+        cursor, stuck?
+        """
+        self._check_roll()
+        self._leaving.check(self._writer)
+        for cursor in self.cursors.values():
+            cursor.check_stuck()
+
+    def _check_roll(self) -> None:
         if self._protocol.state is State.OPEN and self._ending.refused is None:
             self._rolling.check()
+
+    def unclosed(self) -> list[LedgerWriter]:
+        """The present ledger, and all others that whoever opens the log next has to recover."""
+        return [*self._rolling.unclosed, *self._cursors.writers]
 
     def roll(self) -> None:
         """Go over to a new ledger as soon as that is possible."""

@@ -79,11 +79,15 @@ class Rolling:
         end = self.present if self._previous is None else self._previous[0]
         return [row for row in self._log.ledgers.rows if row.ledger_id < end.ledger_id]
 
-    def abandon(self) -> None:
+    @property
+    def unclosed(self) -> list[LedgerWriter]:
+        """The present ledger first."""
         previous = None if self._previous is None else self._previous[0]
-        for writer in (self.present, self._next, previous):
-            if writer is not None:
-                writer.abandon()
+        return [each for each in (self.present, self._next, previous) if each is not None]
+
+    def abandon(self) -> None:
+        for writer in self.unclosed:
+            writer.abandon()
 
     # -- when
 

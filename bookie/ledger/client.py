@@ -32,6 +32,7 @@ from bookie.ledger.exchange import Exchange, decode_v3
 from bookie.ledger.follower import Follower
 from bookie.ledger.lac import LacAnnouncer
 from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.outlook import is_recoverable
 from bookie.ledger.protocol.placement import Ensemble, Fragment, Quorums
 from bookie.ledger.racks import Placement
 from bookie.ledger.reader import LedgerReader, open_reader
@@ -156,6 +157,10 @@ class LedgerClient:
         if recover and not stored.metadata.closed:
             stored = await recover_ledger(self._context, ledger_id, stored)
         return await open_reader(self._context, ledger_id, stored)
+
+    async def is_recoverable(self, writer: LedgerWriter) -> bool:
+        """Whether a recovery of that ledger would end it now, as far as can be told."""
+        return await is_recoverable(self._context, writer)
 
     def follower(self, reader: LedgerReader) -> Follower:
         """Waits for an open ledger to grow, on behalf of its reader."""

@@ -11,7 +11,7 @@ it is filled up with others that belong to the cluster and are away: the writer 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -99,6 +99,11 @@ class BookieDirectory:
 
     def usable(self) -> list[BookieId]:
         return [bookie for bookie in self._writable if bookie not in self._quarantine]
+
+    def answering(self) -> list[BookieId]:
+        """Those that are usable, and those that answer and have refused some entry lately."""
+        quarantine = self._quarantine
+        return [b for b in self._writable if b not in quarantine or quarantine.refuses(b)]
 
     def rack(self, bookie: BookieId) -> str:
         return self._racks.rack(bookie)
@@ -229,13 +234,22 @@ class BookieDirectory:
         return why
 
     def replace(
-        self, ensemble: Ensemble, failed: Sequence[BookieId], quorums: Quorums
+        self,
+        ensemble: Ensemble,
+        failed: Sequence[BookieId],
+        quorums: Quorums,
+        *,
+        refused_by: Collection[BookieId] | None = None,
     ) -> Ensemble | None:
         """The ensemble with usable bookies in the place of those that failed, as far as there are.
 
-        None if there is not one.
+        None if there is not one.  `refused_by` is of recoveries: their entries are taken also by
+        bookies that refuse those of writers, so whoever answers will do, if nobody else is left;
+        but for these, who have failed this very recovery.
         """
-        spares = [bookie for bookie in self.usable() if bookie not in ensemble]
+        candidates = self.usable() if refused_by is None else self.answering()
+        excluded = {*ensemble, *(refused_by or ())}
+        spares = [bookie for bookie in candidates if bookie not in excluded]
         groups = self._by_lot(spares)
         changed = list(ensemble)
         missing = list(failed)

@@ -2,6 +2,8 @@
 
     in quarantine    it was not reached, or did not answer, or cannot store now; it is asked how it
                      is, and leaves the quarantine when it answers
+    refusing         it is in quarantine because it cannot store, and has answered ever since: of
+                     another ledger it may take entries
     distrusted       it was put into quarantine `failures_max` times within `failure_window_s`: for
                      `distrust_s` it is chosen only where nobody else is left, though it answers
 
@@ -27,6 +29,7 @@ class Quarantine:
     def __init__(self, limits: QuarantineLimits) -> None:
         self._limits = limits
         self._since: dict[BookieId, float] = {}  # from when on to ask how it is
+        self._refusing: set[BookieId] = set()
         self._failures: dict[BookieId, deque[float]] = {}
         self._distrusted_until: dict[BookieId, float] = {}
 
@@ -37,6 +40,9 @@ class Quarantine:
     def members(self) -> Sequence[BookieId]:
         return tuple(self._since)
 
+    def refuses(self, bookie: BookieId) -> bool:
+        return bookie in self._refusing
+
     def trusted(self, bookie: BookieId, now: float) -> bool:
         return bookie not in self._since and now >= self._distrusted_until.get(bookie, now)
 
@@ -44,6 +50,7 @@ class Quarantine:
         return [bookie for bookie, since in self._since.items() if since <= now]
 
     def failed(self, bookie: BookieId, now: float) -> None:
+        self._refusing.discard(bookie)
         if bookie not in self._since:
             self._since[bookie] = now
             self._count(bookie, now)
@@ -53,9 +60,11 @@ class Quarantine:
         if counts and bookie not in self._since:
             self._count(bookie, now)
         self._since[bookie] = now + self._limits.refused_s
+        self._refusing.add(bookie)
 
     def answered(self, bookie: BookieId) -> bool:
         """False if it was not in quarantine."""
+        self._refusing.discard(bookie)
         return self._since.pop(bookie, None) is not None
 
     def _count(self, bookie: BookieId, now: float) -> None:

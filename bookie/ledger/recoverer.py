@@ -133,6 +133,7 @@ class _Recovery:
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
         self._inbox: deque[Event] = deque()
+        self._failed: set[BookieId] = set()  # did not take an entry
         self._stepping = False
         self._ended = trio.Event()
         self._end: CloseLedger | None = None
@@ -159,11 +160,12 @@ class _Recovery:
         self._feed(Added(bookie, first, count))
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
+        self._failed.add(bookie)
         self._feed(AddFailed(bookie))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
         # A recovery add is refused by a bookie only if it was deleted or has another key there.
-        self._feed(AddFailed(bookie))
+        self.add_failed(bookie, f"it answered {status.name}")
 
     def _fenced(self, bookie: BookieId, status: Status | None, buffer: memoryview) -> None:
         last: LastEntry | None = None
@@ -228,7 +230,9 @@ class _Recovery:
                 del self._entries[entry_id]
             case ChangeEnsemble(_, failed):
                 directory, protocol = self._context.directory, self._protocol
-                ensemble = directory.replace(protocol.ensemble, failed, protocol.quorums)
+                ensemble = directory.replace(
+                    protocol.ensemble, failed, protocol.quorums, refused_by=self._failed
+                )
                 self._feed(EnsembleChanged(ensemble) if ensemble else ChangePostponed())
             case CloseLedger():
                 self._end = effect

@@ -143,6 +143,16 @@ class LedgerWriter:
         return len(self._context.directory.usable()) >= self.metadata.quorums.ensemble
 
     @property
+    def stuck(self) -> bool:
+        """Entries wait for an ack quorum, and enough bookies for another whole ledger answer.
+
+        They take no entries of this one; or have failed just now, which is not told apart here.
+        """
+        waits = self._protocol.starved and self.pending_entries > 0 and self._error is None
+        answering = self._context.directory.answering()
+        return waits and len(answering) >= self.metadata.quorums.ensemble
+
+    @property
     def waiting_for(self) -> str:
         """Why appends are not confirmed now, in words; empty if nothing is in the way."""
         if not self._protocol.starved or self._error is not None:

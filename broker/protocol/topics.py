@@ -212,7 +212,9 @@ class TopicsProtocol:
         if topic is None:
             fenced = self._fenced.get(name)
             if fenced is not None and event.now_s < fenced.until_s:
-                return [NotNow(name, asker, "its log was taken over by another broker")]
+                return [
+                    NotNow(name, asker, "its log was given up, or taken over by another broker")
+                ]
             self._loads += 1
             topic = self._topics[name] = _Topic(State.LOADING, self._loads, event.create, [asker])
             return [Load(name, topic.load, event.create)]

@@ -236,6 +236,7 @@ class World:
         self.metadata = MemoryStore(VirtualClock())
         self.platters = {name: Platter(self.rng, latency_s=(0.0002, 0.002)) for name in BOOKIES}
         self.nursery = nursery
+        self.bookies: dict[str, RunningBookie] = {}
         self._lives: dict[str, list[trio.CancelScope]] = {name: [] for name in BOOKIES}
         self._sessions: dict[str, MemorySession] = {}
 
@@ -260,7 +261,14 @@ class World:
                     task_status=task_status,
                 )
 
-        await self.nursery.start(live)
+        self.bookies[name] = await self.nursery.start(live)
+
+    async def add_bookie(self, name: str) -> None:
+        """A new one; the machine may have a disk already."""
+        if name not in self.platters:
+            self.platters[name] = Platter(self.rng, latency_s=(0.0002, 0.002))
+        self._lives[name] = []
+        await self.start(name)
 
     def kill(self, name: str) -> None:
         """The power of a bookie goes, and its session with it."""

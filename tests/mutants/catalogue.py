@@ -22,6 +22,7 @@ from tests.mutants import (
     shells,
     space,
     storage,
+    stuck,
 )
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
@@ -39,6 +40,7 @@ _AREAS = (
     replication,
     chain,
     log,
+    stuck,
     cursor,
     dispatch,
     producer,

@@ -52,7 +52,7 @@ OWNERS = [
         module=_LOG,
         name="ManagedLedger.lost",
         replacement=Edit("self._feed(Lost(reason))", "pass"),
-        source_hash="f9e35d865d25",
+        source_hash="1d209d710a62",
         caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
     ),
     Mutant(

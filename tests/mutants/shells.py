@@ -37,8 +37,8 @@ MUTANTS = [
         rule="a bookie is once in an ensemble -> a spare may be a member already",
         module="bookie.ledger.ensemble",
         name="BookieDirectory.replace",
-        replacement=Edit("if bookie not in ensemble", "if bookie not in failed"),
-        source_hash="2f269abd8b6a",
+        replacement=Edit("{*ensemble, ", "{*failed, "),
+        source_hash="15f73c44bd85",
         caught_by=f"{_LEDGER}/test_ensemble.py",
     ),
     Mutant(

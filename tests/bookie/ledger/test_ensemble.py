@@ -117,6 +117,40 @@ async def test_one_that_answers_and_cannot_store_is_left_alone_for_a_while(
     assert world.directory.is_usable(bookie(1))
 
 
+async def test_one_that_refuses_answers_until_it_fails(world: World, autojump_clock: Clock) -> None:
+    await world.add(1, 2, 3)
+    directory = world.directory
+    directory.bookie_refused(bookie(1), Status.READ_ONLY)
+    directory.bookie_failed(bookie(2), "reset")
+    assert directory.usable() == [bookie(3)]
+    assert directory.answering() == [bookie(1), bookie(3)]
+    directory.bookie_failed(bookie(1), "reset")
+    assert directory.answering() == [bookie(3)]
+    directory.bookie_refused(bookie(1), Status.READ_ONLY)
+    await trio.sleep(12)
+    assert directory.usable() == [bookie(1), bookie(2), bookie(3)]
+    directory.bookie_failed(bookie(1), "reset")
+    assert directory.answering() == [bookie(2), bookie(3)], "what it answered before is forgotten"
+    await world.remove(3)
+    assert directory.answering() == [bookie(2)]
+
+
+async def test_who_refuses_the_entries_of_writers_may_take_those_of_recoveries(
+    world: World, autojump_clock: Clock
+) -> None:
+    await world.add(1, 2, 3, 4, 5)
+    ensemble, failed = (bookie(1), bookie(2), bookie(3)), [bookie(3)]
+    replace = world.directory.replace
+    world.directory.bookie_refused(bookie(4), Status.READ_ONLY)
+    for _ in range(20):
+        assert replace(ensemble, failed, QUORUMS) == (*ensemble[:2], bookie(5))
+        assert replace(ensemble, failed, QUORUMS, refused_by=()) == (*ensemble[:2], bookie(5))
+    world.directory.bookie_failed(bookie(5), "reset")
+    assert replace(ensemble, failed, QUORUMS) is None
+    assert replace(ensemble, failed, QUORUMS, refused_by=()) == (*ensemble[:2], bookie(4))
+    assert replace(ensemble, failed, QUORUMS, refused_by={bookie(4)}) is None
+
+
 async def test_one_that_registers_anew_is_usable_at_once(
     world: World, autojump_clock: Clock
 ) -> None:

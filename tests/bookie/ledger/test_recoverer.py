@@ -192,6 +192,23 @@ async def test_recovery_replaces_a_bookie_that_takes_nothing(
         assert ill.id not in fragments[1].ensemble
 
 
+async def test_a_recovery_asks_nobody_twice_who_takes_nothing(
+    five: Cluster, autojump_clock: Clock
+) -> None:
+    client = await five.client()
+    writer = await written(client, 4)
+    ensemble = writer.metadata.last_fragment.ensemble
+    for each in five.bookies:
+        each.requests.clear()
+        if each.id != ensemble[0]:
+            each.add_status = Status.READ_ONLY
+    with trio.fail_after(60), pytest.raises(RecoveryAbortedError, match="take recovered entries"):
+        await client.open(writer.ledger_id, recover=True)
+    for each in five.bookies:
+        added = [request for request in each.requests if isinstance(request, Add)]
+        assert len(added) <= 4, "each entry once"
+
+
 async def test_recovery_of_a_ledger_with_a_bookie_that_is_gone_for_good(
     three: Cluster, autojump_clock: Clock
 ) -> None:

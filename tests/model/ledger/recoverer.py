@@ -233,7 +233,7 @@ class _Run:
         return SendingLane(bookie, self._out)
 
     def replace(
-        self, ensemble: Ensemble, failed: Sequence[BookieId], *_: object
+        self, ensemble: Ensemble, failed: Sequence[BookieId], *_: object, **_named: object
     ) -> Ensemble | None:
         changed = None
         if self._changes:
