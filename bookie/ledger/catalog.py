@@ -1,6 +1,6 @@
 """The records of ledgers in the metadata store: create, read, compare-and-swap, delete."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias, assert_never
@@ -9,6 +9,7 @@ import trio
 
 from bookie.errors import LedgerExistsError, MalformedMetadataError, NoSuchLedgerError
 from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
+from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.protocol.update import (
     Conflict,
     Decide,
@@ -26,15 +27,18 @@ from bookie.ledger.protocol.update import (
     Write,
     Written,
 )
+from bookie.registry.cookies import Life, read_life
 from bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
 from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     ANY,
+    Check,
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,
     RecordExistsError,
     SessionState,
+    Set,
     StoreUnavailableError,
     VersionConflictError,
     Watch,
@@ -121,34 +125,61 @@ class Catalog:
         metadata = decode_metadata(record.value, record.stat.created_ms)
         return StoredMetadata(metadata, record.stat.version)
 
-    async def update(self, ledger_id: int, stored: StoredMetadata, decide: Decide) -> UpdateResult:
-        """Change the metadata as `decide` wants; `stored` is what the caller has read last."""
+    async def lives_of(self, bookies: Iterable[BookieId]) -> list[Life]:
+        """For `update`: to be read before the first entry is sent to them."""
+        return [await read_life(self.store, self.paths, bookie) for bookie in bookies]
+
+    async def update(
+        self, ledger_id: int, stored: StoredMetadata, decide: Decide, lives: Sequence[Life] = ()
+    ) -> UpdateResult:
+        """Change the metadata as `decide` wants; `stored` is what the caller has read last.
+
+        `lives` are of bookies that the change names for entries that they hold already.  One that
+        is born anew asks the metadata of which ledgers it may have lost something, once: NotAllowed
+        if one of them may have asked before it was named.
+        """
         protocol = UpdateProtocol(decide)
         effect = protocol.start(stored.metadata, stored.version)
         pause_s = _PAUSE_S
         while True:
             match effect:
                 case Write(metadata, version):
-                    event = await self._write(ledger_id, metadata, version)
+                    event = await self._write(ledger_id, metadata, version, lives)
+                    if event is None:
+                        return NotAllowed(stored.metadata, stored.version)
                 case Read(patiently):
                     if patiently:
                         await trio.sleep(self._rng.uniform(pause_s / 2, pause_s))
                         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
                     event = await self._read(ledger_id)
+                    if isinstance(event, Stored):
+                        stored = StoredMetadata(event.metadata, event.version)
                 case Settled() | NotAllowed() | NotDone() | Gone():
                     return effect
                 case _:
                     assert_never(effect)
             effect = protocol.step(event)
 
-    async def _write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Event:
-        path = self.paths.ledger(ledger_id)
+    async def _write(
+        self, ledger_id: int, metadata: LedgerMetadata, version: int, lives: Sequence[Life]
+    ) -> Event | None:
+        """None: one of the lives is over, and no write of ours can be carried out any more."""
+        path, value = self.paths.ledger(ledger_id), encode_metadata(metadata)
         try:
-            return Written(await self.store.set(path, encode_metadata(metadata), version))
+            if not lives:
+                return Written(await self.store.set(path, value, version))
+            if await self.lives_of(BookieId(life.bookie_id) for life in lives) != list(lives):
+                return None
+            checks = [
+                Check(self.paths.cookie(life.bookie_id), life.version)
+                for life in lives
+                if life.version is not None
+            ]
+            return Written((await self.store.multi([Set(path, value, version), *checks]))[0])
         except VersionConflictError:
             return Conflict()
         except NoRecordError:
-            return Missing()
+            return Conflict() if lives else Missing()  # Which record, the next read says.
         except OutcomeUnknownError:
             return Unknown()
         except StoreUnavailableError:

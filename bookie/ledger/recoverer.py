@@ -5,7 +5,7 @@ with everything that was found on the way.  It may be cancelled, or fail, at any
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, assert_never
 
@@ -22,7 +22,7 @@ from bookie.ledger.catalog import StoredMetadata, UpdateResult
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.lanes import Lane
 from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Ensemble
+from bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
 from bookie.ledger.protocol.read import Verdict
 from bookie.ledger.protocol.recover import (
     Abort,
@@ -56,11 +56,12 @@ from bookie.ledger.protocol.write import (
     Send,
 )
 from bookie.ledger.reader import digester_of, verdict_of
+from bookie.registry.cookies import Life
 from wire.digest import master_key
 from wire.entry import Entry, decode_entry, encode_header
 from wire.errors import WireError
 from wire.messages.bookie import LAST_ENTRY, Status, encode_add_header
-from wire.metadata.store import StoreUnavailableError
+from wire.metadata.store import MetadataError, StoreUnavailableError
 from wire.transport import Buffer
 
 MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
@@ -92,9 +93,10 @@ async def recover_ledger(
         finally:
             attempt.close()
         decide = close_by_recovery(marked.version, end.last_entry_id, end.length, end.changes)
-        result = await context.catalog.update(ledger_id, marked, decide)
+        lives = attempt.lives_in(end.changes)
+        result = await context.catalog.update(ledger_id, marked, decide, lives)
         if isinstance(result, NotAllowed):
-            # Somebody moved copies meanwhile: decide anew, about what is stored now.
+            # Somebody moved copies meanwhile, or lost what was written back: decide anew.
             stored = StoredMetadata(result.metadata, result.version)
             continue
         return _stored(ledger_id, result)
@@ -130,6 +132,7 @@ class _Recovery:
         self._master_key = master_key(metadata.password or b"")
         self._protocol = make_protocol(metadata, context.limits.recovery_reads_max)
         self._lanes: dict[BookieId, Lane] = {}
+        self._lives: dict[BookieId, Life] = {}  # of those that took somebody's place
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
         self._inbox: deque[Event] = deque()
@@ -146,6 +149,11 @@ class _Recovery:
             raise self._error
         assert self._end is not None
         return self._end
+
+    def lives_in(self, changes: Sequence[Fragment]) -> list[Life]:
+        """In which those took the first entry whom the changes name, and nothing named before."""
+        named = {bookie for fragment in changes for bookie in fragment.ensemble}
+        return [life for bookie, life in self._lives.items() if bookie in named]
 
     def close(self) -> None:
         self._ended.set()
@@ -233,7 +241,10 @@ class _Recovery:
                 ensemble = directory.replace(
                     protocol.ensemble, failed, protocol.quorums, refused_by=self._failed
                 )
-                self._feed(EnsembleChanged(ensemble) if ensemble else ChangePostponed())
+                if ensemble:
+                    self._context.nursery.start_soon(self._change_to, ensemble)
+                else:
+                    self._feed(ChangePostponed())
             case CloseLedger():
                 self._end = effect
                 self._ended.set()
@@ -241,6 +252,17 @@ class _Recovery:
                 self._fail(RecoveryAbortedError(f"ledger {self._ledger_id}: {reason}"))
             case _:
                 assert_never(effect)
+
+    async def _change_to(self, ensemble: Ensemble) -> None:
+        newcomers = [b for b in ensemble if b not in self._protocol.ensemble]
+        try:
+            lives = await self._context.catalog.lives_of(newcomers)
+        except MetadataError:
+            self._feed(ChangePostponed())
+            return
+        for life in lives:
+            self._lives.setdefault(BookieId(life.bookie_id), life)
+        self._feed(EnsembleChanged(ensemble))
 
     def _fail(self, error: LedgerError) -> None:
         self._error = self._error or error

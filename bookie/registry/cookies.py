@@ -6,6 +6,9 @@ protobuf text.  Versions 3 and 4 are read.
 
 Every write here may be repeated after one whose outcome is unknown.  A cookie is changed only by
 its version, and one of somebody else is never overwritten.
+
+What a bookie has acknowledged holds for one life of it (`Life`): who may have lost something writes
+its cookie again (`renew_cookie`) before it asks whose that may be (`server.limbo`).
 """
 
 from collections.abc import Sequence
@@ -94,6 +97,31 @@ class StoredCookie:
     version: int
     created_txid: int  # when the bookie was born, in the order of all writes of the cluster
     modified_txid: int  # when it was last written: the same, or when it was reborn (`renew_cookie`)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a bookie: it may have forgotten what it acknowledged in another one.
+
+    Without a cookie (`version` is None) nobody can tell its lives apart.  A cookie that was deleted
+    and made again counts its versions anew; `created_txid` tells.
+    """
+
+    bookie_id: str
+    created_txid: int | None
+    version: int | None
+
+
+async def read_life(store: MetadataStore, paths: LedgerPaths, bookie_id: str) -> Life:
+    """The present one, or one before it; that it has no cookie is asked of the newest state."""
+    path = paths.cookie(bookie_id)
+    record = await store.get(path)
+    if record is None:
+        await store.sync(path)
+        record = await store.get(path)
+    if record is None:
+        return Life(bookie_id, None, None)
+    return Life(bookie_id, record.stat.created_txid, record.stat.version)
 
 
 async def read_cookie(

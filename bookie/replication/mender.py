@@ -310,6 +310,7 @@ class Mender:
             return False
         newcomer = await self._best(usable, report.stretch, move, stored.metadata.quorums)
         with self._unless_back(move.bookie):
+            (life,) = await self._context.catalog.lives_of([newcomer])
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
             except TargetError as error:
@@ -317,7 +318,7 @@ class Mender:
                 tried.refused.add(newcomer)
                 return True
             replaced = await self._replicator.replace(
-                ledger_id, stored, report.stretch, move.position, newcomer
+                ledger_id, stored, report.stretch, move.position, life
             )
             if replaced is Replaced.YES:
                 _log.info("ledger %d: %s for %s", ledger_id, newcomer, move.bookie)

@@ -3,6 +3,8 @@
 An entry goes out with the bytes that it has elsewhere, its digest verified on the way, as a
 recovery add: a fenced ledger takes it, and a copy that is there stays as it is.  The metadata
 change after every entry is acknowledged, that is durable; `protocol.replace` says when they may.
+And only while the newcomer is in the life in which it has acknowledged the first one: a bookie that
+loses its disks asks the metadata for what (`Catalog.update`).
 
 Entries travel in pieces, runs of consecutive ones; many pieces are on their way at once, bounded in
 number and in bytes.  Of a striped ledger a bookie holds short runs only: one after the other they
@@ -25,6 +27,7 @@ from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from bookie.ledger.reader import digester_of, read_entries
+from bookie.registry.cookies import Life
 from bookie.replication.protocol.copies import Stretch, entry_bytes
 from bookie.replication.protocol.pace import Pace
 from bookie.replication.protocol.replace import Replacement, replace_bookie
@@ -43,7 +46,7 @@ class TargetError(Exception):
 
 class Replaced(Enum):
     YES = auto()
-    OTHERWISE = auto()  # the metadata are others by now: look again
+    OTHERWISE = auto()  # the metadata are others by now, or the newcomer is: look again
     GONE = auto()  # the ledger was deleted
     NOT_NOW = auto()  # the metadata store does not answer
 
@@ -146,11 +149,12 @@ class Replicator:
         stored: StoredMetadata,
         stretch: Stretch,
         position: int,
-        newcomer: BookieId,
+        newcomer: Life,
     ) -> Replaced:
-        """Name the bookie in the metadata.  It has all that the position holds."""
-        decide = replace_bookie(Replacement(stretch, position, newcomer))
-        result = await self._context.catalog.update(ledger_id, stored, decide)
+        """Name the bookie in the metadata.  It has acknowledged, in that life, all that the
+        position holds."""
+        decide = replace_bookie(Replacement(stretch, position, BookieId(newcomer.bookie_id)))
+        result = await self._context.catalog.update(ledger_id, stored, decide, [newcomer])
         match result:
             case Settled():
                 return Replaced.YES

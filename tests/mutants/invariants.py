@@ -82,7 +82,21 @@ BOOKIE = [
     Invariant(
         "B1",
         "a bookie denies only what it never had, or what was deleted or moved",
-        ("M43", "M43b", "M43c", "M43d", "M43e", "M44", "M50", "M52", "M52b", "M52c", "M55d"),
+        (
+            "M43",
+            "M43b",
+            "M43c",
+            "M43d",
+            "M43e",
+            "M44",
+            "M50",
+            "M52",
+            "M52b",
+            "M52c",
+            "M55d",
+            "RR37",
+            "RR39",
+        ),
     ),
     Invariant(
         "B2",

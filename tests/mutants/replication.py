@@ -9,6 +9,9 @@ _WORKER = f"{_TESTS}/test_worker.py"
 _P_COPIES = "bookie.replication.protocol.copies"
 _P_REPLACE = "bookie.replication.protocol.replace"
 _MENDER = "bookie.replication.mender"
+_CATALOG = "bookie.ledger.catalog"
+_LIVES = "tests:tests/bookie/ledger/test_catalog.py"
+_NEWCOMERS = f"{_TESTS}/test_newcomers.py"
 
 MUTANTS = [
     Mutant(
@@ -94,7 +97,7 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._move",
         replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
-        source_hash="5f2f1623f230",
+        source_hash="23e5d81b8ee0",
         caught_by=f"{_WORKER} -k no_copy_left",
     ),
     Mutant(
@@ -340,5 +343,68 @@ MUTANTS = [
         replacement=Edit("if self._mender.lock_left:", "if False:"),
         source_hash="44ba441dc648",
         caught_by=f"{_TESTS}/test_locks.py -k before_the_next",
+    ),
+    Mutant(
+        id="RR35",
+        rule="who is born anew while the change is on its way is not named -> it is",
+        module=_CATALOG,
+        name="Catalog._write",
+        replacement=Edit(", *checks]", "]"),
+        source_hash="db968ab72634",
+        caught_by=f"{_LIVES} -k on_its_way",
+    ),
+    Mutant(
+        id="RR36",
+        rule="a cookie that was made anew is another life -> its version tells",
+        module="bookie.registry.cookies",
+        name="read_life",
+        replacement=Edit("record.stat.created_txid", "0"),
+        source_hash="98be14ddb1d1",
+        caught_by=f"{_LIVES} -k life_is_over",
+    ),
+    Mutant(
+        id="RR37",
+        rule="copies count in the life in which they were taken -> in any",
+        module="bookie.replication.replicator",
+        name="Replicator.replace",
+        replacement=Edit(", [newcomer])", ")"),
+        source_hash="720a1f3c9a25",
+        caught_by=f"{_NEWCOMERS} -k copies",
+    ),
+    Mutant(
+        id="RR38",
+        rule="the life of a newcomer is looked up before the first copy -> behind the last one",
+        module=_MENDER,
+        name="Mender._move",
+        replacement=Edit(
+            """        (life,) = await self._context.catalog.lives_of([newcomer])
+        try:
+            await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
+""",
+            """        try:
+            await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
+            (life,) = await self._context.catalog.lives_of([newcomer])
+""",
+        ),
+        source_hash="23e5d81b8ee0",
+        caught_by=f"{_NEWCOMERS} -k copies",
+    ),
+    Mutant(
+        id="RR39",
+        rule="what recovery wrote counts in the life in which it was taken -> in any",
+        module="bookie.ledger.recoverer",
+        name="recover_ledger",
+        replacement=Edit("decide, lives)", "decide)"),
+        source_hash="028a1ef677a3",
+        caught_by=f"{_NEWCOMERS} -k recovery",
+    ),
+    Mutant(
+        id="RR40",
+        rule="a new life begins before the metadata are asked what was lost -> it does not begin",
+        module="bookie.server.limbo",
+        name="LimboRepair._find_suspects",
+        replacement=Edit("await renew_cookie(self._metadata, self._paths, self._cookie)", "1"),
+        source_hash="7a312716417f",
+        caught_by=f"{_NEWCOMERS} -k copies",
     ),
 ]

@@ -29,7 +29,7 @@ MUTANTS = [
             "_Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version),"
             " make_protocol)",
         ),
-        source_hash="1451f25a66b6",
+        source_hash="028a1ef677a3",
         caught_by=f"{_LEDGER}/test_recoverer.py",
     ),
     Mutant(

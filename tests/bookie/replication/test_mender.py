@@ -265,7 +265,7 @@ class _Held(DirectLink):
         self._path = path
 
     async def request(self, request: Request, execute: Callable[[], None]) -> None:
-        if request.operation == "set" and request.path == self._path:
+        if request.write and request.path == self._path:
             self.reached.set()
             await self.go_on.wait()
         await super().request(request, execute)

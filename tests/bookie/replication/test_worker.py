@@ -162,7 +162,7 @@ async def test_metadata_name_a_bookie_only_when_it_has_everything(
 
     class Looking(DirectLink):
         async def request(self, request: Request, execute: Callable[[], None]) -> None:
-            if request.operation == "set" and request.path == path:
+            if request.write and request.path == path:
                 seen.append(durable(cluster, "b4", ledger_id))
             await super().request(request, execute)
 

@@ -6,7 +6,8 @@ step.  A recovery whose closing write is refused would begin anew; here another 
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from bookie.ledger.protocol.placement import BookieId, Ensemble
 from bookie.ledger.protocol.recover import Phase, Start
 from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
 from bookie.ledger.recoverer import _Recovery
+from bookie.registry.cookies import Life
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -204,7 +206,9 @@ class _Run:
 
     def _new_attempt(self, marked: Stored) -> _Recovery:
         limits = SimpleNamespace(recovery_reads_max=self._settings.reads_max)
-        context = SimpleNamespace(limits=limits, bookies=self, directory=self)
+        context = SimpleNamespace(
+            limits=limits, bookies=self, directory=self, nursery=self, catalog=self
+        )
         stored = StoredMetadata(marked.metadata, marked.version)
         return _Recovery(cast("Any", context), LEDGER_ID, stored)
 
@@ -242,6 +246,14 @@ class _Run:
             self._changes -= 1
             self._out.notes.append(f"writes to {'+'.join(changed)} from now on")
         return changed
+
+    def start_soon(self, call: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        """Bookies have one life here: nothing is waited for."""
+        with suppress(StopIteration):
+            call(*args).send(None)
+
+    async def lives_of(self, _: object) -> list[Life]:
+        return []
 
     # -- what happens
 
