@@ -48,6 +48,7 @@ class FrameConnection:
         self.closed = False
         self.close_reason = ""
         self.received_bytes = 0
+        self.sent_bytes = 0
         self._stream = stream
         self._arenas = arenas
         self._flusher = flusher
@@ -224,6 +225,7 @@ class FrameConnection:
             chunk = out if len(out) <= _IOV_MAX else out[:_IOV_MAX]
             sent = self._stream.try_send(chunk)
             self.pending_bytes -= sent
+            self.sent_bytes += sent
             whole = 0
             for buffer in chunk:
                 if sent < len(buffer):

@@ -22,6 +22,7 @@ from typing import Protocol, TypeVarTuple
 
 import trio
 
+from bookie.server.views import ViewedBytes, Views
 from bookie.storage.status import StoreStatus
 from bookie.storage.store import LedgerStore
 from wire.clock import WallClock
@@ -63,6 +64,8 @@ class ServerLimits:
     connection_add_bytes_max: int = 32 << 20
     answer_bytes_max: int = 128 << 20  # of answers that peers have not taken yet
     connection_answer_bytes_max: int = 4 << 20
+    viewed_bytes_max: int = 128 << 20  # of what was read, and answers that wait are views of
+    connection_viewed_bytes_max: int = 12 << 20  # two windows of the store, and room to align
     connection_calls_max: int = 128  # requests that have a task
     connection_reads_max: int = 8  # entries on their way from the disk to the peer
     connection_polls_max: int = 2000  # requests that wait for the LAC to move
@@ -98,6 +101,7 @@ class Host(Protocol):
     clock: WallClock
     limits: ServerLimits
     add_bytes: int  # of adds of all connections that are not durable yet
+    viewed: ViewedBytes
 
     def mark(self, session: "Session") -> None:
         """The session has answers to adds: flush it with the others."""
@@ -122,6 +126,9 @@ class Session:
         self.host = host
         self.store = host.store
         self.limits = host.limits
+        self.views = Views(
+            connection, host.viewed, bytes_max=self.limits.connection_viewed_bytes_max
+        )
         self.add_bytes = 0
         self.answers: list[bytes] = []  # to adds, until the next flush
         self.answered_bytes = 0  # of the adds to which they belong
@@ -234,4 +241,5 @@ class Session:
 
     def close(self, reason: str) -> None:
         self.connection.close(reason)
+        self.views.close()
         self.wake()

@@ -14,6 +14,7 @@ What a peer can do to others is bounded by `ServerLimits`:
   when memory to receive into is short;
 - who has too much under way is not read from; who makes all answers together too many by not
   taking its own is cut;
+- answers keep few windows of the store, and are copies beyond that (`views`);
 - a frame that makes no sense: what had been answered is sent, and the connection is cut.
 
 Nobody else notices.  An exception other than that is a mistake of ours and ends the bookie: what it
@@ -31,6 +32,7 @@ from bookie.server.logs import Log, LogGate
 from bookie.server.requests import DiskSpace, Received, ServerLimits, Session
 from bookie.server.v2 import V2
 from bookie.server.v3 import V3
+from bookie.server.views import ViewedBytes
 from bookie.storage.store import LedgerStore
 from wire.arena import ArenaPool
 from wire.clock import WallClock
@@ -55,6 +57,7 @@ class ServerStatistics:
     connections_cut: int  # for what they sent, or did not take
     add_bytes: int  # of adds that are not durable yet
     answer_bytes: int  # that peers have not taken yet
+    viewed_bytes: int  # of the windows of the store that these keep
     arena_bytes: int
 
 
@@ -75,6 +78,7 @@ class BookieServer:
         self.limits = limits
         self.clock = clock
         self.add_bytes = 0
+        self.viewed = ViewedBytes(limits.viewed_bytes_max)
         self._flusher = flusher
         self._arenas = ArenaPool(total_bytes_max=limits.arena_bytes_max)
         self._log = log
@@ -96,6 +100,7 @@ class BookieServer:
             connections_cut=self._connections_cut,
             add_bytes=self.add_bytes,
             answer_bytes=sum(s.connection.pending_bytes for s in self._sessions),
+            viewed_bytes=self.viewed.total,
             arena_bytes=self._arenas.total_bytes,
         )
 

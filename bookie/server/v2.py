@@ -10,6 +10,7 @@ from struct import Struct
 import trio
 
 from bookie.server.requests import STATUSES, Received, Session
+from bookie.server.views import COPIED_MAX, Taken
 from bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
 from bookie.storage.status import StoreError, StoreStatus
 from wire.entry import ENTRY_HEADER_BYTES
@@ -45,9 +46,7 @@ _PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _RUN_MAX = 16  # entries
 _TURN_PARTS = 256  # of a batch; then others have their turn
-# An entry is a view into all that was read with it, and would keep that until the peer has taken
-# it; so small ones are copied.
-_COPIED_MAX = 8 << 10
+_NOTHING = memoryview(b"")
 _BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
 
 CODES: list[int] = [
@@ -276,26 +275,34 @@ class V2:
         except StoreError as error:
             self._send_entry(read, CODES[error.status])
 
-    def _send_entry(self, read: Read, code: int, entry: Buffer = b"") -> None:
+    def _send_entry(self, read: Read, code: int, entry: memoryview = _NOTHING) -> None:
         header = bookie.encode_read_answer(
             read.header, code, read.ledger_id, read.entry_id, len(entry)
         )
-        self._session.send([header, entry] if len(entry) > _COPIED_MAX else [header + entry])
+        if len(entry) <= COPIED_MAX:
+            self._session.send([header + entry])
+            return
+        taken: Taken = []
+        views = self._session.views
+        self._session.send([header, views.take(entry, taken)])
+        views.queued(taken)
 
     async def _batch_read(self, request: BatchRead) -> None:
         try:
             if request.master_key is not None:
                 await self._store.fence(request.ledger_id, request.master_key)
             async with self._session.reading():
-                parts = await self._collect(request)
+                taken: Taken = []
+                parts = await self._collect(request, taken)
                 size = sum(map(len, parts))
                 header = bookie.encode_batch_answer_header(request, Status.OK, size)
                 self._session.send([header, *parts])
+                self._session.views.queued(taken)
         except StoreError as error:
             code = CODES[error.status]
             self._session.send([bookie.encode_batch_answer_header(request, code)])
 
-    async def _collect(self, request: BatchRead) -> list[Buffer]:
+    async def _collect(self, request: BatchRead, taken: Taken) -> list[Buffer]:
         """The entries that fit, each behind its size; an error only if there is not even one."""
         limits = self._session.limits
         room = limits.frame_bytes_max - _BATCH_OVERHEAD
@@ -319,5 +326,5 @@ class V2:
             room -= U32.size + len(entry)
             if parts and room < 0:
                 break
-            parts += [U32.pack(len(entry)), entry if len(entry) > _COPIED_MAX else bytes(entry)]
+            parts += [U32.pack(len(entry)), self._session.views.take(entry, taken)]
         return parts

@@ -12,6 +12,7 @@ _QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
 _LATE = f"{_STORAGE}/test_store.py -k late_ids"
 _KEY_IS_SMALL = Edit("0 < len(master_key) <= MASTER_KEY_BYTES_MAX", "0 < len(master_key)")
 
+_VIEWS = "bookie.server.views"
 MUTANTS = [
     Mutant(
         id="B18",
@@ -127,20 +128,56 @@ MUTANTS = [
     ),
     Mutant(
         id="B22",
-        rule="a small entry that nobody takes keeps itself -> all that was read with it",
+        rule="entries that nobody takes keep few windows -> each all that was read with it",
         module="bookie.server.v2",
         name="V2._send_entry",
-        replacement=Edit("len(entry) > _COPIED_MAX", "entry"),
-        source_hash="e82159893d8f",
-        caught_by="tests:tests/bookie/server/test_hostile.py -k small_answers",
+        replacement=Edit("views.take(entry, taken)", "entry"),
+        source_hash="c22a0c6e7c21",
+        caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(
         id="B22b",
         rule="small entries of a batch that nobody takes keep themselves -> all around them",
         module="bookie.server.v2",
         name="V2._collect",
-        replacement=Edit("entry if len(entry) > _COPIED_MAX else bytes(entry)", "entry"),
-        source_hash="131ca7c8b615",
-        caught_by="tests:tests/bookie/server/test_hostile.py -k small_answers",
+        replacement=Edit("self._session.views.take(entry, taken)", "entry"),
+        source_hash="66d0e97606fd",
+        caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
+    ),
+    Mutant(
+        id="B22c",
+        rule="the answers of a connection keep few windows -> as many as there are",
+        module=_VIEWS,
+        name="Views.take",
+        replacement=Edit("self._total + size > self._bytes_max", "False"),
+        source_hash="991ec77f5c64",
+        caught_by="tests:tests/bookie/server/test_views.py",
+    ),
+    Mutant(
+        id="B22d",
+        rule="the answers of all connections keep few windows -> each connection its share",
+        module=_VIEWS,
+        name="Views.take",
+        replacement=Edit("not self._everybodys.has_room(size)", "False"),
+        source_hash="991ec77f5c64",
+        caught_by="tests:tests/bookie/server/test_views.py",
+    ),
+    Mutant(
+        id="B22e",
+        rule="a window counts until the last view of it is sent -> until it is queued",
+        module=_VIEWS,
+        name="Views.forget_sent",
+        replacement=Edit("leaving and leaving[0][0] <= sent", "leaving"),
+        source_hash="074450398b39",
+        caught_by="tests:tests/bookie/server/test_views.py",
+    ),
+    Mutant(
+        id="B22f",
+        rule="a connection that was sent all keeps nothing -> until it asks again",
+        module=_VIEWS,
+        name="ViewedBytes.has_room",
+        replacement=Edit("        holder.forget_sent()\n", ""),
+        source_hash="6f69b571bd38",
+        caught_by="tests:tests/bookie/server/test_views.py",
     ),
 ]

@@ -318,19 +318,20 @@ def viewed_bytes() -> int:
 
 
 def read_of_batch(ledger_id: int, first: int) -> bytes:
-    return bookie.encode_batch_read(ledger_id, first, first, entries_max=1, bytes_max=1000)
+    return bookie.encode_batch_read(ledger_id, first, first, entries_max=1, bytes_max=10_000)
 
 
+@pytest.mark.parametrize("size", [0, 9 << 10])
 @pytest.mark.parametrize("ask", [bookie.encode_read, read_of_batch])
-async def test_small_answers_that_nobody_takes_keep_no_more_than_themselves(
-    start: Start, ask: Callable[[int, int], bytes]
+async def test_answers_that_nobody_takes_keep_little_more_than_themselves(
+    start: Start, ask: Callable[[int, int], bytes], size: int
 ) -> None:
     """Each was read together with much of what lies around it."""
     limits = ServerLimits(connection_answer_bytes_max=64 * MIB)
     count, rounds = 600, 6  # the windows of the store hold fewer than so many
     async with start(limits) as running, running.connect() as other:
         for i in range(count):
-            await other.send(add_frame(7, i, bytes(70_000)), add_frame(8, i, b""))
+            await other.send(add_frame(7, i, bytes(70_000)), add_frame(8, i, bytes(size)))
         for _ in range(2 * count):
             answer = await other.answer()
             assert isinstance(answer, AddRun)

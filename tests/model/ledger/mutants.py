@@ -28,7 +28,7 @@ M05 = Mutant(
     module=_RECOVERER,
     name="_Recovery._perform",
     replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
-    source_hash="b3c4e2ae9f64",
+    source_hash="c7c74fcc8292",
     caught_by=_MODEL,
 )
 _replace = _Run.replace
