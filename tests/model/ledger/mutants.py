@@ -34,7 +34,7 @@ M05 = Mutant(
 _replace = _Run.replace
 
 
-def _replace_and_publish(self: Any, ensemble: Any, failed: Any, *_: Any) -> Any:
+def _replace_and_publish(self: Any, ensemble: Any, failed: Any, *_: Any, **_named: Any) -> Any:
     changed = _replace(self, ensemble, failed)
     if changed is not None:
         marked = self._marked
@@ -52,7 +52,7 @@ M07 = Mutant(
     module="tests.model.ledger.recoverer",
     name="_Run.replace",
     replacement=_replace_and_publish,
-    source_hash="e117a4642a62",
+    source_hash="eeb86106f226",
     caught_by=_MODEL,
 )
 M14 = Mutant(
