@@ -10,6 +10,7 @@ from typing import Protocol, Self
 import trio
 
 from clients.ledgers.errors import LedgerClosedError, LedgerError, translated
+from clients.ledgers.limits import Limits
 from wire.entry import Entry as StoredEntry
 
 
@@ -36,6 +37,7 @@ class Life:
     """Of a client: the place for what it does in the background, and whether it still lives."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
+        self.reads = 0  # parts of streams that are on their way
         self._nursery = nursery
         self._ended = False
         self._waiting: dict[trio.CancelScope, None] = {}
@@ -82,19 +84,16 @@ class _Part:
 class EntryStream:
     """The entries of a range, in order: `async for entry in reader.read(...)`.
 
-    Some are read ahead, bounded by `Limits.read_bytes` and `read_ahead`; a stream that nobody reads
-    any more costs no more than these.  One task at a time.  After an error it is over.
+    Some are read ahead, bounded by `Limits.read_bytes`, `read_ahead` and `reads_max`; a stream that
+    nobody reads any more costs no more than these.  One task at a time.  After an error it is over.
     """
 
-    def __init__(
-        self, life: Life, source: Source, first: int, last: int, *, read_bytes: int, ahead: int
-    ) -> None:
+    def __init__(self, life: Life, source: Source, first: int, last: int, limits: Limits) -> None:
         self._life = life
         self._source = source
         self._next = first
         self._last = last
-        self._read_bytes = read_bytes
-        self._ahead = ahead
+        self._limits = limits
         self._parts: deque[_Part] = deque()  # all of them asked for
         self._entries: deque[Entry] = deque()  # of the batch that is being given out
 
@@ -132,21 +131,29 @@ class EntryStream:
         return batch
 
     def _fill(self) -> None:
-        while self._next <= self._last and len(self._parts) < self._ahead:
-            reach = self._source.reach(self._next, self._last, max_bytes=self._read_bytes)
+        while self._next <= self._last and self._may_ask():
+            reach = self._source.reach(self._next, self._last, max_bytes=self._limits.read_bytes)
             part = _Part(self._next, reach)
             self._start(part)
             self._parts.append(part)
             self._next = reach + 1
 
+    def _may_ask(self) -> bool:
+        """Another part is worth its memory; a first one always is."""
+        limits, parts = self._limits, len(self._parts)
+        return not parts or (parts < limits.read_ahead and self._life.reads < limits.reads_max)
+
     def _start(self, part: _Part) -> None:
         part.arrived = trio.Event()
         self._life.start(partial(self._read, part))
+        self._life.reads += 1
 
     async def _read(self, part: _Part) -> None:
         try:
             with translated():
-                found = await self._source.read(part.first, part.last, max_bytes=self._read_bytes)
+                found = await self._source.read(
+                    part.first, part.last, max_bytes=self._limits.read_bytes
+                )
             # Copies: who keeps a payload should not keep the memory that it was received in.
             part.entries = [Entry(e.entry_id, bytes(e.payload), e.length) for e in found]
             part.first = found[-1].entry_id + 1
@@ -156,4 +163,5 @@ class EntryStream:
             part.failure = LedgerClosedError("the client was closed while this was read")
             raise
         finally:
+            self._life.reads -= 1
             part.arrived.set()

@@ -15,4 +15,5 @@ class Limits:
     held_entries_max: int = 10_000  # likewise
     read_bytes: int = 1 << 20  # asked for at a time
     read_ahead: int = 6  # so many times that, of one stream, wait for the application
+    reads_max: int = 64  # of these on their way at once, of all streams; each stream may have one
     ledger: LedgerLimits = field(default_factory=LedgerLimits)  # time-outs, among other things

@@ -84,15 +84,7 @@ class Reader:
         if last > newest and (last >= first or first > newest + 1):
             what = "the last one is" if self.closed else "confirmed are those up to"
             raise NoSuchEntryError(self.ledger_id, max(last, first), f"{what} {newest}")
-        limits = self._limits
-        return EntryStream(
-            self._life,
-            self._reader,
-            first,
-            last,
-            read_bytes=limits.read_bytes,
-            ahead=limits.read_ahead,
-        )
+        return EntryStream(self._life, self._reader, first, last, self._limits)
 
     def tail(self, first: int = 0) -> "Tail":
         """The entries from `first` on: those that are there, then each as it is confirmed.

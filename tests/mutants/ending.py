@@ -129,6 +129,15 @@ CLIENTS = [
         caught_by=f"{_CLIENTS}/test_reader.py -k larger_than_most",
     ),
     Mutant(
+        id="E09c",
+        rule="what all streams of a client read at once is bounded -> that of each",
+        module=_ENTRIES,
+        name="EntryStream._may_ask",
+        replacement=Edit("self._life.reads < limits.reads_max", "True"),
+        source_hash="88933dd4c4de",
+        caught_by=f"{_CLIENTS}/test_reader.py -k all_streams",
+    ),
+    Mutant(
         id="E10",
         rule="who waits for room behind another forces what that one appended -> waits for ever",
         module="clients.ledgers.deferred",

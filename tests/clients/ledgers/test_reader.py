@@ -113,6 +113,43 @@ async def test_reading_ahead_is_bounded(world: World, autojump_clock: Clock) -> 
         assert len(asked) > 15
 
 
+async def test_what_all_streams_read_at_once_is_bounded(
+    world: World, autojump_clock: Clock
+) -> None:
+    limits = Limits(read_bytes=1000, read_ahead=6, reads_max=3)
+    async with world.client(limits) as client:
+        ledger_id = await written(client, 200)
+        reader = await client.open(ledger_id, recover=False)
+        under_way: set[object] = set()
+        most = 0
+        read = reader._reader.read
+
+        async def counted(first: int, last: int, *, max_bytes: int) -> object:
+            nonlocal most
+            under_way.add(one := object())
+            most = max(most, len(under_way))
+            try:
+                return await read(first, last, max_bytes=max_bytes)
+            finally:
+                under_way.remove(one)
+
+        reader._reader.read = counted  # type: ignore[method-assign, assignment]
+        assert await told(reader.read()) == expected(range(200))
+        assert most == 3
+
+        most = 0
+        seen: list[list[tuple[int, bytes]]] = []
+
+        async def all_of_it() -> None:
+            seen.append(await told(reader.read()))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(all_of_it)
+        assert seen == [expected(range(200))] * 5
+        assert 5 <= most <= 7  # one of each, though three are too many; some had more before
+
+
 async def test_entries_larger_than_most_are_neither_left_out_nor_all_read_at_once(
     world: World, autojump_clock: Clock
 ) -> None:
