@@ -30,7 +30,7 @@ class Watch:
         self._stall = Stall()
 
     def may_leave(self, writer: LedgerWriter, config: LogConfig) -> bool:
-        """For a timer; yes is taken to be carried out."""
+        """For a timer; yes is taken to be carried out, if `was_kept` is not called."""
         now_s = trio.current_time()
         confirmed = (
             (writer.ledger_id, writer.last_add_confirmed) if writer.pending_entries else None
@@ -40,6 +40,11 @@ class Watch:
         context = self._context
         spread = context.rng.uniform(*_PAUSE_SPREAD)
         return context.pauses.may_leave(self._key, now_s, config.heal_interval_s, spread)
+
+    def was_kept(self, config: LogConfig) -> None:
+        context = self._context
+        length_s = config.heal_interval_s * context.rng.uniform(*_PAUSE_SPREAD)
+        context.pauses.was_kept(self._key, trio.current_time(), length_s)
 
 
 class StuckLog(Protocol):
@@ -81,10 +86,11 @@ class Leaving:
         try:
             # All logs of a host see the same bookies go.
             await trio.sleep(log.context.rng.uniform(0, _START_SPREAD * log.config.heal_interval_s))
-            if not await self._are_recoverable(log.unclosed()):
-                return
+            recoverable = await self._are_recoverable(log.unclosed())
             same = writer is log.unclosed()[0] and writer.last_add_confirmed == confirmed
-            if same and writer.stuck:
+            if not (recoverable and same and writer.stuck):
+                self._watch.was_kept(log.config)
+            else:
                 waited_s = log.config.stuck_s + trio.current_time() - since_s
                 log.lost(
                     f"nothing was confirmed for {waited_s:.0f} s or more ({writer.waiting_for});"

@@ -40,6 +40,7 @@ class ViewedBytes:
 
 @dataclass(slots=True)
 class _Window:
+    memory: object  # so that nobody else has its id
     size: int
     views: int = 0
 
@@ -54,7 +55,7 @@ class Views:
         self._everybodys = everybodys
         self._bytes_max = bytes_max
         self._total = 0
-        self._windows: dict[int, _Window] = {}  # by the id of the object, which a view keeps alive
+        self._windows: dict[int, _Window] = {}  # by the id of the object
         self._leaving: deque[tuple[int, int]] = deque()  # how much is sent by then, and a window
 
     def take(self, entry: memoryview, taken: Taken) -> Buffer:
@@ -68,7 +69,7 @@ class Views:
             size = memoryview(entry.obj).nbytes
             if self._total + size > self._bytes_max or not self._everybodys.has_room(size):
                 return bytes(entry)
-            window = self._windows[number] = _Window(size)
+            window = self._windows[number] = _Window(entry.obj, size)
             self._count(size)
         window.views += 1
         taken.append(number)

@@ -78,6 +78,7 @@ class _Part:
     last: int
     entries: list[Entry] = field(default_factory=list[Entry])  # that have arrived: a prefix
     failure: LedgerError | None = None
+    asked_s: float = 0.0
     arrived: trio.Event = field(default_factory=trio.Event)
 
 
@@ -86,6 +87,9 @@ class EntryStream:
 
     Some are read ahead, bounded by `Limits.read_bytes`, `read_ahead` and `reads_max`; a stream that
     nobody reads any more costs no more than these.  One task at a time.  After an error it is over.
+
+    It begins with one part, and asks for more at once as long as they come much quicker than
+    bookies are given (`slow_read_s`): what waits for others on the same link is not slow.
     """
 
     def __init__(self, life: Life, source: Source, first: int, last: int, limits: Limits) -> None:
@@ -95,6 +99,7 @@ class EntryStream:
         self._last = last
         self._limits = limits
         self._parts: deque[_Part] = deque()  # all of them asked for
+        self._parts_max = 1  # for now
         self._entries: deque[Entry] = deque()  # of the batch that is being given out
 
     def __aiter__(self) -> Self:
@@ -113,6 +118,7 @@ class EntryStream:
             batch = list(self._entries)
             self._entries.clear()
             return batch
+        self._life.check()
         self._fill()
         if not self._parts:
             await trio.lowlevel.checkpoint()
@@ -140,13 +146,23 @@ class EntryStream:
 
     def _may_ask(self) -> bool:
         """Another part is worth its memory; a first one always is."""
-        limits, parts = self._limits, len(self._parts)
-        return not parts or (parts < limits.read_ahead and self._life.reads < limits.reads_max)
+        parts = len(self._parts)
+        return not parts or (parts < self._parts_max and self._life.reads < self._limits.reads_max)
 
     def _start(self, part: _Part) -> None:
-        part.arrived = trio.Event()
         self._life.start(partial(self._read, part))
         self._life.reads += 1
+        part.asked_s, part.arrived = trio.current_time(), trio.Event()
+
+    def _adapt(self, part: _Part) -> None:
+        """To the link, and to entries that are larger than most: of these few are read at once."""
+        quick_s = self._limits.ledger.slow_read_s / 4
+        if part.first <= part.last:
+            self._parts_max = 1
+        elif trio.current_time() - part.asked_s > quick_s:
+            self._parts_max = max(1, self._parts_max // 2)
+        else:
+            self._parts_max = min(self._parts_max + 1, self._limits.read_ahead)
 
     async def _read(self, part: _Part) -> None:
         try:
@@ -157,6 +173,7 @@ class EntryStream:
             # Copies: who keeps a payload should not keep the memory that it was received in.
             part.entries = [Entry(e.entry_id, bytes(e.payload), e.length) for e in found]
             part.first = found[-1].entry_id + 1
+            self._adapt(part)
         except LedgerError as error:
             part.failure = error
         except trio.Cancelled:

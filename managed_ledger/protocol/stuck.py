@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 _DOUBLINGS_MAX = 4
 _FORGOTTEN_AFTER = 4  # pauses, the last one itself included
+_PRUNED_MIN = 1000
 
 Key: TypeAlias = tuple[str, ...]  # a log, or a log and one of its cursors
 
@@ -47,6 +48,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self._pauses: dict[Key, _Pause] = {}
+        self._pruned_at = _PRUNED_MIN  # so many; then what is forgotten goes
 
     def __len__(self) -> int:
         return len(self._pauses)
@@ -56,11 +58,20 @@ class Pauses:
 
         `spread`, 1 or a little more, keeps those apart that were stuck together.
         """
-        self._pauses = {k: p for k, p in self._pauses.items() if now_s < p.forgotten_s}
         pause = self._pauses.get(key)
         if pause is not None and now_s < pause.end_s:
             return False
-        number = 0 if pause is None else pause.number + 1
+        number = 0 if pause is None or now_s >= pause.forgotten_s else pause.number + 1
         length_s = interval_s * 2 ** min(number, _DOUBLINGS_MAX) * spread
-        self._pauses[key] = _Pause(number, now_s + length_s, now_s + _FORGOTTEN_AFTER * length_s)
+        self._pause(key, number, now_s, length_s)
         return True
+
+    def was_kept(self, key: Key, now_s: float, interval_s: float) -> None:
+        """It was not left after all: ask again after an interval; that does not count."""
+        self._pause(key, self._pauses[key].number - 1, now_s, interval_s)
+
+    def _pause(self, key: Key, number: int, now_s: float, length_s: float) -> None:
+        if len(self._pauses) >= self._pruned_at:
+            self._pauses = {k: p for k, p in self._pauses.items() if now_s < p.forgotten_s}
+            self._pruned_at = max(_PRUNED_MIN, 2 * len(self._pauses))
+        self._pauses[key] = _Pause(number, now_s + length_s, now_s + _FORGOTTEN_AFTER * length_s)

@@ -59,9 +59,22 @@ def test_who_was_not_stuck_for_long_begins_anew() -> None:
 
 def test_what_is_over_takes_no_room() -> None:
     pauses = Pauses()
-    for number in range(1000):
+    for number in range(10_000):
         assert pauses.may_leave(("log", str(number)), float(number), 1.0, 1.0)
-        assert len(pauses) <= 4
+        assert len(pauses) <= 1000
+    assert not pauses.may_leave(("log", "9999"), 9999.5, 1.0, 1.0)
+
+
+def test_what_was_kept_after_all_is_looked_at_again_and_does_not_count() -> None:
+    pauses = Pauses()
+    assert times(pauses, 200) == [0, 60, 180]
+    for now_s in (420.0, 480.0, 540.0):
+        assert not pauses.may_leave(KEY, now_s - 1.0, 60.0, 1.0)
+        assert pauses.may_leave(KEY, now_s, 60.0, 1.0)
+        pauses.was_kept(KEY, now_s, 60.0)
+    assert pauses.may_leave(KEY, 600.0, 60.0, 1.0)
+    assert not pauses.may_leave(KEY, 600.0 + 479.0, 60.0, 1.0)
+    assert pauses.may_leave(KEY, 600.0 + 480.0, 60.0, 1.0)
 
 
 @given(

@@ -150,7 +150,7 @@ MUTANTS = [
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("self._total + size > self._bytes_max", "False"),
-        source_hash="991ec77f5c64",
+        source_hash="9646c426b7d0",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = [
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("not self._everybodys.has_room(size)", "False"),
-        source_hash="991ec77f5c64",
+        source_hash="9646c426b7d0",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -169,6 +169,15 @@ MUTANTS = [
         name="Views.forget_sent",
         replacement=Edit("leaving and leaving[0][0] <= sent", "leaving"),
         source_hash="074450398b39",
+        caught_by="tests:tests/bookie/server/test_views.py",
+    ),
+    Mutant(
+        id="B22g",
+        rule="a window that is counted keeps its id -> another one may have it",
+        module=_VIEWS,
+        name="Views.take",
+        replacement=Edit("_Window(entry.obj, size)", "_Window(None, size)"),
+        source_hash="9646c426b7d0",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(

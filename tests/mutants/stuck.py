@@ -12,7 +12,7 @@ MUTANTS = [
         module="managed_ledger.stuck",
         name="Watch.may_leave",
         replacement=Edit("self._stall.seconds(confirmed, now_s) < config.stuck_s or ", ""),
-        source_hash="580c4135a419",
+        source_hash="2216e26dcc9b",
         caught_by=f"{_STUCK}::test_two_of_three_take_no_more_of_this_ledger",
     ),
     Mutant(
@@ -30,8 +30,17 @@ MUTANTS = [
         module="managed_ledger.protocol.stuck",
         name="Pauses.may_leave",
         replacement=Edit("pause.number + 1", "0"),
-        source_hash="74c181d62351",
+        source_hash="0930e85ddc66",
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
+    ),
+    Mutant(
+        id="H04c",
+        rule="what was kept after all is looked at again soon -> as if it had been left",
+        module="managed_ledger.protocol.stuck",
+        name="Pauses.was_kept",
+        replacement=Edit("self._pauses[key].number - 1", "self._pauses[key].number"),
+        source_hash="edcc34e379d5",
+        caught_by=f"{_STUCK}::test_what_was_kept_after_all_is_looked_at_again_and_does_not_count",
     ),
     Mutant(
         id="H04b",
@@ -39,7 +48,7 @@ MUTANTS = [
         module="managed_ledger.stuck",
         name="Watch.may_leave",
         replacement=Edit("context.pauses.may_leave", "type(context.pauses)().may_leave"),
-        source_hash="580c4135a419",
+        source_hash="2216e26dcc9b",
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
     ),
     Mutant(
@@ -47,8 +56,8 @@ MUTANTS = [
         rule="a log that could not be recovered is not given up -> it is",
         module="managed_ledger.stuck",
         name="Leaving._leave",
-        replacement=Edit("if not await self._are_recoverable(log.unclosed()):", "if False:"),
-        source_hash="db76926c7b85",
+        replacement=Edit("not (recoverable and same", "not (same"),
+        source_hash="f408626b09b3",
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
     ),
     Mutant(
@@ -92,8 +101,8 @@ MUTANTS = [
         rule="a log that goes on meanwhile is not given up -> it is",
         module="managed_ledger.stuck",
         name="Leaving._leave",
-        replacement=Edit("if same and writer.stuck:", "if True:"),
-        source_hash="db76926c7b85",
+        replacement=Edit("not (recoverable and same and writer.stuck)", "not recoverable"),
+        source_hash="f408626b09b3",
         caught_by=f"{_STUCK}::test_a_log_that_goes_on_while_its_bookies_are_asked_is_not_given_up",
     ),
     Mutant(

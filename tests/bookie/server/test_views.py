@@ -136,3 +136,17 @@ def test_small_entries_and_those_for_nobody_are_copied(
     views.close()
     assert not answered(wire, views, entries[: COPIED_MAX + 1])
     assert everybodys.total == 0
+
+
+def test_a_window_is_not_taken_for_one_that_is_gone(
+    views: Views, wire: Wire, everybodys: ViewedBytes
+) -> None:
+    taken: Taken = []
+    for number in range(1, 3):  # of one answer: the first view of it is gone, and all of its window
+        views.take(window()[:ENTRY], taken)
+        assert everybodys.total == number * 100 * KB
+    wire.send(2 * ENTRY)
+    views.queued(taken)
+    wire.deliver(2 * ENTRY)
+    views.forget_sent()
+    assert everybodys.total == 0
