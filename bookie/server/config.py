@@ -55,6 +55,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cookie_repair: Literal["off", "auto"] = "off"  # auto: start with empty directories, and copy
     exit_with_parent: bool = False  # stop when standard input ends
 
+    read_cache_bytes: Bytes = _STORE_LIMITS.log.reading.windows_bytes_max  # for all directories
     reclaim_interval_s: Interval = 120.0  # between looks for deleted ledgers; 0: only when asked
     reclaim_bytes_per_s: Bytes = int(_STORE_LIMITS.reclaim.bytes_per_s)  # read, and written
     scrub_interval_s: Interval = 24 * 3600.0  # between looks at all that is written; 0: when asked
@@ -104,7 +105,10 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def store_limits(self) -> StoreLimits:
         reclaim = replace(_STORE_LIMITS.reclaim, bytes_per_s=self.reclaim_bytes_per_s)
+        log = _STORE_LIMITS.log
+        share = max(4 * log.reading.window_bytes, self.read_cache_bytes // len(self.directories))
         return StoreLimits(
+            log=replace(log, reading=replace(log.reading, windows_bytes_max=share)),
             reclaim=reclaim,
             scrub_bytes_per_s=self.scrub_bytes_per_s,
             ack_early=self.sync == "deferred",

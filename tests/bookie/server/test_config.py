@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bookie.server.config import BookieConfig, load, parse
+from bookie.storage.limits import StoreLimits
 from wire.settings import ConfigError
 
 
@@ -58,3 +59,14 @@ def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
     (tmp_path / "broken").write_text("port = = 1")
     with pytest.raises(ConfigError, match="broken"):
         load(tmp_path / "broken", {})
+
+
+def test_directories_share_the_memory_for_readers() -> None:
+    def shares(size: int, *directories: str) -> int:
+        config = parse({"directories": directories, "read_cache_bytes": size})
+        return config.store_limits.log.reading.windows_bytes_max
+
+    assert shares(1 << 30, "/d0") == 1 << 30
+    assert shares(1 << 30, "/d0", "/d1") == 1 << 29
+    assert shares(1 << 20, "/d0", "/d1") == 16 << 20  # with less nobody could read ahead
+    assert parse({"directories": ["/d0"]}).store_limits.log == StoreLimits().log
