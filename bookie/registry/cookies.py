@@ -26,6 +26,7 @@ from wire.metadata.store import (
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,
+    Record,
     RecordExistsError,
     VersionConflictError,
 )
@@ -114,25 +115,26 @@ class Life:
 
 async def read_life(store: MetadataStore, paths: LedgerPaths, bookie_id: str) -> Life:
     """The present one, or one before it; that it has no cookie is asked of the newest state."""
-    path = paths.cookie(bookie_id)
+    record = await _newest(store, paths.cookie(bookie_id))
+    if record is None:
+        return Life(bookie_id, None, None)
+    return Life(bookie_id, record.stat.created_txid, record.stat.version)
+
+
+async def _newest(store: MetadataStore, path: str) -> Record | None:
+    """None only if the newest state has no such record."""
     record = await store.get(path)
     if record is None:
         await store.sync(path)
         record = await store.get(path)
-    if record is None:
-        return Life(bookie_id, None, None)
-    return Life(bookie_id, record.stat.created_txid, record.stat.version)
+    return record
 
 
 async def read_cookie(
     store: MetadataStore, paths: LedgerPaths, bookie_id: str
 ) -> StoredCookie | None:
     """None only if the store says that there is none."""
-    path = paths.cookie(bookie_id)
-    record = await store.get(path)
-    if record is None:
-        await store.sync(path)
-        record = await store.get(path)
+    record = await _newest(store, paths.cookie(bookie_id))
     if record is None:
         return None
     stat, cookie = record.stat, Cookie.decode(record.value)

@@ -359,7 +359,7 @@ MUTANTS = [
         module="bookie.registry.cookies",
         name="read_life",
         replacement=Edit("record.stat.created_txid", "0"),
-        source_hash="98be14ddb1d1",
+        source_hash="f29c95f8fed1",
         caught_by=f"{_LIVES} -k life_is_over",
     ),
     Mutant(
