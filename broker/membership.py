@@ -146,7 +146,9 @@ async def join(
     """Write guard and registration; return the path of the guard, None once not `wanted`.
 
     A registration under our id that is not ours is that of an earlier life of this broker.  It is
-    removed if `is_dead` says so; else its session has to end.
+    removed if `is_dead` says so; else its session has to end.  One in our session with a guard that
+    we have not written is what an earlier attempt has left that was not wanted any more; it is
+    removed, too, so at most one attempt of a broker may be under way.
     """
     guard = GuardRecord(identity.broker_id, identity.incarnation)
     registration = f"{records.BROKERS}/{identity.broker_id}"
@@ -197,11 +199,12 @@ async def _clear_registration(
 ) -> None:
     try:
         record = await store.get(registration)
-        if record is None or record.stat.owner == store.session_id:
+        if record is None:
             return
         broker = records.decode(BrokerRecord, record.value)
         member = Member(registration.rpartition("/")[2], record.stat.owner, broker)
-        if await is_dead(member) and await remove(store, member):
+        overtaken = member.session == store.session_id
+        if (overtaken or await is_dead(member)) and await remove(store, member):
             return
     except (MetadataError, MalformedError):
         pass  # Look again in a moment.

@@ -117,6 +117,7 @@ class Ownership:
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # with a watch on their record
+        self._joining = trio.Lock()
         self._joined = trio.Event()
         self._closing = False
 
@@ -268,14 +269,15 @@ class Ownership:
     # -- the guard
 
     async def _join(self, term: int) -> None:
-        guard = await join(
-            self._store,
-            self.identity,
-            self._registration,
-            term=term,
-            wanted=lambda: self._protocol.term == term,
-            is_dead=self._is_dead,
-        )
+        async with self._joining:  # One that is not wanted any more ends soon.
+            guard = await join(
+                self._store,
+                self.identity,
+                self._registration,
+                term=term,
+                wanted=lambda: self._protocol.term == term,
+                is_dead=self._is_dead,
+            )
         if guard is not None and self._protocol.term == term:
             self._guard = guard
             self._log.info("joined", term=term)

@@ -4,6 +4,7 @@ from tests.mutants.patch import Edit, Mutant
 
 _OWNERSHIP = "broker.protocol.ownership"
 _STORMS = "storms:ownership"
+_TESTS = "tests:tests/broker/control/test_ownership.py"
 
 MUTANTS = [
     Mutant(
@@ -92,5 +93,27 @@ MUTANTS = [
         replacement=Edit("self._check_deleted(bundle)", "self._let_go(bundle)"),
         source_hash="cd4786341e57",
         caught_by=_STORMS,
+    ),
+    Mutant(
+        id="O19",
+        rule="what an attempt to join left in our session is removed -> it stays for ever",
+        module="broker.membership",
+        name="_clear_registration",
+        replacement=Edit(
+            "        if record is None:\n",
+            "        if record is None or record.stat.owner == store.session_id:\n"
+            "            await trio.sleep(_RETRY_S)\n",
+        ),
+        source_hash="3b2d0756de16",
+        caught_by=f"{_TESTS} -k in_nobodys_way",
+    ),
+    Mutant(
+        id="O20",
+        rule="a broker makes one attempt to join at a time -> several, which remove each other's",
+        module="broker.ownership",
+        name="Ownership._join",
+        replacement=Edit("async with self._joining:", "if term:"),
+        source_hash="6e253b1cdd73",
+        caught_by=f"{_TESTS} -k removes_nothing_of_the_next_one",
     ),
 ]

@@ -10,9 +10,9 @@ from broker.errors import NotFoundError, UnavailableError
 from broker.membership import members, owners, remove
 from broker.protocol.bundles import BundleName
 from broker.protocol.ownership_events import Answer
-from broker.records import GUARDS, LEADER
+from broker.records import BROKERS, GUARDS, LEADER
 from tests.broker.control.brokers import ControlPlane, open_cluster
-from wire.metadata.memory import MemorySession
+from wire.metadata.memory import MemorySession, Request
 from wire.metadata.store import Operation
 from wire.topics import TopicName
 
@@ -79,6 +79,56 @@ async def test_joining_without_an_answer_leaves_one_guard_that_counts(
         await until(lambda: one.ownership.contact)
         assert await one.ownership.acquire(A) is Answer.OURS
         assert len(await one.session.get_children(GUARDS) or []) == 1
+
+
+async def test_a_join_that_was_overtaken_is_in_nobodys_way(autojump_clock: MockClock) -> None:
+    """The session ends again while a join is under way: what that one still writes is in the new
+    session, under the name of this broker, with a guard that no later join knows (seed 1000331).
+    """
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        link, expired = one.session.link, list[int]()
+        ask = link.request
+
+        async def expire_behind(request: Request, execute: Callable[[], None]) -> None:
+            await ask(request, execute)
+            if request.path == BROKERS and not expired:
+                expired.append(one.session.store_session_id)
+                cluster.store.expire(expired[0])
+
+        link.request = expire_behind  # type: ignore[method-assign]
+        cluster.store.expire(one.session_id)
+        await until(lambda: one.ownership.contact)
+        assert expired
+        assert await one.ownership.acquire(A) is Answer.OURS
+        assert len(await one.session.get_children(GUARDS) or []) == 2
+        await remove_by(two, "one")
+        assert await two.ownership.acquire(A) is Answer.OURS
+
+
+async def test_a_join_that_is_overtaken_removes_nothing_of_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        link = one.session.link
+        link.delay_s = 0.5  # type: ignore[attr-defined]
+        ask = link.request
+
+        async def look_long(request: Request, execute: Callable[[], None]) -> None:
+            if request.path == f"{BROKERS}/one:8080" and not request.write:
+                await trio.sleep(3.0)
+            await ask(request, execute)
+
+        link.request = look_long  # type: ignore[method-assign]
+        cluster.store.expire(one.session_id)
+        await trio.sleep(1.2)  # Guard and registration are being written.
+        cluster.store.expire(one.session_id)
+        await until(lambda: one.ownership.contact)
+        assert await one.ownership.acquire(A) is Answer.OURS
+        await trio.sleep(10.0)
+        assert one.topics.dropped == []
+        assert one.ownership.owned == [A]
 
 
 async def test_a_released_bundle_is_free_after_its_topics_are_closed(
