@@ -13,7 +13,7 @@ Ours have their defaults.  On both sides nobody audits and nobody collects garba
 import shutil
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import Self
 
 from bench.peers.load import words
-from tests.interop.cluster import Cluster, ZooKeeper
+from tests.interop.cluster import Cluster, OwnBookie, ZooKeeper
 from tests.interop.peer import Peer, Pipe
 from tests.interop.processes import ROOT, Apache, start
 
 BOOKIES = 3
 _LOAD = ROOT / "bench" / "peers" / "java" / "Load.java"
 _MEMORY = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+MEMORY_BYTES = 1 << 30  # of each of Apache's bookies
 _JVM = (*_MEMORY, "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=10", "-XX:-UsePerfData")
 _APACHE_BOOKIE: Mapping[str, object] = {
     "journalSyncData": "true",
@@ -159,6 +160,18 @@ class Bench:
         if side not in self._clusters:
             self._clusters[side] = self._start_bookies(side, BOOKIES)
         return self._clusters[side]
+
+    @contextmanager
+    def own_bookies_with(self, **settings: object) -> Generator[None]:
+        """Our three, killed and started with these settings; then with their defaults again."""
+        cluster = self.cluster(Side.OWN)
+        with ExitStack() as stack:
+            for bookie in cluster.bookies:
+                assert isinstance(bookie, OwnBookie)
+                stack.enter_context(bookie.started_with(**settings))
+            cluster.wait_ready()
+            yield
+        cluster.wait_ready()
 
     @contextmanager
     def one_bookie(self, side: Side) -> Generator[Cluster]:

@@ -31,6 +31,7 @@ from wire.entry import Entry, decode_entry
 from wire.errors import WireError
 from wire.messages.bookie import LAST_ENTRY, Status
 
+_STRETCH_BYTES = 64 << 20  # at most, and half of it at least
 _UNKNOWN_ENTRY_BYTES = 1024  # taken for the size of an entry while none is known
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
@@ -44,10 +45,18 @@ def verdict_of(status: Status | None) -> Verdict:
     return Verdict.ABSENT if status in _NEGATIVE else Verdict.UNKNOWN
 
 
-def _usual_bookie(ledger_id: int, fragments: Sequence[Fragment], first: int) -> BookieId:
-    """Who is asked first: always the same for a fragment, so that its reading ahead is of use."""
+def usual_bookie(
+    ledger_id: int, fragments: Sequence[Fragment], first: int, entry_bytes: int
+) -> BookieId:
+    """Who is asked first: always the same for a stretch of the ledger.
+
+    A stretch is long, so that its bookie reads ahead with profit; each bookie of the ensemble has
+    its share of them, of the work and in its memory.
+    """
     ensemble = fragment_at(fragments, first).ensemble
-    return ensemble[ledger_id % len(ensemble)]
+    rounded = 1 << max(1, entry_bytes).bit_length()  # the average moves while a ledger grows
+    stretch = first // max(1, _STRETCH_BYTES // rounded)
+    return ensemble[(ledger_id + stretch) % len(ensemble)]
 
 
 class SharedRun:
@@ -74,7 +83,7 @@ class SharedRun:
             fragments,
             first,
             count,
-            prefer=(_usual_bookie(ledger_id, fragments, first),),
+            prefer=(usual_bookie(ledger_id, fragments, first, entry_bytes),),
             avoid=context.directory.quarantined,
         )
         self._entries: dict[int, Entry] = {}

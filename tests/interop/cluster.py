@@ -189,6 +189,22 @@ class OwnBookie(_Bookie):
         command = [sys.executable, "-m", "bookie.server", "--config", str(config)]
         self.process = start(command, self.log)
 
+    @contextmanager
+    def started_with(self, **settings: object) -> Iterator[None]:
+        """Killed, and started with these settings; at the end again, with those of before."""
+        before = self._given
+        try:
+            self._start_again({**before, **settings})
+            yield
+        finally:
+            self._start_again(before)
+
+    def _start_again(self, given: Mapping[str, object]) -> None:
+        self.kill()
+        self.cluster.expire(self)  # so that it is seen when it is registered again
+        self._given = given
+        self.start()
+
 
 class ZooKeeper:
     """One ZooKeeper for all clusters, each below a root of its own; from Apache's jars."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from bookie.errors import NoSuchEntryError, ReadUnknownError, UnauthorizedError
 from bookie.ledger.client import LedgerClient, LedgerReader, Quorums
 from bookie.ledger.metadata import encode_metadata
 from bookie.ledger.protocol.placement import BookieId, Fragment
+from bookie.ledger.reader import usual_bookie
 from bookie.ledger.writer import LedgerWriter
 from tests.bookie.ledger.cluster import PATHS, Cluster, open_cluster
 from wire.digest import DigestType
@@ -65,6 +67,23 @@ async def test_a_closed_ledger_is_read_in_parts(
 ) -> None:
     reader = await closed(await three.client(), 30)
     assert await read_all(reader, max_bytes=max_bytes) == expected(30)
+
+
+def test_long_stretches_of_a_ledger_are_shared_out_among_its_bookies() -> None:
+    """Each reads ahead for long, and keeps its own share in memory, whoever reads."""
+    ensemble, later = (BookieId("a"), BookieId("b"), BookieId("c")), (BookieId("a"), BookieId("d"))
+    fragments = [Fragment(0, ensemble), Fragment(9000, later)]
+
+    def stretches(entry_bytes: int) -> list[tuple[BookieId, int]]:
+        usual = [usual_bookie(7, fragments, first, entry_bytes) for first in range(12_000)]
+        return [(bookie, len(list(run))) for bookie, run in groupby(usual)]
+
+    found = stretches(entry_bytes=60_000)
+    assert all(32 << 20 <= 65_536 * count <= 64 << 20 for _, count in found[:8])
+    assert {bookie for bookie, _ in found[:3]} == set(ensemble)
+    assert {bookie for bookie, _ in found[-2:]} == set(later)
+    assert stretches(entry_bytes=35_000) == found  # the average of a ledger that grows moves
+    assert stretches(entry_bytes=0)  # nothing is known yet
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
