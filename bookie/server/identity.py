@@ -20,6 +20,10 @@ in the metadata's cookie.
 The text is Apache BookKeeper's: a line with the layout version, then `CookieFormat` as protobuf
 text.  In a directory it is the file `VERSION`; in the metadata store the record `cookies/<id>`.
 
+A directory that has a cookie, and nothing at all where its log was, counts as one without: its log
+and index were removed, and the cookie was not.  One that never stored anything has the file `NEW`
+there; the first start that finds a log takes it away.
+
 The directories are compared as a list of paths; a bookie that has only one may be moved.
 """
 
@@ -32,10 +36,12 @@ from bookie.registry.cookies import Cookie, create_cookie, read_cookie
 from bookie.registry.paths import LedgerPaths, check_bookie_id
 from bookie.storage.disk import Disk
 from bookie.storage.memory import NEVER_LOST, read_birth
+from bookie.storage.upkeep import log_directory
 from wire.metadata.store import MetadataStore, RecordExistsError
 
 COOKIE_FILE = "VERSION"
 CLAIM_FILE = "CLAIM"
+NEW_FILE = "NEW"
 _REMEDY = (
     "If its data are lost for good: `daybook bookies replace-disk` copies them from others first;"
     " `daybook bookie repair-cookie` lets it start, and copy what it lacks while it serves"
@@ -69,6 +75,7 @@ class Identity:
     async def stamp(self) -> None:
         """Write what lacks; may be repeated.  The directories are locked, a doubt is durable."""
         for directory in self.lacking:
+            await self.disk.write_file(_new_path(directory), self.cookie.encode())
             await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
         if self.new:
             try:
@@ -78,6 +85,8 @@ class Identity:
         for directory in self.directories:
             with suppress(FileNotFoundError):
                 await self.disk.remove(f"{directory}/{CLAIM_FILE}")
+            if {*await _log_files(self.disk, directory)} > {NEW_FILE}:
+                await self.disk.remove(_new_path(directory))
 
 
 async def examine(
@@ -120,7 +129,8 @@ async def examine(
         return Identity(
             bookie_id, cookie, directories, True, directories, False, disk, metadata, paths
         )
-    missing = [directory for directory in directories if directory not in found]
+    emptied = [each for each in found if not await _log_files(disk, each)]
+    missing = [each for each in directories if each not in found or each in emptied]
     if missing and repair:
         await _check_repair(disk, known.cookie, local, directories, missing, instance_id)
         return Identity(
@@ -130,6 +140,11 @@ async def examine(
         raise StartError(
             f"bookie {bookie_id} is known to the cluster, but {_names(directories)} hold nothing of"
             f" it: another directory, or its data are lost.  {_REMEDY}"
+        )
+    if emptied:
+        raise StartError(
+            f"{_names(emptied)} has a {COOKIE_FILE}, and nothing of the log that was there."
+            f"  {_REMEDY}"
         )
     if missing:
         raise StartError(
@@ -203,9 +218,17 @@ async def _has_data(disk: Disk, directory: str, ours: Cookie) -> bool:
     """That are not what a start of ours has left which was cut short."""
     if await _read_local(disk, directory, CLAIM_FILE) == ours.encode():
         return False
+    return bool({*await _log_files(disk, directory)} - {NEW_FILE})
+
+
+async def _log_files(disk: Disk, directory: str) -> list[str]:
     with suppress(FileNotFoundError):
-        return bool(await disk.list_directory(f"{directory}/log"))
-    return False
+        return await disk.list_directory(log_directory(directory))
+    return []
+
+
+def _new_path(directory: str) -> str:
+    return f"{log_directory(directory)}/{NEW_FILE}"
 
 
 def _decoded(text: bytes, directory: str) -> Cookie:

@@ -1,5 +1,9 @@
 """What a directory holds when its bookie starts: rows of the index, then the log behind them.
 
+A segment is removed when a checkpoint has left it behind, and nothing in the index points there any
+more.  An index of which that is not true is an old one that was put back; it may have ledgers that
+were deleted since.  It is emptied, and made again from the log.
+
 A long replay (the index was lost, say) makes checkpoints on its way: memory stays bounded, and a
 bookie that dies while it starts does not begin anew.
 """
@@ -9,11 +13,13 @@ from dataclasses import dataclass, field
 
 from bookie.storage.disk import Disk
 from bookie.storage.index import (
+    BLOCK_KEYS,
     LEDGER_KEYS,
     Checkpoint,
     IndexStore,
     checkpoint_key,
     ledger_of_key,
+    shares_key,
 )
 from bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
 from bookie.storage.places import Places
@@ -21,8 +27,10 @@ from bookie.storage.records import EVERY_LEDGER, Kind, Record
 from bookie.storage.removed import Gap, read_gaps
 from bookie.storage.replay import Replayed, list_segments, replay
 from bookie.storage.segments import Segment
+from bookie.storage.shares import decode_shares
 
 _ROWS_A_SCAN = 4096
+_NO_CHECKPOINT = Checkpoint(0, limbo=False)
 
 
 @dataclass(slots=True)
@@ -82,8 +90,11 @@ async def load(
 ) -> tuple[Contents, Replayed]:
     """What is there.  `finish`: segments whose removal was begun are removed."""
     stored = await index.get(checkpoint_key())
-    checkpoint = Checkpoint.decode(stored) if stored is not None else Checkpoint(0, limbo=False)
+    checkpoint = Checkpoint.decode(stored) if stored is not None else _NO_CHECKPOINT
     gaps = await read_gaps(disk, log_directory)
+    if finish and await _is_old(index, checkpoint, gaps):
+        await _empty(index)
+        checkpoint = _NO_CHECKPOINT
     segments = await _segments(disk, log_directory, gaps, finish=finish)
     for segment in segments:
         places.shares.begin(segment.first)
@@ -103,6 +114,25 @@ async def load(
     replayed = await replay(disk, segments, checkpoint.position, apply, applied, gaps=gaps)
     contents.limbo |= bool(replayed.losses)
     return contents, replayed
+
+
+async def _is_old(index: IndexStore, checkpoint: Checkpoint, gaps: list[Gap]) -> bool:
+    """Whether segments were removed since that it needs."""
+    if any(gap.end > checkpoint.position for gap in gaps):
+        return True
+    shares = await index.get(shares_key()) if gaps else None
+    counted = decode_shares(shares, checkpoint.position) if shares is not None else None
+    return any(
+        live and gap.first <= first < gap.end for first, live in counted or () for gap in gaps
+    )
+
+
+async def _empty(index: IndexStore) -> None:
+    """Cut short, it leaves an index that is as old, or one without a checkpoint: that is, too."""
+    for first, end in (BLOCK_KEYS, LEDGER_KEYS):
+        while found := await index.scan(first, end, _ROWS_A_SCAN):
+            await index.write({}, [key for key, _ in found])
+    await index.write({}, [shares_key(), checkpoint_key()])
 
 
 async def _segments(

@@ -12,7 +12,8 @@ metadata are asked, once for all that wait:
     nothing                                     READ_ONLY          READ_ONLY
 
 READ_ONLY makes a writer take another bookie.  Who has never lost its memory asks only for ledgers
-that may have been deleted, and whether they are there at all.
+that may have been deleted, and whether they are there at all.  While it is not known yet what was
+lost, every ledger is older: one that came meanwhile would be here, and marked by nobody.
 """
 
 from collections.abc import Awaitable, Callable

@@ -18,6 +18,7 @@ from bookie.storage.disk import Disk
 DIRTY_FILE = "DIRTY"
 BIRTH_FILE = "BIRTH"
 NEVER_LOST = 0  # the birth of a bookie that remembers all of its ledgers
+IN_DOUBT = (1 << 64) - 1  # of one that does not know yet what is lost: all ledgers are older
 _FORMAT = "1"
 
 

@@ -45,6 +45,14 @@ class Reads:
             raise self.absent(StoreStatus.NO_LEDGER)
         return state
 
+    def check_whole(self, ledger_id: int) -> None:
+        """StoreError if something that was accepted may be lost, or somebody ends the ledger."""
+        state = self.known(ledger_id)
+        if self.doubt or state.limbo:
+            raise StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
+        if state.fenced:  # Also for good, when what it lacked up to its end is copied.
+            raise StoreError(StoreStatus.FENCED)
+
     def absent(self, status: StoreStatus, state: LedgerState | None = None) -> StoreError:
         if self.doubt or (state is not None and state.limbo):
             return StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")

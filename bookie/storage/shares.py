@@ -82,9 +82,15 @@ class Shares:
 
     def load(self, data: bytes, position: int) -> bool:
         """Take what was encoded; False if it is not of the checkpoint at this position."""
-        if len(data) % _SHARE.size != _POSITION.size or _POSITION.unpack_from(data)[0] != position:
-            return False
-        for first, live in _SHARE.iter_unpack(data[_POSITION.size :]):
+        stored = decode_shares(data, position)
+        for first, live in stored or ():
             if first in self._bytes:
                 self._bytes[first] = live
-        return True
+        return stored is not None
+
+
+def decode_shares(data: bytes, position: int) -> list[tuple[int, int]] | None:
+    """First positions and live bytes; None if they are not of the checkpoint at this position."""
+    if len(data) % _SHARE.size != _POSITION.size or _POSITION.unpack_from(data)[0] != position:
+        return None
+    return list(_SHARE.iter_unpack(data[_POSITION.size :]))

@@ -28,7 +28,7 @@ from bookie.storage.ledgers import Cancel
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done
 from bookie.storage.maintenance import Maintenance
-from bookie.storage.memory import NEVER_LOST, read_birth
+from bookie.storage.memory import IN_DOUBT, NEVER_LOST, read_birth
 from bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
 from bookie.storage.statistics import StoreStatistics, gather
 from bookie.storage.status import StoreError, StoreStatus
@@ -189,9 +189,13 @@ class LedgerStore:
         return await self._directories.volume_of(ledger_id).reads.read_lac(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
-        """Return when everything that was accepted for the ledger before is durable."""
+        """Return when everything that was accepted for the ledger before is durable.
+
+        Never if this bookie may have lost some of it since, or the ledger is fenced: whoever was
+        told of an add by an earlier process would take that for all of its entries.
+        """
         volume = self._directories.volume_of(ledger_id)
-        volume.reads.known(ledger_id)
+        volume.reads.check_whole(ledger_id)
         await volume.log.wait_durable(volume.log.end - 1)
 
     def last_add_confirmed(self, ledger_id: int) -> int:
@@ -341,8 +345,6 @@ async def open_store(
     contacts = FirstContacts(ask, bytes_max=bytes_max) if ask is not None else None
     store = LedgerStore(disk, contacts)
     birth = await read_birth(disk, directories)
-    if contacts is not None:
-        contacts.birth = birth or NEVER_LOST
     async with AsyncExitStack() as stack:
         for directory in directories:
             volume = open_volume(
@@ -356,4 +358,6 @@ async def open_store(
                 changed=store.changed,
             )
             store.attach(await stack.enter_async_context(volume))
+        if contacts is not None:
+            contacts.birth = IN_DOUBT if store.limbo else birth or NEVER_LOST
         yield store

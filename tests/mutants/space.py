@@ -318,4 +318,22 @@ MUTANTS = [
         source_hash="2553a219d6c8",
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
     ),
+    Mutant(
+        id="M46b",
+        rule="an index that needs what was removed since is made again -> it is believed",
+        module="bookie.storage.boot",
+        name="_is_old",
+        replacement=Edit("live and gap.first <= first < gap.end", "False"),
+        source_hash="713c8f3dea5a",
+        caught_by=f"{_STORAGE}/test_old_index.py -k moved_since",
+    ),
+    Mutant(
+        id="M46c",
+        rule="so is one of before what was removed -> it is believed",
+        module="bookie.storage.boot",
+        name="_is_old",
+        replacement=Edit("if any(gap.end > checkpoint.position for gap in gaps)", "if False"),
+        source_hash="713c8f3dea5a",
+        caught_by=f"{_STORAGE}/test_old_index.py -k of_before",
+    ),
 ]

@@ -54,7 +54,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
-        source_hash="0f08452dc56e",
+        source_hash="e7133c6d8016",
         caught_by=_HOST,
     ),
     Mutant(
@@ -63,7 +63,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
-        source_hash="0f08452dc56e",
+        source_hash="e7133c6d8016",
         caught_by=_HOST,
     ),
     Mutant(

@@ -13,7 +13,7 @@ from bookie.ledger.protocol.placement import BookieId
 from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, repair_cookie
-from bookie.server.identity import CLAIM_FILE, COOKIE_FILE, Identity, StartError
+from bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
 from bookie.server.logs import silent_log
 from bookie.storage.disk import FileDisk
 from bookie.storage.memory import BIRTH_FILE, read_birth
@@ -200,3 +200,48 @@ async def test_a_name_that_was_here_before_is_born_anew(cluster: Cluster) -> Non
     async with cluster.run(cluster.config("d1", bookie_id="b2")) as running:
         assert not running.store.limbo
     assert not (cluster.tmp_path / "d1" / BIRTH_FILE).exists()
+
+
+def wipe_all_but_the_cookie(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != COOKIE_FILE:
+            path.unlink()
+
+
+def wipe_the_segments(directory: Path) -> None:
+    for path in (directory / "log").glob("*.log"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("wipe", [wipe_all_but_the_cookie, wipe_the_segments])
+@pytest.mark.parametrize("name", ["d0", "d1"])
+async def test_a_cookie_without_its_log_is_no_empty_bookie(
+    cluster: Cluster, wipe: Callable[[Path], None], name: str
+) -> None:
+    """It said "no such ledger" of what it had acknowledged, and took adds of fenced ledgers."""
+    config = cluster.config("d0", "d1")
+    async with cluster.run(config) as running, connect(running.port) as peer:
+        for ledger_id in (7, 8):  # one in each directory
+            assert await peer.add(ledger_id, 0) is Status.OK
+    async with cluster.run(config):
+        pass
+    wipe(cluster.tmp_path / name)
+    cluster._indexes = type(cluster._indexes)()
+    assert "nothing of the log" in await cluster.refused(config)
+    async with cluster.run(auto(config)) as running:
+        assert running.store.limbo
+        await free(running)
+
+
+async def test_a_bookie_that_never_stored_anything_starts_again(cluster: Cluster) -> None:
+    log = cluster.tmp_path / "d0" / "log"
+    for _ in range(2):
+        async with cluster.run(cluster.config()) as running:
+            assert not running.store.limbo
+        assert [path.name for path in log.iterdir()] == [NEW_FILE]
+    async with cluster.run(cluster.config()) as running, connect(running.port) as peer:
+        assert await peer.add(7, 0) is Status.OK
+    async with cluster.run(cluster.config()):
+        assert not (log / NEW_FILE).exists(), "from now on an empty log is a lost one"

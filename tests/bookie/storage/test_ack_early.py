@@ -9,6 +9,7 @@ import trio.lowlevel
 from bookie.storage.memory import DIRTY_FILE
 from bookie.storage.status import StoreStatus
 from bookie.storage.store import LedgerStore, open_store
+from bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries
@@ -226,3 +227,25 @@ async def crash_everywhere(seed: int) -> int:
 def test_nothing_acknowledged_is_denied_whatever_operation_the_disk_dies_before(seed: int) -> None:
     survived = scheduler.run(lambda _: crash_everywhere(seed), seed=seed, steps_max=3_000_000)
     assert survived > 15
+
+
+async def test_what_was_lost_is_not_forced(host: Host) -> None:
+    """A writer that has connected again would confirm what it was told of by the last process."""
+    async with host.doomed_store(**EARLY) as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        answers.add(2, 0)
+        await answers.all()
+        assert await status_of(store.force(1)) is OK
+        answers.add(1, 1)
+        assert answers.statuses == [OK]
+        host.platter.lose_power()
+    async with host.store(**EARLY) as store:
+        assert await status_of(store.force(1)) is UNKNOWN
+        await store.suspects.mark([Suspect(1, limbo=True, fence=True)])
+        await store.end_doubt(77)
+        assert await status_of(store.force(1)) is UNKNOWN
+        await store.suspects.clear(1)
+        assert await status_of(store.read(1, 1)) is NO_ENTRY, "it was recovered without it"
+        assert await status_of(store.force(1)) is FENCED
+        assert await status_of(store.force(2)) is OK, "nobody suspects it"

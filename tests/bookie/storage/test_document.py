@@ -7,7 +7,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from bookie.registry.cookies import Cookie
-from bookie.server.identity import COOKIE_FILE
+from bookie.server.identity import COOKIE_FILE, NEW_FILE
 from bookie.storage.records import Kind
 from bookie.storage.removed import Gap, decode_gaps, encode_gaps
 from bookie.storage.shares import Shares
@@ -95,3 +95,4 @@ def test_the_cookie_of_the_document_is_the_one_that_is_written() -> None:
     text = cookie.encode().decode()
     assert "".join(f"    {line}\n" for line in text.splitlines()) in DOCUMENT
     assert f"<directory>/{COOKIE_FILE}" in DOCUMENT
+    assert f"<directory>/log/{NEW_FILE}" in DOCUMENT

@@ -1,13 +1,15 @@
 """A ledger in limbo: what it answers, and that nothing but a durable end takes it out of there."""
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
 
+from bookie.storage.contacts import LedgerFacts
 from bookie.storage.limits import StoreLimits
 from bookie.storage.memory import BIRTH_FILE, read_birth
 from bookie.storage.status import StoreError, StoreStatus
@@ -153,6 +155,57 @@ async def test_doubt_ends_when_the_suspects_are_known(host: Host) -> None:
     host.platter.lose_indexes()
     async with host.store() as store:
         assert store.suspects.ledgers() == [1, 2]
+
+
+@asynccontextmanager
+async def asking_store(host: Host, facts: LedgerFacts) -> AsyncIterator[LedgerStore]:
+    """It is in doubt, and this is what the metadata say of all ledgers."""
+
+    async def ask(_: int) -> LedgerFacts:
+        await trio.lowlevel.checkpoint()
+        return facts
+
+    async with open_store(
+        disk=host.platter.mount(),
+        directories=host.directories,
+        index=host.platter.indexes().open,
+        clock=FixedClock(),
+        limits=StoreLimits(free_bytes_min=0),
+        ask=ask,
+        in_doubt=True,
+    ) as store:
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("facts", "plain", "recovery"),
+    [
+        (LedgerFacts(there=False), FENCED, FENCED),
+        (LedgerFacts(there=True, open=False, created_txid=BIRTH - 1), FENCED, OK),
+        (LedgerFacts(there=True, open=True, created_txid=BIRTH - 1), READ_ONLY, OK),
+    ],
+)
+async def test_what_comes_while_it_is_in_doubt_is_not_trusted_afterwards(
+    host: Host, facts: LedgerFacts, plain: StoreStatus, recovery: StoreStatus
+) -> None:
+    """Its ledger would be here, in nobody's list of suspects: its fence was lost, and it took adds.
+
+    The list of what is here is made before the metadata are asked, and what they do not name, or
+    with other bookies by now, is on neither list.
+    """
+    async with asking_store(host, facts) as store:
+        assert store.ledgers() == []
+        assert await status_of(store.write_lac(5, key(5), 3, b"lac")) is plain
+        answers = Answers(store)
+        answers.add(6, 3, recovery=True)
+        assert await answers.all() == [recovery]
+        await store.suspects.mark([])
+        await store.end_doubt(BIRTH)
+        answers.add(5, 9)
+        assert await answers.all() == [plain]
+        if not facts.open:
+            answers.add(6, 9)
+            assert await answers.all() == [FENCED]
 
 
 async def test_directories_that_say_different_births_are_in_doubt(host: Host) -> None:
