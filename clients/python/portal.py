@@ -82,10 +82,9 @@ class Portal:
 
         try:
             self._token.run_sync_soon(begin)
+            return result.result()
         except trio.RunFinishedError:
             raise trio.ClosedResourceError("this was closed meanwhile") from None
-        try:
-            return result.result()
         except KeyboardInterrupt:
             self._token.run_sync_soon(scope.cancel)
             raise
@@ -96,7 +95,11 @@ class Portal:
         self._soon.append(function)
         if not self._scheduled:
             self._scheduled = True
-            self._token.run_sync_soon(self._do_soon)
+            try:
+                self._token.run_sync_soon(self._do_soon)
+            except BaseException:  # Ctrl-C, perhaps: who comes next schedules again.
+                self._scheduled = False
+                raise
 
     def _do_soon(self) -> None:
         self._scheduled = False  # first: whoever appends from now on schedules again

@@ -164,7 +164,7 @@ CLIENTS = [
         replacement=Edit(
             "        if self._nursery.cancel_scope.cancel_called:", "        if False:"
         ),
-        source_hash="3d57fc494610",
+        source_hash="092ce34d7b23",
         caught_by=f"{_CALLS} -k while_the_loop_ends",
     ),
     Mutant(
@@ -173,8 +173,17 @@ CLIENTS = [
         module=_PORTAL,
         name="Portal.call",
         replacement=Edit("except trio.RunFinishedError:", "except KeyError:"),
-        source_hash="3d57fc494610",
+        source_hash="092ce34d7b23",
         caught_by=f"{_CALLS} -k behind_the_end",
+    ),
+    Mutant(
+        id="E12b",
+        rule="an interrupt while something is handed over stops nothing after it -> all of it",
+        module=_PORTAL,
+        name="Portal.soon",
+        replacement=Edit("self._scheduled = False", "pass"),
+        source_hash="aebf68b02684",
+        caught_by=f"{_CALLS} -k interrupt_while",
     ),
     Mutant(
         id="E13",
