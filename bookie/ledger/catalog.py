@@ -1,6 +1,7 @@
 """The records of ledgers in the metadata store: create, read, compare-and-swap, delete."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias, assert_never
@@ -92,19 +93,21 @@ class Catalog:
     async def _create(self, path: str, value: bytes, token: int) -> bool:
         """False if there is a ledger of somebody else with that id."""
         pause_s = _PAUSE_S
-        while True:
-            try:
-                await self.store.create(path, value, make_parents=True)
-            except RecordExistsError:
-                return await self._is_ours(path, token)
-            except OutcomeUnknownError:
-                continue  # Either it is there now, and ours, or it can be created.
-            except NoRecordError:
-                # Whoever deletes the neighbours removes the parents that we create.
-                await trio.sleep(self._rng.uniform(0, pause_s))
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-                continue
-            return True
+        with _remembered_doubt() as doubt:
+            while True:
+                try:
+                    await self.store.create(path, value, make_parents=True)
+                except RecordExistsError:
+                    return await self._is_ours(path, token)
+                except OutcomeUnknownError as error:
+                    doubt.append(error)  # Either it is there now, and ours, or it can be created.
+                    continue
+                except NoRecordError:
+                    # Whoever deletes the neighbours removes the parents that we create.
+                    await trio.sleep(self._rng.uniform(0, pause_s))
+                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                    continue
+                return True
 
     async def _is_ours(self, path: str, token: int) -> bool:
         record = await self.store.get(path)
@@ -196,15 +199,29 @@ class Catalog:
 
     async def delete(self, ledger_id: int) -> None:
         """One that is not there is deleted already."""
-        while True:
-            try:
-                await self.store.delete(self.paths.ledger(ledger_id), ANY)
-            except OutcomeUnknownError:
-                continue
-            except NoRecordError:
+        with _remembered_doubt() as doubt:
+            while True:
+                try:
+                    await self.store.delete(self.paths.ledger(ledger_id), ANY)
+                except OutcomeUnknownError as error:
+                    doubt.append(error)
+                    continue
+                except NoRecordError:
+                    return
+                await prune_parents(self.store, self.paths, ledger_id)
                 return
-            await prune_parents(self.store, self.paths, ledger_id)
-            return
 
     def list(self) -> AsyncIterator[int]:
         return list_ledgers(self.store, self.paths)
+
+
+@contextmanager
+def _remembered_doubt() -> Generator[list[OutcomeUnknownError]]:
+    """Around tries of one change: that the last of them was not made says nothing of the others."""
+    doubt: list[OutcomeUnknownError] = []
+    try:
+        yield doubt
+    except StoreUnavailableError as error:
+        if doubt:
+            raise OutcomeUnknownError(str(doubt[-1])) from error
+        raise

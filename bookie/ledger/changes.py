@@ -23,7 +23,7 @@ from bookie.ledger.protocol.update import (
     close_by_writer,
 )
 from bookie.ledger.protocol.write import ChangePostponed, EnsembleChanged
-from wire.metadata.store import StoreUnavailableError
+from wire.metadata.store import OutcomeUnknownError, StoreUnavailableError
 
 
 class ChangeListener(Protocol):
@@ -89,11 +89,19 @@ class Changes:
 
     async def close(self, last_entry_id: int, length: int) -> None:
         """End the ledger there; errors as `LedgerWriter.close` has them."""
-        async with self._lock:
-            result = await self._context.catalog.update(
-                self._ledger_id, self.stored, close_by_writer(last_entry_id, length)
-            )
+        result: UpdateResult | None = None
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            try:
+                async with self._lock:
+                    result = await self._context.catalog.update(
+                        self._ledger_id, self.stored, close_by_writer(last_entry_id, length)
+                    )
+            finally:
+                del self._scopes[scope]
         match result:
+            case None:
+                raise OutcomeUnknownError(f"ledger {self._ledger_id} was given up while it closed")
             case Settled(metadata, version):
                 self.stored = StoredMetadata(metadata, version)
             case NotAllowed(metadata):

@@ -206,7 +206,7 @@ async def open_ledger_client(
     """
     limits = limits or LedgerLimits()
     paths = LedgerPaths(root)
-    error: Exception | None = None
+    error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         directory = BookieDirectory(store, paths, rng, limits.directory, placement)
         bookies = Bookies(
@@ -235,7 +235,9 @@ async def open_ledger_client(
                 clock,
             )
             yield LedgerClient(context)
-        except Exception as caught:
+        except trio.Cancelled:
+            raise
+        except BaseException as caught:
             error = caught  # Raised below: the caller's error is not a group.
         nursery.cancel_scope.cancel()
     if error is not None:

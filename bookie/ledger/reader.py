@@ -352,8 +352,9 @@ class LedgerReader:
 
     def learn(self, stored: StoredMetadata, last: LastConfirmed | None) -> None:
         """Take in what was found out about the ledger; what was known before stays true."""
-        self._stored = stored
-        metadata = stored.metadata
+        if stored.version >= self._stored.version:  # else a server of the store lags
+            self._stored = stored
+        metadata = self.metadata
         if metadata.closed:
             self._last_add_confirmed = metadata.last_entry_id
             if metadata.last_entry_id >= 0:

@@ -12,8 +12,15 @@ class EntryWaiters:
     async def wait(self, entry_id: int) -> None:
         """Return when the entry is `reached`, or nobody can wait any more: look which."""
         event = trio.Event()
-        self._events.setdefault(entry_id, []).append(event)
-        await event.wait()
+        events = self._events.setdefault(entry_id, [])
+        events.append(event)
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            events.remove(event)
+            if not events and self._events.get(entry_id) is events:
+                del self._events[entry_id]
+            raise
 
     def reached(self, first: int, last: int) -> None:
         if self._events:

@@ -249,7 +249,8 @@ class LedgerWriter:
         """End the ledger at the last confirmed entry.  Waits for no append.
 
         LedgerFencedError if the ledger is no longer open: somebody else decides its end.  When the
-        metadata store does not answer, closing again is how to go on.
+        metadata store does not answer, closing again is how to go on.  OutcomeUnknownError if it is
+        abandoned meanwhile.
         """
         if self._error is not None and not self._owner_is_done:
             raise self._error

@@ -8,13 +8,18 @@
 
 A thread runs the real client.  Handing over costs some tens of microseconds a call, so what comes
 in masses does not wait for it: `append_soon` queues, and entries are fetched many at a time.
-Objects may be used from any thread.  `timeout_s` None waits as long as it takes; a call that takes
-longer raises TimeoutError, and what it was about is as after a cancelled call of the trio client.
+Objects may be used from any thread, and not in a process that was forked.  Callbacks of futures
+run in the client's own thread: they may `append_soon`, and call nothing that waits (RuntimeError).
+`timeout_s` None waits as long as it takes; a call that takes longer raises TimeoutError, and what
+it was about is as after a cancelled call of the trio client.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
-from typing import TypeVar, Unpack
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Self, TypeVar, Unpack
+
+import trio
 
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.racks import Placement
@@ -93,8 +98,12 @@ class Client(Closing):
 
     def create(self, **options: Unpack[LedgerOptions]) -> "Writer":
         """A new ledger, open, and its only writer; options as of the trio client."""
-        made = call_within(self._portal, lambda: self._client.create(**options))
-        return Writer(self._portal, made, self._limits)
+
+        async def create() -> Writer:
+            made = await self._client.create(**options)
+            return Writer(self._portal, made, self._limits)
+
+        return call_within(self._portal, create)
 
     def create_advanced(self, **options: Unpack[LedgerOptions]) -> "AdvancedWriter":
         """As `create`, for callers who give each entry its id."""
@@ -103,8 +112,12 @@ class Client(Closing):
 
     def create_deferred(self, **options: Unpack[LedgerOptions]) -> "DeferredWriter":
         """As `create`, for entries that are taken first, and on disk when they are forced."""
-        made = call_within(self._portal, lambda: self._client.create_deferred(**options))
-        return DeferredWriter(self._portal, made, self._limits)
+
+        async def create() -> DeferredWriter:
+            made = await self._client.create_deferred(**options)
+            return DeferredWriter(self._portal, made, self._limits)
+
+        return call_within(self._portal, create)
 
     def open(
         self, ledger_id: int, *, recover: bool, password: bytes = b"", patience_s: float = 0.0
@@ -136,9 +149,11 @@ class Client(Closing):
         """End it; writers that are still open are abandoned."""
         if self._closed:
             return
+        self._portal.check_thread()
         self._closed = True
         try:
-            self._portal.call(self._close)
+            with suppress(trio.ClosedResourceError):  # In a process that was forked.
+                self._portal.call(self._close)
         finally:
             self._portal.close()
 
@@ -191,17 +206,48 @@ class Reader:
 
         TimeoutError if none comes for `timeout_s`.
         """
-        return self._all(self._reader.read(first, last), timeout_s)
+        return _Entries(self._portal, self._reader.read(first, last), timeout_s)
 
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[Entry]:
         """The entries from `first` on, each as it is confirmed, until the ledger is closed.
 
-        TimeoutError if none comes for `timeout_s`; `tail` again goes on from any entry.
+        TimeoutError if none comes for `timeout_s`; then `next` waits for the same one again.
         """
-        return self._all(self._reader.tail(first), timeout_s)
+        return _Entries(self._portal, self._reader.tail(first), timeout_s)
 
-    def _all(
-        self, source: EntryStream | trio_reader.Tail, timeout_s: float | None
-    ) -> Iterator[Entry]:
-        while batch := call_within(self._portal, source.next_batch, timeout_s):
-            yield from batch
+
+class _Entries:
+    """Entries one by one; after an error, and to another thread, the next one: no false end."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        source: EntryStream | trio_reader.Tail,
+        timeout_s: float | None,
+    ) -> None:
+        self._portal = portal
+        self._source = source
+        self._timeout_s = timeout_s
+        self._fetching = trio.Lock()
+        self._fetched: deque[Entry] = deque()
+        self._ended = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Entry:
+        while True:
+            try:
+                return self._fetched.popleft()
+            except IndexError:
+                if self._ended:
+                    raise StopIteration from None
+            call_within(self._portal, self._fetch, self._timeout_s)
+
+    async def _fetch(self) -> None:
+        # Kept here, and not returned: who called may have been interrupted meanwhile.
+        async with self._fetching:
+            if not self._fetched and not self._ended:
+                batch = await self._source.next_batch()
+                self._fetched.extend(batch)
+                self._ended = not batch

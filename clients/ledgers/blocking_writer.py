@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from types import TracebackType
@@ -40,7 +41,14 @@ def call_within(
     try:
         return portal.call(run)
     except trio.ClosedResourceError as error:
-        raise LedgerClosedError("the client was closed") from error
+        raise LedgerClosedError(f"the client: {error}") from error
+
+
+def _check_process(portal: Portal) -> None:
+    try:
+        portal.check_process()
+    except trio.ClosedResourceError as error:
+        raise LedgerClosedError(f"the client: {error}") from error
 
 
 class _Handle:
@@ -91,7 +99,8 @@ class _Handle:
             self._handle.abandon()
             self._stopped()
 
-        call_within(self._portal, abandon)
+        with suppress(LedgerClosedError):  # Then the client has done so.
+            call_within(self._portal, abandon)
 
     def __enter__(self) -> Self:
         return self
@@ -150,14 +159,35 @@ class Writer(_Handle):
 
     def append(self, data: Buffer, timeout_s: float | None = None) -> int:
         """Append an entry; return its id when it is confirmed."""
-        return self.append_soon(data).result(timeout_s)
+        left_s = self._wait_for_room(timeout_s)
+        return self._hand_over(data).result(left_s)
 
     def append_soon(self, data: Buffer) -> "Future[int]":
         """Send an entry on its way; the future has its id when it is confirmed, or an error.
 
-        Waits only while more is on its way than `Limits` allow.  The first failure is also raised
-        by the next `flush` or `close`.
+        Waits only while more is on its way than `Limits` allow, and never in a callback.  The first
+        failure is also raised by the next `flush` or `close`.
         """
+        self._wait_for_room(None)
+        return self._hand_over(data)
+
+    def _wait_for_room(self, timeout_s: float | None) -> float | None:
+        """What is left of the time then.  Before the entry is handed over: whatever ends the wait
+        is about an entry that is not under way.
+        """
+        _check_process(self._portal)
+        if not self._is_full or self._portal.is_here:
+            return timeout_s
+
+        async def wait() -> float:
+            since = trio.current_time()
+            await self._drain.now()
+            return trio.current_time() - since
+
+        waited_s = call_within(self._portal, wait, timeout_s)
+        return None if timeout_s is None else max(0.0, timeout_s - waited_s)
+
+    def _hand_over(self, data: Buffer) -> "Future[int]":
         entry = _Handed(bytes(data), Future())
         entry.result.set_running_or_notify_cancel()  # It cannot be called back.
         with self._handing:
@@ -165,14 +195,15 @@ class Writer(_Handle):
                 raise self._why_ended()
             self._handed.append(entry)
             self._handed_bytes += len(entry.data)
-            full = (
-                self._handed_bytes > self._limits.pending_bytes_max
-                or len(self._handed) > self._limits.pending_entries_max
-            )
             self._drain.soon()
-        if full:
-            call_within(self._portal, self._drain.now)
         return entry.result
+
+    @property
+    def _is_full(self) -> bool:
+        return (
+            self._handed_bytes > self._limits.pending_bytes_max
+            or len(self._handed) > self._limits.pending_entries_max
+        )
 
     async def _flush(self) -> None:
         await self._settle()
@@ -210,18 +241,21 @@ class Writer(_Handle):
         """Everything that was handed over is with the writer when this returns."""
         while self._handed:
             entry = self._handed[0]
+            failure: LedgerError | None = None
             try:
                 entry.entry_id = await self._writer.append_soon(entry.data)
             except LedgerError as error:
+                failure = error
+            with self._handing:
                 if self._ended:
                     return  # All of them were told.
-                self._fail(entry, error)
+                self._handed.popleft()
+                self._handed_bytes -= len(entry.data)
+            if failure is not None:
+                self._fail(entry, failure)
             else:
                 self._sent.append(entry)
                 self._sent_more.set()
-            with self._handing:
-                self._handed.popleft()
-                self._handed_bytes -= len(entry.data)
 
     async def _settle_until_stopped(self) -> None:
         """Tell what became of the entries, in the order in which they were sent.
@@ -268,8 +302,9 @@ class Writer(_Handle):
             self._fail(entry, InDoubtError(self.ledger_id, entry.entry_id))
         with self._handing:
             self._ended = True
-            while self._handed:
-                self._fail(self._handed.popleft(), self._why_ended())
+            left, self._handed, self._handed_bytes = self._handed, deque(), 0
+        for entry in left:  # Their callbacks may append again.
+            self._fail(entry, self._why_ended())
 
     def _why_ended(self) -> LedgerError:
         return self._handle.error or LedgerClosedError("the client was closed")

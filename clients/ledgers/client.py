@@ -174,16 +174,14 @@ class Client:
 
         One that is not there is fine.  Its writer, if there is one, is not told.
         """
-        self._life.check()
         _check_id(ledger_id)
-        with translated():
+        with translated(), self._life.lasting(MetadataInDoubtError):
             await self._client.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """State, quorums, ensembles, digest, custom metadata.  NoSuchLedgerError."""
-        self._life.check()
         _check_id(ledger_id)
-        with translated():
+        with translated(), self._life.lasting():
             return await self._client.metadata(ledger_id)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
@@ -283,7 +281,7 @@ async def open_client(
 ) -> AsyncGenerator[Client]:
     """A client on given seams.  What the block raises comes out as it is, and not in a group."""
     limits = limits or Limits()
-    failure: Exception | None = None
+    failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         flusher = Flusher()
         nursery.start_soon(flusher.run)
@@ -306,7 +304,9 @@ async def open_client(
                     yield client
                 finally:
                     client.end()
-        except Exception as error:
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:

@@ -70,6 +70,23 @@ class Life:
         self._nursery.start_soon(work)
 
 
+class Turn:
+    """Of one task at a time.  Another one is told: it would take entries away from the first."""
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        if self._taken:
+            raise trio.BusyResourceError("another task reads here")
+        self._taken = True
+        try:
+            yield
+        finally:
+            self._taken = False
+
+
 @dataclass(slots=True, eq=False)
 class _Part:
     """The entries first..last of a stream, on their way."""
@@ -86,7 +103,8 @@ class EntryStream:
     """The entries of a range, in order: `async for entry in reader.read(...)`.
 
     Some are read ahead, bounded by `Limits.read_bytes`, `read_ahead` and `reads_max`; a stream that
-    nobody reads any more costs no more than these.  One task at a time.  After an error it is over.
+    nobody reads any more costs no more than these.  One task at a time (BusyResourceError).  After
+    an error it is over.
 
     It begins with one part, and asks for more at once as long as they come much quicker than
     bookies are given (`slow_read_s`): what waits for others on the same link is not slow.
@@ -101,6 +119,7 @@ class EntryStream:
         self._parts: deque[_Part] = deque()  # all of them asked for
         self._parts_max = 1  # for now
         self._entries: deque[Entry] = deque()  # of the batch that is being given out
+        self._turn = Turn()
 
     def __aiter__(self) -> Self:
         return self
@@ -118,6 +137,10 @@ class EntryStream:
             batch = list(self._entries)
             self._entries.clear()
             return batch
+        with self._turn.taken():
+            return await self._next_batch()
+
+    async def _next_batch(self) -> list[Entry]:
         self._life.check()
         self._fill()
         if not self._parts:

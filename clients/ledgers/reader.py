@@ -18,7 +18,7 @@ from bookie.errors import NoSuchEntryError
 from bookie.ledger.follower import Follower
 from bookie.ledger.metadata import LedgerMetadata
 from bookie.ledger.reader import LedgerReader
-from clients.ledgers.entries import Entry, EntryStream, Life
+from clients.ledgers.entries import Entry, EntryStream, Life, Turn
 from clients.ledgers.errors import translated
 from clients.ledgers.limits import Limits
 
@@ -101,7 +101,8 @@ class Tail:
 
     Bookies say when there is more, the metadata store when the ledger is closed; while they are
     away it waits.  ReadUnknownError if an entry that is confirmed cannot be read now: `next_entry`
-    says where to go on.  NoSuchLedgerError if the ledger is deleted.  One task at a time.
+    says where to go on.  NoSuchLedgerError if the ledger is deleted.  One task at a time
+    (BusyResourceError).
     """
 
     def __init__(self, life: Life, reader: Reader, follower: Follower, first: int) -> None:
@@ -111,6 +112,7 @@ class Tail:
         self._follower = follower
         self._stream: EntryStream | None = None
         self._entries: deque[Entry] = deque()
+        self._turn = Turn()
 
     def __aiter__(self) -> Self:
         return self
@@ -133,6 +135,10 @@ class Tail:
         return batch
 
     async def _next_batch(self) -> list[Entry]:
+        with self._turn.taken():
+            return await self._wait_for_batch()
+
+    async def _wait_for_batch(self) -> list[Entry]:
         while True:
             self._life.check()
             if self._stream is not None:

@@ -102,7 +102,8 @@ class LedgerHandle:
 
         LedgerFencedError if another client has taken the ledger over: it decides on the end.
         MetadataUnavailableError if the metadata store does not answer: close again, or leave the
-        end to whoever opens the ledger with recovery.
+        end to whoever opens the ledger with recovery.  MetadataInDoubtError if it is abandoned, or
+        the client ends, meanwhile.
         """
         if self._abandoned:
             raise LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its owner")

@@ -9,12 +9,13 @@
 
 A thread runs the real client.  Handing over costs some tens of microseconds a call, so what comes
 in masses does not wait for it:  `send_nowait` and `ack` (without receipts) are queued, and messages
-are fetched many at a time.  `on_result` is called in that thread.  Objects may be used from any
-thread.
+are fetched many at a time.  `on_result` is called in that thread, where nothing may wait.  Objects
+may be used from any thread, and not in a process that was forked.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TypedDict, Unpack
@@ -155,9 +156,11 @@ class Client(Closing):
         """Store what was sent, close everything.  Raises what could not be stored."""
         if self._closed:
             return
+        self._portal.check_thread()
         self._closed = True
         try:
-            self._portal.call(self._close)
+            with suppress(trio.ClosedResourceError):  # In a process that was forked.
+                self._portal.call(self._close)
         finally:
             self._portal.close()
 

@@ -3,8 +3,12 @@
 `call` runs an async function in that thread and waits for it; an interrupt of the caller cancels
 the call.  `soon` hands over what needs no answer, in order, at the cost of an append.  A `Block` is
 an `async with` that lasts from one call to another.
+
+Whoever would wait for ever is told instead: a call in that very thread (callbacks of futures run
+there), and any use in a process that was forked, which has a copy of everything but the thread.
 """
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -26,15 +30,35 @@ class Portal:
         self._soon: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._closed = False
+        self._process = os.getpid()
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="daybook-client", daemon=True)
         self._thread.start()
         self._started.result()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that runs trio."""
+        return threading.current_thread() is self._thread
+
+    def check_thread(self) -> None:
+        """RuntimeError in the thread that runs trio: who waits there waits for himself."""
+        if self.is_here:
+            raise RuntimeError("a callback runs in the thread of the client, and must not wait")
+
+    def check_process(self) -> None:
+        """ClosedResourceError in a process that was forked."""
+        if os.getpid() != self._process:
+            raise trio.ClosedResourceError(
+                f"this is of process {self._process}, from which this one was forked"
+            )
+
     def call(self, function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:  # noqa: ANN401
         """Run `function` over there; return or raise what it does."""
         if self._closed:
             raise trio.ClosedResourceError("this was closed")
+        self.check_process()
+        self.check_thread()
         result: Future[_T] = Future()
         scope = trio.CancelScope()
 
@@ -58,20 +82,24 @@ class Portal:
 
         try:
             self._token.run_sync_soon(begin)
+            return result.result()
         except trio.RunFinishedError:
             raise trio.ClosedResourceError("this was closed meanwhile") from None
-        try:
-            return result.result()
         except KeyboardInterrupt:
             self._token.run_sync_soon(scope.cancel)
             raise
 
     def soon(self, function: Callable[[], None]) -> None:
         """Run `function`, which must not raise, over there; do not wait for it."""
+        self.check_process()
         self._soon.append(function)
         if not self._scheduled:
             self._scheduled = True
-            self._token.run_sync_soon(self._do_soon)
+            try:
+                self._token.run_sync_soon(self._do_soon)
+            except BaseException:  # Ctrl-C, perhaps: who comes next schedules again.
+                self._scheduled = False
+                raise
 
     def _do_soon(self) -> None:
         self._scheduled = False  # first: whoever appends from now on schedules again
@@ -80,15 +108,20 @@ class Portal:
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run `function`, which must not raise, over there until `close`."""
-        self._token.run_sync_soon(self._nursery.start_soon, function)
+        if self.is_here:
+            self._nursery.start_soon(function)  # At once: `close` may be the next to come.
+        else:
+            self._token.run_sync_soon(self._nursery.start_soon, function)
 
     def close(self) -> None:
         """Cancel what runs over there, and wait until it has ended."""
         if self._closed:
             return
+        self.check_thread()
         self._closed = True
-        self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
-        self._thread.join()
+        if os.getpid() == self._process:
+            self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+            self._thread.join()
 
     def _run(self) -> None:
         try:

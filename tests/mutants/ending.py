@@ -8,6 +8,7 @@ _BLOCKING = "clients.ledgers.blocking_writer"
 _PORTAL = "clients.python.portal"
 _ENTRIES = "clients.ledgers.entries"
 _CLIENTS = "tests:tests/clients/ledgers"
+_MISUSE = f"{_CLIENTS}/test_blocking_misuse.py"
 _CALLS = "tests:tests/clients/python/test_portal.py"
 
 LOGS = [
@@ -80,7 +81,7 @@ CLIENTS = [
         module=_BLOCKING,
         name="_Handle.abandon",
         replacement=Edit("        self._stopped()\n", ""),
-        source_hash="35e6a2384a2f",
+        source_hash="752206b5429c",
         caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
     ),
     Mutant(
@@ -89,7 +90,7 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("    self._drain.end()\n", ""),
-        source_hash="943267263c64",
+        source_hash="4decfabf5236",
         caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
     ),
     Mutant(
@@ -97,8 +98,8 @@ CLIENTS = [
         rule="entries that a writer has not taken when it ends are told -> they wait for ever",
         module=_BLOCKING,
         name="Writer._end",
-        replacement=Edit("while self._handed:", "while False:"),
-        source_hash="943267263c64",
+        replacement=Edit("for entry in left:", "for entry in ():"),
+        source_hash="4decfabf5236",
         caught_by=f"{_CLIENTS}/test_blocking.py -k nobody_waits",
     ),
     Mutant(
@@ -107,7 +108,7 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._empty",
         replacement=Edit("if self._ended:", "if False:"),
-        source_hash="5f43ab14b92e",
+        source_hash="e2be62f72e31",
         caught_by=f"{_CLIENTS}/test_blocking.py -k tells_nobody_twice",
     ),
     Mutant(
@@ -123,9 +124,9 @@ CLIENTS = [
         id="E09b",
         rule="what a read ahead brings less than it asked for is read again -> left out",
         module=_ENTRIES,
-        name="EntryStream.next_batch",
+        name="EntryStream._next_batch",
         replacement=Edit("if part.first > part.last:", "if True:"),
-        source_hash="8fc1cf1ec352",
+        source_hash="cbbcdb60729a",
         caught_by=f"{_CLIENTS}/test_reader.py -k larger_than_most",
     ),
     Mutant(
@@ -163,7 +164,7 @@ CLIENTS = [
         replacement=Edit(
             "        if self._nursery.cancel_scope.cancel_called:", "        if False:"
         ),
-        source_hash="18c078f93694",
+        source_hash="092ce34d7b23",
         caught_by=f"{_CALLS} -k while_the_loop_ends",
     ),
     Mutant(
@@ -172,8 +173,91 @@ CLIENTS = [
         module=_PORTAL,
         name="Portal.call",
         replacement=Edit("except trio.RunFinishedError:", "except KeyError:"),
-        source_hash="18c078f93694",
+        source_hash="092ce34d7b23",
         caught_by=f"{_CALLS} -k behind_the_end",
+    ),
+    Mutant(
+        id="E12b",
+        rule="an interrupt while something is handed over stops nothing after it -> all of it",
+        module=_PORTAL,
+        name="Portal.soon",
+        replacement=Edit("self._scheduled = False", "pass"),
+        source_hash="aebf68b02684",
+        caught_by=f"{_CALLS} -k interrupt_while",
+    ),
+    Mutant(
+        id="E13",
+        rule="a callback appends without waiting for room -> waits for what its own thread makes",
+        module=_BLOCKING,
+        name="Writer._wait_for_room",
+        replacement=Edit("or self._portal.is_here", ""),
+        source_hash="e149a7d42d48",
+        caught_by=f"{_MISUSE} -k does_not_wait_for_room",
+    ),
+    Mutant(
+        id="E14",
+        rule="a process that was forked is told that it has no client -> waits for ever",
+        module=_PORTAL,
+        name="Portal.check_process",
+        replacement=Edit("os.getpid() != self._process", "False"),
+        source_hash="0f24025cc43a",
+        caught_by=f"{_MISUSE} -k forked",
+    ),
+    Mutant(
+        id="E15",
+        rule="who would take entries from another task is told -> takes them",
+        module=_ENTRIES,
+        name="Turn.taken",
+        replacement=Edit("if self._taken:", "if False:"),
+        source_hash="c9d6a7e6f518",
+        caught_by=f"{_CLIENTS}/test_reader.py -k second_task",
+    ),
+    Mutant(
+        id="E16",
+        rule="nothing is kept of a wait that was given up -> until it is over",
+        module="bookie.ledger.waiters",
+        name="EntryWaiters.wait",
+        replacement=Edit("events.remove(event)", "pass"),
+        source_hash="9a8bef84bc75",
+        caught_by="tests:tests/bookie/ledger/test_waiters.py",
+    ),
+    Mutant(
+        id="E17",
+        rule="an iterator that was given up goes on -> has come to its end",
+        module="clients.ledgers.blocking",
+        name="_Entries._fetch",
+        replacement=Edit(
+            "            batch = await", "            self._ended = True\n            batch = await"
+        ),
+        source_hash="c1986e2009ac",
+        caught_by=f"{_MISUSE} -k false_end",
+    ),
+    Mutant(
+        id="E18",
+        rule="an exit from the block of a client comes out as it is -> in a group",
+        module="clients.ledgers.client",
+        name="open_client",
+        replacement=Edit("except BaseException as error:", "except Exception as error:"),
+        source_hash="3e4cefcc3347",
+        caught_by=f"{_CLIENTS}/test_client.py -k comes_out_as_it_is",
+    ),
+    Mutant(
+        id="E19",
+        rule="a deletion without an answer when the client ends is in doubt -> was not made",
+        module="clients.ledgers.client",
+        name="Client.delete",
+        replacement=Edit("lasting(MetadataInDoubtError)", "lasting()"),
+        source_hash="2e628d276ac2",
+        caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
+    ),
+    Mutant(
+        id="E20",
+        rule="a reader believes its newest record -> what a server that lags says",
+        module="bookie.ledger.reader",
+        name="LedgerReader.learn",
+        replacement=Edit("stored.version >= self._stored.version", "True"),
+        source_hash="080469feec3e",
+        caught_by=f"{_CLIENTS}/test_reader.py -k server_of_the_store_lags",
     ),
 ]
 

@@ -70,7 +70,7 @@ MUTANTS = [
         module=_CATALOG,
         name="Catalog._create",
         replacement=Edit("return await self._is_ours(path, token)", "return False"),
-        source_hash="73f2737adce7",
+        source_hash="047aa280dc5c",
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
@@ -78,9 +78,29 @@ MUTANTS = [
         rule="a creation without an answer is looked up -> it was carried out",
         module=_CATALOG,
         name="Catalog._create",
-        replacement=Edit("continue  # Either", "return True  # Either"),
-        source_hash="73f2737adce7",
+        replacement=Edit(
+            "created.\n                continue", "created.\n                return True"
+        ),
+        source_hash="047aa280dc5c",
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
+    ),
+    Mutant(
+        id="M60 silence",
+        rule="a change that was in doubt once stays so when the store falls silent -> was not made",
+        module=_CATALOG,
+        name="_remembered_doubt",
+        replacement=Edit("if doubt:", "if False:"),
+        source_hash="c0925ebb18f1",
+        caught_by="tests:tests/clients/ledgers/test_client.py -k stays_in_doubt",
+    ),
+    Mutant(
+        id="M60 close",
+        rule="a close that is given up without an answer is in doubt -> was not made",
+        module="bookie.ledger.changes",
+        name="Changes.close",
+        replacement=Edit("raise OutcomeUnknownError(", "raise StoreUnavailableError("),
+        source_hash="9545a55da0f7",
+        caught_by="tests:tests/clients/ledgers/test_writer.py -k close_without_an_answer",
     ),
     Mutant(
         id="M61 ledger",

@@ -1,6 +1,6 @@
 """Ledgers by the trio client: create, open, delete, list, and what goes wrong."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 import trio
@@ -11,6 +11,7 @@ from clients.ledgers import Client, Digest
 from clients.ledgers.client import open_client
 from tests.clients.ledgers.world import ROOT, World, open_world
 from wire.clock import SystemClock
+from wire.metadata.memory import NoAnswerError, Request
 
 
 @pytest.fixture
@@ -87,6 +88,34 @@ async def test_a_creation_whose_answer_is_lost_is_not_taken_for_anothers(
     world.link().lose_next(applied=applied, operation="create", path=f"{ROOT}/00/0000/L0017")
     writer = await client.create(ledger_id=17)
     assert await writer.append(b"ours") == 0
+
+
+@pytest.mark.parametrize("what", ["create", "delete"])
+async def test_a_lost_answer_stays_in_doubt_when_the_store_then_is_away(
+    world: World,
+    client: Client,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: Clock,
+) -> None:
+    """The second try was certainly not carried out; the first one was."""
+    session, link = world.sessions["client"], world.link()
+
+    async def lost(request: Request, execute: Callable[[], None]) -> None:
+        execute()
+        if request.operation == what and request.path.endswith("L0017"):
+            session.suspend()
+            raise NoAnswerError
+
+    await client.create(ledger_id=18)
+    if what == "delete":
+        await client.create(ledger_id=17)
+    monkeypatch.setattr(link, "request", lost)
+    with pytest.raises(ledgers.MetadataInDoubtError):
+        await (client.create(ledger_id=17) if what == "create" else client.delete(17))
+    session.resume()
+    existing = [ledger_id async for ledger_id in client.list_ledgers()]
+    assert existing == ([17, 18] if what == "create" else [18])
 
 
 async def test_a_ledger_that_was_deleted_is_gone_and_deleting_again_is_fine(
@@ -238,18 +267,25 @@ async def test_what_outlives_the_block_of_the_client_says_that_it_was_closed(
         assert await read_all(recovered) == [b"x"]
 
 
-@pytest.mark.parametrize("what", ["create", "open", "recover", "look", "tail"])
+@pytest.mark.parametrize(
+    "what", ["create", "delete", "metadata", "open", "recover", "look", "tail"]
+)
 async def test_what_is_under_way_when_the_client_ends_says_so(
     world: World, autojump_clock: Clock, what: str
 ) -> None:
     """No bookie answers in the meantime, and after the end nobody would hear of it."""
     errors: list[ledgers.LedgerError] = []
+    slow = ("create", "delete", "metadata", "look")
 
     async def ask(client: Client, ledger_id: int, reader: ledgers.Reader) -> None:
         try:
             match what:
                 case "create":
                     await client.create()
+                case "delete":
+                    await client.delete(ledger_id)
+                case "metadata":
+                    await client.metadata(ledger_id)
                 case "look":
                     await reader.read_last_add_confirmed()
                 case "tail":
@@ -265,19 +301,21 @@ async def test_what_is_under_way_when_the_client_ends_says_so(
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery, world.client() as client:
                 reader = await client.open(writer.ledger_id, recover=False)
-                world.link().delay_s = 1.0 if what in ("create", "look") else 0.0
+                world.link().delay_s = 1.0 if what in slow else 0.0
                 nursery.start_soon(ask, client, writer.ledger_id, reader)
                 await trio.sleep(0.001)
-    expected = ledgers.MetadataInDoubtError if what == "create" else ledgers.LedgerClosedError
+    changes = what in ("create", "delete")
+    expected = ledgers.MetadataInDoubtError if changes else ledgers.LedgerClosedError
     assert [type(error) for error in errors] == [expected]
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
 async def test_an_error_of_the_application_comes_out_as_it_is(
-    world: World, autojump_clock: Clock
+    world: World, kind: type[BaseException], autojump_clock: Clock
 ) -> None:
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(kind):
         async with world.client() as client, await client.create():
-            raise ZeroDivisionError
+            raise kind
 
 
 async def test_errors_say_what_helps_in_words() -> None:

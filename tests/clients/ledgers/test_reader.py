@@ -7,12 +7,14 @@ import pytest
 import trio
 from trio.abc import Clock
 
+from bookie.registry.paths import LedgerPaths
 from clients import ledgers
 from clients.ledgers import Client, Limits, Reader, Writer
-from tests.clients.ledgers.world import World, open_world
+from tests.clients.ledgers.world import ROOT, World, open_world
 from wire.digest import master_key
 from wire.messages.bookie import LAST_ENTRY
 from wire.messages.bookie_v3 import encode_read
+from wire.metadata.store import Record, Watch
 
 SMALL = Limits(read_bytes=1000, read_ahead=2)  # ten entries at a time
 
@@ -181,6 +183,28 @@ async def test_a_cancelled_read_loses_nothing(world: World, autojump_clock: Cloc
         assert seen == list(range(100))
 
 
+@pytest.mark.parametrize("how", ["read", "tail"])
+async def test_a_second_task_is_told_and_takes_nothing_from_the_first(
+    world: World, how: str, autojump_clock: Clock
+) -> None:
+    seen: list[tuple[int, bytes]] = []
+    refused: list[trio.BusyResourceError] = []
+
+    async def follow(source: ledgers.EntryStream | ledgers.Tail) -> None:
+        try:
+            seen.extend(await told(source))
+        except trio.BusyResourceError as error:
+            refused.append(error)
+
+    async with world.client(SMALL) as client:
+        reader = await client.open(await written(client, 100), recover=False)
+        source = reader.read() if how == "read" else reader.tail()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, source)
+            nursery.start_soon(follow, source)
+    assert (seen, len(refused)) == (expected(range(100)), 1)
+
+
 async def test_an_entry_that_cannot_be_had_raises_behind_those_before_it(
     world: World, autojump_clock: Clock
 ) -> None:
@@ -327,6 +351,26 @@ async def test_following_survives_bookies_and_metadata_that_are_away(
         await writer.close()
         await trio.sleep(2)
         assert following.ended
+
+
+async def test_a_closed_ledger_stays_closed_when_a_server_of_the_store_lags(
+    world: World, monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    async with world.client() as client:
+        session = world.sessions["client"]
+        async with await client.create() as writer:
+            path = LedgerPaths(ROOT).ledger(writer.ledger_id)
+            get, before = session.get, await session.get(path)
+            await append(writer, range(10))
+        reader = await client.open(writer.ledger_id, recover=False)
+
+        async def lagging(asked: str, watch: Watch | None = None) -> Record | None:
+            return before if asked == path else await get(asked, watch)
+
+        monkeypatch.setattr(session, "get", lagging)
+        assert await reader.read_last_add_confirmed() == 9
+        assert (reader.closed, reader.length) == (True, 1000)
+        assert await told(reader.tail(8)) == expected(range(8, 10))
 
 
 async def test_following_a_ledger_that_is_deleted_says_so(

@@ -142,6 +142,35 @@ async def test_a_cancelled_block_does_not_wait_for_bookies(
     assert (await recovered(client, writer.ledger_id))[:1] == [b"kept"]
 
 
+@pytest.mark.parametrize("end", ["client", "abandon"])
+async def test_a_close_without_an_answer_ends_with_its_writer(
+    world: World, end: str, autojump_clock: Clock
+) -> None:
+    """It would look for ever for what became of it."""
+    doubts: list[ledgers.LedgerError] = []
+
+    async def close(writer: Writer) -> None:
+        try:
+            await writer.close()
+        except ledgers.LedgerError as error:
+            doubts.append(error)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, world.client() as client:
+            writer = await client.create()
+            await writer.append(b"kept")
+            world.link().lose_next(applied=True, operation="set")
+            world.link().delay_s = 1
+            nursery.start_soon(close, writer)
+            await wait_all_tasks_blocked()
+            world.sessions["client"].suspend()
+            await trio.sleep(20)
+            if end == "abandon":
+                writer.abandon()
+    assert [type(error) for error in doubts] == [ledgers.MetadataInDoubtError]
+    assert doubts[0].outcome is ledgers.Outcome.UNKNOWN
+
+
 async def test_a_cancelled_append_keeps_its_id(client: Client, autojump_clock: Clock) -> None:
     async with await client.create() as writer:
         with trio.move_on_after(0.0001):

@@ -1,6 +1,7 @@
 """Threads that call while another one closes are told, and do not wait for ever."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -48,3 +49,53 @@ def test_a_call_that_arrives_while_the_loop_ends_is_told() -> None:
     may_end.set()
     portal.close()
     assert [str(error) for error in told] == ["this was closed meanwhile"]
+
+
+class Interrupted:
+    """A token in whose next call the caller is interrupted: before anything was done, or after."""
+
+    def __init__(self, portal: Portal, *, before: bool) -> None:
+        self._token = portal._token
+        self._before = before
+        self._left = 1
+
+    def run_sync_soon(self, function: Callable[..., object], *arguments: object) -> None:
+        self._left -= 1
+        if not self._left and self._before:
+            raise KeyboardInterrupt
+        self._token.run_sync_soon(function, *arguments)
+        if not self._left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_while_something_is_handed_over_stops_nothing_that_comes_later(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portal = Portal()
+    done = [threading.Event(), threading.Event()]
+    monkeypatch.setattr(portal, "_token", Interrupted(portal, before=before))
+    with pytest.raises(KeyboardInterrupt):
+        portal.soon(done[0].set)
+    portal.soon(done[1].set)
+    assert all(event.wait(10) for event in done)
+    portal.close()
+
+
+def test_an_interrupt_just_before_the_caller_waits_cancels_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    portal = Portal()
+    cancelled = threading.Event()
+
+    async def work() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    monkeypatch.setattr(portal, "_token", Interrupted(portal, before=False))
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(work)
+    assert cancelled.wait(10)
+    portal.close()

@@ -1,0 +1,25 @@
+"""Who waits for entries, and what is kept for those who have given up."""
+
+import trio
+from trio.abc import Clock
+
+from bookie.ledger.waiters import EntryWaiters
+
+
+async def test_a_wait_that_was_given_up_leaves_nothing(autojump_clock: Clock) -> None:
+    """As of a program that looks each second whether a writer without bookies has got on."""
+    waiters, told = EntryWaiters(), trio.Event()
+
+    async def wait() -> None:
+        await waiters.wait(7)
+        told.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        for entry_id in (7, 7, 8, 8):
+            with trio.move_on_after(1):
+                await waiters.wait(entry_id)
+        assert [(entry_id, len(left)) for entry_id, left in waiters._events.items()] == [(7, 1)]
+        waiters.reached(7, 7)
+    assert told.is_set()
+    assert not waiters._events
