@@ -288,17 +288,18 @@ async def test_its_record_says_where_http_is_served(
         assert info.http_port == told
 
 
-async def test_the_record_of_a_stranger_is_waited_for(cluster: Cluster) -> None:
+@pytest.mark.parametrize("place", ["available", "available/readonly"])
+async def test_the_record_of_a_stranger_is_waited_for(cluster: Cluster, place: str) -> None:
     stranger = cluster.store.session("stranger")
     info = BookieInfo("b1", "elsewhere", 1, {"daybook.process": "another"})
-    path = "/ledgers/available/b1"
+    path = f"/ledgers/{place}/b1"
     await stranger.create(path, info.encode(), ephemeral=True, make_parents=True)
     started = trio.Event()
 
     async def start() -> None:
         async with cluster.run(cluster.config()):
             started.set()
-            record = await cluster.looking.get(path)
+            record = await cluster.looking.get("/ledgers/available/b1")
             assert record is not None
             assert record.stat.owner != stranger.session_id
 
