@@ -100,7 +100,8 @@ class RunningBookie:
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
-            reasons.append("takes no new entries")
+            why = ": too little room on its disk" if self.store.out_of_space else ""
+            reasons.append(f"takes no new entries{why}")
         return "; ".join(reasons)
 
     def sources(self) -> dict[str, Callable[[], object]]:

@@ -318,7 +318,7 @@ async def test_a_bookie_without_room_is_announced_as_read_only(cluster: Cluster)
     async with cluster.run(cluster.config(), limits=limits) as running:
         assert await writable_bookies(cluster.looking, PATHS) == []
         assert await readonly_bookies(cluster.looking, PATHS) == ["b1"]
-        assert running.why_unhealthy() == "takes no new entries"
+        assert running.why_unhealthy() == "takes no new entries: too little room on its disk"
         async with connect(running.port) as peer:
             assert await peer.add(7, 0) is Status.READ_ONLY
 
