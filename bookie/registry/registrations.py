@@ -90,21 +90,34 @@ async def register_bookie(
     """Announce this bookie, writable or read-only, for as long as the session lives.
 
     The other announcement, if there is one, is withdrawn afterwards: for a moment there are two.
-    A record of another session (of our own process before a restart) is waited out.
+    A record of another session (of our own process before a restart) is waited out, in either
+    place: one process as a writable bookie and another one as a read-only one of the same name
+    would have acknowledged different things.
     """
     path = paths.registration(check_bookie_id(info.bookie_id), read_only=read_only)
+    other = paths.registration(info.bookie_id, read_only=not read_only)
     with trio.move_on_after(timeout_s) as scope:
-        while not await _announce(store, path, info.encode()):
+        while not (await _is_free(store, other) and await _announce(store, path, info.encode())):
             await trio.lowlevel.checkpoint()
     if scope.cancelled_caught:
         raise BookieIdTakenError(f"another process is registered as bookie {info.bookie_id}")
-    await _withdraw(store, paths.registration(info.bookie_id, read_only=not read_only))
+    await _withdraw(store, other)
 
 
 async def unregister_bookie(store: MetadataStore, paths: LedgerPaths, bookie_id: str) -> None:
     """Withdraw what this session has announced."""
     for read_only in (False, True):
         await _withdraw(store, paths.registration(bookie_id, read_only=read_only))
+
+
+async def _is_free(store: MetadataStore, path: str) -> bool:
+    """True if no other session has a record there; waits for that to go, then False."""
+    changed = trio.Event()
+    record = await store.get(path, changed.set)
+    if record is None or record.stat.owner == store.session_id:
+        return True
+    await changed.wait()
+    return False
 
 
 async def _announce(store: MetadataStore, path: str, value: bytes) -> bool:

@@ -18,7 +18,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import cast
@@ -44,6 +45,7 @@ from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
+_SILENT_S = 2.0  # what takes no longer needs no word
 
 
 def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
@@ -67,14 +69,33 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     return _STOPPED
 
 
-async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
-    rng = SystemRandom()
-    async with (
-        open_zookeeper(
+@asynccontextmanager
+async def _open_metadata(config: BookieConfig, log: Log) -> AsyncGenerator[MetadataStore]:
+    """A session; that it is waited for is said when it takes long."""
+    waiting = trio.CancelScope()
+
+    async def tell() -> None:
+        with waiting:
+            await trio.sleep(_SILENT_S)
+            log.warning(
+                "waiting for ZooKeeper", at=config.zookeeper, at_most_s=config.connect_timeout_s
+            )
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell)
+        async with open_zookeeper(
             config.zookeeper,
             session_timeout_s=config.session_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
-        ) as metadata,
+        ) as metadata:
+            waiting.cancel()
+            yield metadata
+
+
+async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
+    rng = SystemRandom()
+    async with (
+        _open_metadata(config, log) as metadata,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(_stop_when_told, config, nursery.cancel_scope, log)
@@ -103,11 +124,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
 
 
 async def _repair_cookie(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
-    async with open_zookeeper(
-        config.zookeeper,
-        session_timeout_s=config.session_timeout_s,
-        connect_timeout_s=config.connect_timeout_s,
-    ) as metadata:
+    async with _open_metadata(config, log) as metadata:
         bookie_id = await repair_cookie(
             config,
             metadata=metadata,

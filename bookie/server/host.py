@@ -28,7 +28,7 @@ from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
 from bookie.registry.layout import ensure_layout
 from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo
+from bookie.registry.registrations import BookieInfo, bookie_info
 from bookie.server.collector import Collector, facts_of
 from bookie.server.command import ReadOnlyCommand
 from bookie.server.config import BookieConfig
@@ -100,7 +100,8 @@ class RunningBookie:
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
-            reasons.append("takes no new entries")
+            why = ": too little room on its disk" if self.store.out_of_space else ""
+            reasons.append(f"takes no new entries{why}")
         return "; ".join(reasons)
 
     def sources(self) -> dict[str, Callable[[], object]]:
@@ -182,7 +183,8 @@ async def repair_cookie(
 ) -> str:
     """Give the directories of a bookie that is stopped their cookies again; return its id.
 
-    From then on it starts, in doubt of all that it had.  Raises one of `START_ERRORS`.
+    From then on it starts, in doubt of all that it had.  Raises one of `START_ERRORS`, also while
+    somebody is announced under that name: these are other directories than those that it uses.
     """
     paths = LedgerPaths(config.ledgers_root)
     instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
@@ -191,6 +193,13 @@ async def repair_cookie(
     )
     if identity.new or not identity.lacking:
         raise StartError(f"nothing to repair: bookie {identity.bookie_id} can start as it is")
+    info = await _available(log, lambda: bookie_info(metadata, paths, identity.bookie_id))
+    if info is not None:
+        raise StartError(
+            f"bookie {identity.bookie_id} is announced at {info.host}:{info.port}: if it is running"
+            f" there, is {', '.join(identity.lacking)} the right directory?  Stop it first; if it"
+            " was killed, try again when its session has ended, in some seconds"
+        )
     await identity.claim()
     async with open_store(
         disk=disk,

@@ -46,9 +46,15 @@ async def serve_http(
     config.errorlog = None
     config.graceful_timeout = 0.5
     async with trio.open_nursery() as nursery:
-        bound: list[str] = await nursery.start(
-            serve,  # pyright: ignore[reportUnknownArgumentType]
-            app,
-            config,
-        )
+        try:
+            bound: list[str] = await nursery.start(
+                serve,  # pyright: ignore[reportUnknownArgumentType]
+                app,
+                config,
+            )
+        except* OSError as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise OSError(f"HTTP cannot listen on {host}:{port}: {error}") from error
         task_status.started(int(bound[0].rpartition(":")[2]))

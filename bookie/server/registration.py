@@ -11,8 +11,9 @@ moment rather than in none.
 **A record that another session left.**  A bookie that was killed and starts again finds its own
 record, for as long as its old session lasts.  It may be removed at once if it is provably that of
 the last process on *these directories*, which are locked by us now: each process writes a random
-mark into its first directory before it announces itself with it.  Any other record may belong to a
-living bookie; it is waited for.
+mark into its first directory before it announces itself with it.  Any other record, in either
+directory, may belong to a living bookie; it is waited for, and nothing is taken out of limbo before
+(`server.limbo`): what the other one acknowledges meanwhile would not be among what was lost.
 """
 
 from collections.abc import Callable
@@ -154,7 +155,11 @@ class Registration:
             announced = BookieInfo.decode(self._info.bookie_id, record.value)
             mark = announced.properties.get(_MARK, "")
             if not mark or mark != self._mark_before:
-                self._log.warning("another session has our record", record=path)
+                self._log.warning(
+                    "another process is registered as this bookie: it is waited for",
+                    at=f"{announced.host}:{announced.port}",
+                    record=path,
+                )
                 continue
             with suppress(NoRecordError, VersionConflictError):
                 await self._metadata.delete(path, record.stat.version)

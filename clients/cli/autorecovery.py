@@ -68,19 +68,21 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
         sys.exit(_NOBODY)
 
 
-def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger"]) -> None:
+def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger"]) -> bool:
+    """Whether it is paused then."""
     from bookie.registry.layout import check_layout
     from bookie.registry.paths import LedgerPaths
     from bookie.replication.marks import Marks
     from clients.cli.metadata import run_with_store
     from wire.metadata.store import MetadataStore
 
-    async def switch(store: MetadataStore) -> None:
+    async def switch(store: MetadataStore) -> bool:
         await check_layout(store, LedgerPaths(root))  # else it would be made there
         marks = Marks(store, LedgerPaths(root), "")
         await {"pause": marks.pause, "resume": marks.resume, "trigger": marks.trigger}[what]()
+        return await marks.is_paused()
 
-    run_with_store(zookeeper, switch)
+    return run_with_store(zookeeper, switch)
 
 
 @autorecovery.command()
@@ -103,7 +105,11 @@ def resume(zookeeper: str, root: str) -> None:
 @zookeeper_options
 def trigger(zookeeper: str, root: str) -> None:
     """Look now: who is gone, and whether all copies are there.  Nobody is waited for."""
-    _switch(zookeeper, root, "trigger")
+    if _switch(zookeeper, root, "trigger"):
+        click.echo(
+            "Auto-recovery is paused: the auditor looks after `daybook autorecovery resume`."
+        )
+        return
     click.echo("The auditor was asked to look: `daybook autorecovery status` shows what it found.")
 
 

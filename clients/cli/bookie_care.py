@@ -32,6 +32,7 @@ from wire.metadata.store import MetadataStore
 _HEALTH_COLUMNS = ("bookie", "state", "answers", "order", "ledgers", "at_writers", "marked")
 _UNWELL = 3
 _ANSWER_S = 3.0
+_OBEY_S = 5.0  # for a bookie to take entries again
 _SHOWN = 5
 
 
@@ -113,11 +114,12 @@ def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
 
     That holds across restarts, until `--off`.
     """
-    run_with_store(zookeeper, partial(_read_only, root=root, bookie=BookieId(bookie), off=off))
-    click.echo(f"{bookie} takes entries again." if off else f"{bookie} takes no new entries.")
+    work = partial(_read_only, root=root, bookie=BookieId(bookie), off=off)
+    click.echo(run_with_store(zookeeper, work))
 
 
-async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: bool) -> None:
+async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: bool) -> str:
+    """How it is then."""
     paths = LedgerPaths(root)
     orders = Orders(store, paths)
     await _check_known(store, paths, bookie)
@@ -129,13 +131,30 @@ async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: boo
         )
     if off:
         await orders.withdraw(bookie)
-        return
+        return await _without_order(store, paths, bookie)
     await orders.give(bookie, Order(Kind.READ_ONLY, SystemClock().now_ms()))
     async with open_client(store, root) as client:
         try:
             await _decommission(store, client, root, bookie).wait_obeyed()
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
+    return f"{bookie} takes no new entries."
+
+
+async def _without_order(store: MetadataStore, paths: LedgerPaths, bookie: BookieId) -> str:
+    """The order was one reason of several that a bookie may have."""
+    with trio.move_on_after(_OBEY_S):
+        while True:
+            changed = trio.Event()
+            if bookie in await writable_bookies(store, paths, changed.set):
+                return f"{bookie} takes entries again."
+            if bookie not in await readonly_bookies(store, paths):
+                return f"{bookie} is away; it takes entries again when it is back."
+            await changed.wait()
+    return (
+        f"The order is taken back, but {bookie} takes no new entries yet, for a reason of its own:"
+        " it was asked over HTTP, has no room, or is in doubt; /healthz on its HTTP port says more."
+    )
 
 
 @click.command(short_help="Move all copies away from a bookie, and forget it.")
@@ -206,7 +225,19 @@ async def _run_decommission(
                 await leaving.run(wait_retention=wait_retention, told=_told(advance))
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
+        except (KeyboardInterrupt, trio.Cancelled):
+            _say_order_stands(bookie)
+            raise
         return await is_registered(Marks(store, LedgerPaths(root), ""), bookie)
+
+
+def _say_order_stands(bookie: BookieId) -> None:
+    """Interrupted."""
+    click.echo(
+        f"{bookie} stays read-only, and leaves, if it has been asked to: begin again to go on, or"
+        f" take it back with `daybook bookies recommission {bookie}`.",
+        err=True,
+    )
 
 
 def _told(advance: Advance) -> Callable[[Kept], None]:
@@ -328,6 +359,9 @@ async def _replace_disk(
             return await replacement.finish(lambda count: advance(0, 1, f"{count} fenced"))
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
+        except (KeyboardInterrupt, trio.Cancelled):
+            _say_order_stands(bookie)
+            raise
 
 
 async def _check_known(store: MetadataStore, paths: LedgerPaths, bookie: BookieId) -> None:

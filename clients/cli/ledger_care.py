@@ -83,7 +83,7 @@ def check(
             fragments = "1 fragment" if len(rows) == 1 else f"{len(rows)} fragments"
             click.echo(f"All copies are there, in {fragments}.")
     else:
-        click.echo("There is nothing to check.")
+        click.echo("There is nothing to check: no entries that are settled.")
     worst = {_RANKS[row["state"]] for row in rows}
     for code in (_LOST, _LACKING, _UNKNOWN):
         if code in worst:

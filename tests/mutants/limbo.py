@@ -215,7 +215,7 @@ MUTANTS = [
         module="bookie.server.host",
         name="repair_cookie",
         replacement=Edit("await identity.claim()", "pass"),
-        source_hash="ec5d1bca956f",
+        source_hash="e7590ec02746",
         caught_by=f"{_REBORN} -k cut_short",
     ),
     Mutant(
@@ -271,5 +271,23 @@ MUTANTS = [
         replacement=Edit("IN_DOUBT if store.limbo else ", ""),
         source_hash="a6cf36c822fd",
         caught_by=f"{_LIMBO} -k not_trusted",
+    ),
+    Mutant(
+        id="M40j",
+        rule="a bookie that runs is not repaired by command -> it is",
+        module="bookie.server.host",
+        name="repair_cookie",
+        replacement=Edit("if info is not None:", "if False:"),
+        source_hash="e7590ec02746",
+        caught_by=f"{_REBORN} -k repaired_elsewhere",
+    ),
+    Mutant(
+        id="M40k",
+        rule="a name is announced by one process, in either place -> by one in each",
+        module="bookie.registry.registrations",
+        name="register_bookie",
+        replacement=Edit("await _is_free(store, other) and ", ""),
+        source_hash="994bcba98147",
+        caught_by=f"{_REBORN} -k another_process",
     ),
 ]

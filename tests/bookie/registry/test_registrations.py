@@ -96,11 +96,17 @@ async def test_the_record_of_a_process_that_died_is_waited_out(
     assert record.stat.owner == store.session_id
 
 
-async def test_an_id_that_is_taken_is_refused(ensemble: MemoryStore, autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("theirs", [False, True], ids=["writable", "read-only"])
+@pytest.mark.parametrize("ours", [False, True], ids=["writable", "read-only"])
+async def test_an_id_that_is_taken_is_refused(
+    ensemble: MemoryStore, autojump_clock: Clock, theirs: bool, ours: bool
+) -> None:
+    """In whichever of the two places the other one is."""
     other, store = ensemble.session("other"), ensemble.session("me")
     await ensure_layout(store, PATHS, random.Random(1))
-    await register_bookie(other, PATHS, INFO)
+    await register_bookie(other, PATHS, INFO, read_only=theirs)
     with pytest.raises(BookieIdTakenError):
-        await register_bookie(store, PATHS, INFO, timeout_s=5)
+        await register_bookie(store, PATHS, INFO, read_only=ours, timeout_s=5)
     await unregister_bookie(store, PATHS, "b1")
-    assert await writable_bookies(store, PATHS) == ["b1"]
+    assert await writable_bookies(store, PATHS) == ([] if theirs else ["b1"])
+    assert await readonly_bookies(store, PATHS) == (["b1"] if theirs else [])

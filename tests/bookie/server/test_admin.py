@@ -11,16 +11,24 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 from starlette.requests import Request
+from trio.abc import Clock
 
 from bookie.registry.registrations import readonly_bookies, writable_bookies
+from bookie.server.__main__ import _open_metadata
 from bookie.server.admin import _body, admin_routes
+from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie
 from bookie.server.http import create_app, serve_http
+from bookie.server.logs import log_to_stderr
 from bookie.server.metrics import registry_of
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_host import PATHS, Cluster
+from wire.clock import SystemClock
 from wire.messages.bookie import Status
+from wire.metadata.memory import MemoryStore
+from wire.metadata.store import MetadataStore
 
 
 class Admin:
@@ -165,3 +173,36 @@ async def test_a_look_at_everything_when_asked_for(cluster: Cluster) -> None:
         await admin.ask("scrub", "PUT")
         findings = await until(lambda: admin.ask("scrub"))
         assert findings[0]["path"] == str(path)
+
+
+async def test_a_port_of_http_that_is_taken_is_named() -> None:
+    app = create_app(CollectorRegistry(), lambda: "")
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
+        with pytest.raises((OSError, BaseExceptionGroup)) as caught:
+            await serve_http(app, "127.0.0.1", port)
+        error: BaseException = caught.value
+        while isinstance(error, BaseExceptionGroup):
+            (error,) = error.exceptions
+        assert f"HTTP cannot listen on 127.0.0.1:{port}" in str(error)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("connect_s", "said"), [(1.0, 0), (5.0, 1)])
+async def test_that_it_waits_for_zookeeper_is_said(
+    autojump_clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    connect_s: float,
+    said: int,
+) -> None:
+    @asynccontextmanager
+    async def open_late(*_: object, **__: object) -> AsyncGenerator[MetadataStore]:
+        await trio.sleep(connect_s)
+        yield MemoryStore(SystemClock()).session("bookie")
+
+    monkeypatch.setattr("bookie.server.__main__.open_zookeeper", open_late)
+    config = BookieConfig(directories=("/d0",), zookeeper="zk:1")
+    async with _open_metadata(config, log_to_stderr()):
+        await trio.sleep(10)
+    assert capsys.readouterr().err.count("waiting for ZooKeeper") == said

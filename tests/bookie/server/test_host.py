@@ -288,17 +288,18 @@ async def test_its_record_says_where_http_is_served(
         assert info.http_port == told
 
 
-async def test_the_record_of_a_stranger_is_waited_for(cluster: Cluster) -> None:
+@pytest.mark.parametrize("place", ["available", "available/readonly"])
+async def test_the_record_of_a_stranger_is_waited_for(cluster: Cluster, place: str) -> None:
     stranger = cluster.store.session("stranger")
     info = BookieInfo("b1", "elsewhere", 1, {"daybook.process": "another"})
-    path = "/ledgers/available/b1"
+    path = f"/ledgers/{place}/b1"
     await stranger.create(path, info.encode(), ephemeral=True, make_parents=True)
     started = trio.Event()
 
     async def start() -> None:
         async with cluster.run(cluster.config()):
             started.set()
-            record = await cluster.looking.get(path)
+            record = await cluster.looking.get("/ledgers/available/b1")
             assert record is not None
             assert record.stat.owner != stranger.session_id
 
@@ -317,7 +318,7 @@ async def test_a_bookie_without_room_is_announced_as_read_only(cluster: Cluster)
     async with cluster.run(cluster.config(), limits=limits) as running:
         assert await writable_bookies(cluster.looking, PATHS) == []
         assert await readonly_bookies(cluster.looking, PATHS) == ["b1"]
-        assert running.why_unhealthy() == "takes no new entries"
+        assert running.why_unhealthy() == "takes no new entries: too little room on its disk"
         async with connect(running.port) as peer:
             assert await peer.add(7, 0) is Status.READ_ONLY
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from bookie.ledger.orders import Kind, Order, Orders
 from bookie.ledger.protocol.placement import BookieId
+from bookie.registry.cookies import read_life
 from bookie.registry.registrations import readonly_bookies, writable_bookies
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, repair_cookie
@@ -186,6 +188,36 @@ async def test_there_is_nothing_to_repair_where_all_is_well(cluster: Cluster) ->
         pass
     with pytest.raises(StartError, match="nothing to repair"):
         await offline(cluster, cluster.config())
+
+
+async def test_a_bookie_that_runs_is_not_repaired_elsewhere(cluster: Cluster) -> None:
+    async with cluster.run(cluster.config()) as running:
+        with pytest.raises(StartError, match=f"announced at 127.0.0.1:{running.port}"):
+            await offline(cluster, cluster.config("d1"))
+    assert not (cluster.tmp_path / "d1").exists()
+
+
+async def test_it_is_not_born_anew_while_another_process_is_that_bookie(cluster: Cluster) -> None:
+    """An empty directory, while the bookie serves from the right one: an add that is acknowledged
+    there, after the new one has copied all that it lacks, would be absent here."""
+    one, other = cluster.config(), auto(cluster.config("d1"))
+    born = trio.Event()
+
+    async def start() -> None:
+        async with cluster.run(other) as second:
+            born.set()
+            await free(second)
+
+    async with cluster.run(one), trio.open_nursery() as nursery:
+        before = await read_life(cluster.looking, PATHS, "b1")
+        nursery.start_soon(start)
+        while not (cluster.tmp_path / "d1" / "REGISTRATION").exists():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert not born.is_set()
+        assert await readonly_bookies(cluster.looking, PATHS) == []
+        assert await read_life(cluster.looking, PATHS, "b1") == before
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_name_that_was_here_before_is_born_anew(cluster: Cluster) -> None:

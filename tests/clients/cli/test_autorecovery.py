@@ -19,6 +19,7 @@ from bookie.registry.paths import LedgerPaths
 from bookie.registry.registrations import BookieInfo
 from bookie.registry.registrations import register_bookie as register
 from bookie.replication.board import Alarm, Board, Status, Trouble
+from bookie.replication.decommission import Decommission
 from bookie.replication.marks import Marks
 from managed_ledger.records import custom_metadata, log_path
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
@@ -89,8 +90,10 @@ def test_pause_and_resume(daybook: Daybook, stored: Stored) -> None:
     code, out, _ = daybook("autorecovery", "status")
     assert code == 4
     assert out.splitlines()[0].split() == ["state", "paused"]
+    assert "is paused" in daybook("autorecovery", "trigger")[1]
     assert daybook("autorecovery", "resume")[0] == 0
     assert daybook("autorecovery", "status")[0] == 0
+    assert "was asked to look" in daybook("autorecovery", "trigger")[1]
 
 
 def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> None:
@@ -162,7 +165,9 @@ def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> No
     assert ["7", "no", "copy", "2-4", "1970-01-01T00:00:00+00:00", "nobody", "has", "it"] in lines
 
 
-def test_read_only_gives_an_order_and_takes_it_back(daybook: Daybook, stored: Stored) -> None:
+def test_read_only_gives_an_order_and_takes_it_back(
+    daybook: Daybook, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def order() -> Order | None:
         return await Orders(stored.session, PATHS).read(B1)
 
@@ -171,7 +176,10 @@ def test_read_only_gives_an_order_and_takes_it_back(daybook: Daybook, stored: St
     given = trio.run(order)
     assert given is not None
     assert given.kind is Kind.READ_ONLY
-    assert daybook("bookies", "read-only", "b1", "--off")[0] == 0
+    monkeypatch.setattr("clients.cli.bookie_care._OBEY_S", 0.05)
+    code, out, _ = daybook("bookies", "read-only", "b1", "--off")
+    assert code == 0
+    assert "b1 takes no new entries yet" in out, "it has another reason: what it announces counts"
     assert trio.run(order) is None
 
 
@@ -237,6 +245,20 @@ def test_waiting_for_retention_moves_nothing(daybook: Daybook, stored: Stored) -
     assert trio.run(left)[0] is None
 
 
+@pytest.mark.parametrize("command", ["decommission", "replace-disk"])
+def test_who_interrupts_is_told_that_the_order_stands(
+    daybook: Daybook, stored: Stored, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    async def interrupted(_: Decommission) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Decommission, "kept", interrupted)
+    code, out, err = daybook("bookies", command, "b1")
+    assert (code, out) == (1, "")
+    assert "stays read-only" in err
+    assert "`daybook bookies recommission b1`" in err
+
+
 def test_disks_are_replaced_in_two_steps(daybook: Daybook, stored: Stored) -> None:
     code, out, _ = daybook("bookies", "replace-disk", "b1", "--no-wait", "--output", "json")
     assert code == 0
@@ -285,7 +307,9 @@ def test_health_counts_what_depends_on_a_bookie(daybook: Daybook, stored: Stored
 
 
 def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) -> None:
-    assert daybook("ledgers", "check")[1] == "There is nothing to check.\n"
+    assert daybook("ledgers", "check")[1] == (
+        "There is nothing to check: no entries that are settled.\n"
+    )
     trio.run(stored.ledger, closed())
     code, out, _ = daybook("ledgers", "check")
     assert (code, out) == (0, "All copies are there, in 1 fragment.\n")
