@@ -5,7 +5,8 @@ more.  An index of which that is not true is an old one that was put back; it ma
 were deleted since.  It is emptied, and made again from the log.
 
 A long replay (the index was lost, say) makes checkpoints on its way: memory stays bounded, and a
-bookie that dies while it starts does not begin anew.
+bookie that dies while it starts does not begin anew, unless segments further on were removed: then
+its index looks like an old one.
 """
 
 from contextlib import suppress

@@ -5,8 +5,9 @@ served: the records that the last process left in doubt, and a limbo mark if rec
 may have been (`memory`).  Not before the mark is durable is DIRTY taken away, where it is not to
 stay; and at a stop last of all.
 
-A checkpoint begins when enough entries or bytes have come since the last one, and at the stop.  If
-the index cannot follow, the log pauses: memory is bounded, and the bookie says so by taking less.
+A checkpoint begins when enough entries or bytes have come since the last one, behind the mark of an
+idle log, and at the stop.  If the index cannot follow, the log pauses: memory is bounded, and the
+bookie says so by taking less.
 
 After an error of the log or of the index the volume takes no plain adds any more; it goes on
 answering what it knows.  With little room left it takes none either, until there is room again, and
@@ -121,6 +122,8 @@ class Upkeep:
             self._judge()
         if group.segment is not None:
             self._places.shares.begin(group.segment.first)
+        if not group.count and not group.flags:
+            self._wanted.set()  # a mark in the log says nothing when its segment is gone
         behind = self._log.durable - self._contents.checkpoint
         recent = self._places.recent_entries
         if recent >= self._limits.checkpoint_entries or behind >= self._limits.checkpoint_bytes:

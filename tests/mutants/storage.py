@@ -217,6 +217,15 @@ MUTANTS = [
         caught_by=f"{_STORAGE}/test_marks.py",
     ),
     Mutant(
+        id="M52i",
+        rule="how far an idle log is durable is in the index, too -> in the log alone",
+        module="bookie.storage.upkeep",
+        name="Upkeep._committed",
+        replacement=Edit("if not group.count and not group.flags:", "if False:"),
+        source_hash="8f6f5b2d82b5",
+        caught_by=f"{_STORAGE}/test_marks.py -k is_not_denied",
+    ),
+    Mutant(
         id="M52c",
         rule="what is missing below a mark was lost -> it is a torn tail",
         module=_REPLAY,

@@ -1,5 +1,11 @@
-"""A log that nothing is written to for a while says that its last batch was durable."""
+"""A log that nothing is written to for a while says that its last batch was durable.
 
+In a mark behind it, and by a checkpoint: the index knows it if the segment is gone, mark and all.
+"""
+
+from collections.abc import Callable
+
+import pytest
 import trio
 
 from bookie.storage.log import LogLimits
@@ -9,6 +15,7 @@ from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry
 
 OK, NO_ENTRY, UNKNOWN = StoreStatus.OK, StoreStatus.NO_ENTRY, StoreStatus.UNKNOWN
+IO_ERROR = StoreStatus.IO_ERROR
 
 
 async def die_after(host: Host, seconds: float, **limits: object) -> str:
@@ -32,6 +39,7 @@ async def test_damage_to_the_last_entry_of_an_idle_log_is_a_loss_and_no_torn_wri
     host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
     spoil_the_entry(host, await die_after(host, 1.5))
+    host.platter.lose_indexes()
     async with host.store() as store:
         assert store.statistics().losses
         assert await status_of(store.read(1, 0)) is UNKNOWN
@@ -46,6 +54,26 @@ async def test_until_then_it_may_be_a_torn_write(
         assert await status_of(store.read(1, 0)) in (NO_ENTRY, StoreStatus.NO_LEDGER)
 
 
+def spoil_the_segment(host: Host, path: str) -> None:
+    host.platter.corrupt(path, 0, bytes(len(host.platter.content(path))))
+
+
+def remove_the_segment(host: Host, path: str) -> None:
+    host.platter.forget(path)
+
+
+@pytest.mark.parametrize("spoil", [spoil_the_entry, spoil_the_segment, remove_the_segment])
+async def test_what_an_idle_log_has_lost_is_not_denied(
+    host: Host, spoil: Callable[[Host, str], None], autojump_clock: trio.testing.MockClock
+) -> None:
+    spoil(host, await die_after(host, 1.5))
+    async with host.store() as store:
+        assert await status_of(store.read(1, 0)) is IO_ERROR
+        if spoil is not spoil_the_entry:  # There may have been others, and fences.
+            assert store.limbo
+            assert await status_of(store.read(2, 0)) is UNKNOWN
+
+
 async def test_one_mark_is_enough_and_a_segment_that_is_full_gets_it_too(
     host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -54,6 +82,7 @@ async def test_one_mark_is_enough_and_a_segment_that_is_full_gets_it_too(
     sizes = [len(host.platter.content(path)) for path in host.logs()]
     assert len(sizes) == 2
     spoil_the_entry(host, path)
+    host.platter.lose_indexes()
     async with host.store(log=full_at_once) as store:
         assert await status_of(store.read(1, 0)) is UNKNOWN
 
