@@ -31,6 +31,7 @@ from wire.protobuf import check_readable
 
 RPC_PROTOCOL = "bookie-rpc"
 HTTP_PROTOCOL = "http"
+_YIELD_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,12 @@ async def register_bookie(
     path = paths.registration(check_bookie_id(info.bookie_id), read_only=read_only)
     other = paths.registration(info.bookie_id, read_only=not read_only)
     with trio.move_on_after(timeout_s) as scope:
-        while not (await _is_free(store, other) and await _announce(store, path, info.encode())):
+        while not await _announce_alone(store, path, other, info.encode()):
             await trio.lowlevel.checkpoint()
+            if not read_only:
+                await trio.sleep(_YIELD_S)  # else both might go on like that
     if scope.cancelled_caught:
+        await _withdraw(store, path)
         raise BookieIdTakenError(f"another process is registered as bookie {info.bookie_id}")
     await _withdraw(store, other)
 
@@ -108,6 +112,18 @@ async def unregister_bookie(store: MetadataStore, paths: LedgerPaths, bookie_id:
     """Withdraw what this session has announced."""
     for read_only in (False, True):
         await _withdraw(store, paths.registration(bookie_id, read_only=read_only))
+
+
+async def _announce_alone(store: MetadataStore, path: str, other: str, value: bytes) -> bool:
+    """False if another session has a record, in either place; it is time to look again then."""
+    if not (await _is_free(store, other) and await _announce(store, path, value)):
+        return False
+    await store.sync(other)
+    record = await store.get(other)
+    if record is None or record.stat.owner == store.session_id:
+        return True
+    await _withdraw(store, path)  # Both have looked before either wrote.
+    return False
 
 
 async def _is_free(store: MetadataStore, path: str) -> bool:

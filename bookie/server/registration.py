@@ -11,9 +11,10 @@ moment rather than in none.
 **A record that another session left.**  A bookie that was killed and starts again finds its own
 record, for as long as its old session lasts.  It may be removed at once if it is provably that of
 the last process on *these directories*, which are locked by us now: each process writes a random
-mark into its first directory before it announces itself with it.  Any other record, in either
-directory, may belong to a living bookie; it is waited for, and nothing is taken out of limbo before
-(`server.limbo`): what the other one acknowledges meanwhile would not be among what was lost.
+mark into its first directory before it announces itself with it; and was at our address, where
+nobody else listens now, for a copy of the directories has the mark, too.  Any other record, in
+either place, may belong to a living bookie; it is waited for, and nothing is taken out of limbo
+before (`server.limbo`): what the other one acknowledges meanwhile would not be among what was lost.
 """
 
 from collections.abc import Callable
@@ -145,6 +146,11 @@ class Registration:
         self._session_id, self.readonly = session_id, readonly
         return True
 
+    def _is_of_last_process(self, announced: BookieInfo) -> bool:
+        mark = announced.properties.get(_MARK, "")
+        here = (announced.host, announced.port) == (self._info.host, self._info.port)
+        return bool(mark) and mark == self._mark_before and here
+
     async def _remove_stale(self) -> None:
         """Delete what the last process on our directories announced and could not take back."""
         for read_only in (False, True):
@@ -153,8 +159,7 @@ class Registration:
             if record is None or record.stat.owner == self._metadata.session_id:
                 continue
             announced = BookieInfo.decode(self._info.bookie_id, record.value)
-            mark = announced.properties.get(_MARK, "")
-            if not mark or mark != self._mark_before:
+            if not self._is_of_last_process(announced):
                 self._log.warning(
                     "another process is registered as this bookie: it is waited for",
                     at=f"{announced.host}:{announced.port}",

@@ -291,6 +291,7 @@ async def _recommission(store: MetadataStore, root: str, bookie: BookieId) -> No
     orders = Orders(store, LedgerPaths(root))
     order = await orders.read(bookie)
     if order is None:
+        await _check_known(store, LedgerPaths(root), bookie)
         raise UserError(f"{bookie} was not asked to leave: `daybook bookies health` shows orders.")
     if order.kind is not Kind.LEFT:
         await orders.withdraw(bookie)

@@ -7,8 +7,8 @@ a bookie uses the directory.
 import json
 import sys
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, NoReturn, TypeVar
@@ -111,15 +111,30 @@ def export(directory: Path, ledgers: tuple[int, ...], target: IO[str]) -> None:
             async for entry in entries:
                 damaged += entry.data is None
                 missing.discard(entry.ledger_id)
-                target.write(json.dumps(_line(entry)) + "\n")
+                with _writing(target):
+                    target.write(json.dumps(_line(entry)) + "\n")
+        with _writing(target):
+            target.flush()
 
     _run("exporting", directory, run)
-    target.flush()
     for ledger_id in sorted(missing):
         click.echo(f"no entry of ledger {ledger_id} is here", err=True)
     if damaged:
         click.echo(f"{damaged} entries cannot be read", err=True)
         sys.exit(_DAMAGED)
+
+
+@contextmanager
+def _writing(target: IO[str]) -> Generator[None]:
+    """What fails here says nothing of the directory."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # Who reads has enough: click ends us.
+    except (OSError, click.FileError) as error:
+        with suppress(OSError, click.FileError):
+            target.close()  # Now: click would fail in doing so.
+        raise OfflineError(f"the entries cannot be written: {error}") from error
 
 
 def _line(entry: ExportedEntry) -> dict[str, object]:
@@ -147,6 +162,8 @@ def _run(what: str, directory: Path, work: Callable[[Progress], Awaitable[T]]) -
         _refuse(f"{directory} is in use: stop the bookie first")
     except OfflineError as error:
         _refuse(str(error))
+    except BrokenPipeError:
+        raise
     except (OSError, StoreError, UnsupportedVersionError) as error:
         _refuse(f"{directory}: {error}")
 

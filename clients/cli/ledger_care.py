@@ -284,9 +284,15 @@ def delete(ledger: int, force: bool, yes: bool, zookeeper: str, root: str) -> No
     One that is open, or that a topic or a subscription lists, is refused without --force.
     """
     if not yes:
+        run_with_store(zookeeper, partial(_look, root=root, ledger_id=ledger, force=force))
         click.confirm(f"Delete ledger {ledger} and its entries?", abort=True, err=True)
     run_with_store(zookeeper, partial(_delete, root=root, ledger_id=ledger, force=force))
     click.echo(f"Ledger {ledger} is deleted.")
+
+
+async def _look(store: MetadataStore, root: str, ledger_id: int, force: bool) -> None:
+    async with open_client(store, root) as client:
+        await _check_deletable(store, client, ledger_id, force)
 
 
 async def _delete(store: MetadataStore, root: str, ledger_id: int, force: bool) -> None:

@@ -196,6 +196,8 @@ async def _write_entries(reader: LedgerReader, first: int, last: int | None, out
     newest = reader.last_add_confirmed
     if first > newest and (first or last is not None):
         why = "it is empty" if newest < 0 else f"the last one is {newest}"
+        if not reader.closed:
+            why += ", as far as is known while it is open"
         raise NoSuchEntryError(reader.ledger_id, first, why)
     last = newest if last is None else min(last, newest)
     holds_messages = _holds_messages(reader.metadata.custom)

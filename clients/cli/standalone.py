@@ -231,6 +231,7 @@ def _announce(record: dict[str, Any], seconds: float, output: OutputFormat) -> N
         "zookeeper": record["zookeeper"],
         "data": record["dir"],
         "parts": f"daybook local status --dir {record['dir']}",
+        "elsewhere": f"export DAYBOOK_DIR={Path(record['dir']).absolute()}",
     }
     write_record(rows, output)
 

@@ -25,6 +25,7 @@ from clients.ledgers.deferred import DeferredWriter
 from clients.ledgers.entries import Entry, EntryStream
 from clients.ledgers.errors import (
     ClusterError,
+    CutShortError,
     DuplicateEntryError,
     EntryNotSentError,
     EntryTooLargeError,
@@ -56,6 +57,7 @@ __all__ = [
     "BookieLimits",
     "Client",
     "ClusterError",
+    "CutShortError",
     "DeferredWriter",
     "Digest",
     "DuplicateEntryError",

@@ -20,9 +20,9 @@ import trio
 from bookie.ledger.metadata import LedgerMetadata
 from clients.ledgers import deferred as trio_deferred
 from clients.ledgers import writer as trio_writer
-from clients.ledgers.errors import InDoubtError, LedgerClosedError, LedgerError
+from clients.ledgers.errors import CutShortError, InDoubtError, LedgerClosedError, LedgerError
 from clients.ledgers.limits import Limits
-from clients.python.portal import Drain, Portal
+from clients.python.portal import CallCutError, Drain, Portal
 from wire.transport import Buffer
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ def call_within(
 
     try:
         return portal.call(run)
+    except CallCutError as error:
+        raise CutShortError(f"the client: {error}") from error
     except trio.ClosedResourceError as error:
         raise LedgerClosedError(f"the client: {error}") from error
 

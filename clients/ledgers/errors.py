@@ -15,6 +15,7 @@
       DuplicateEntryError      NOT_APPLIED   GIVE_UP   append: you gave that entry id before
       EntryNotSentError        NOT_APPLIED   REOPEN    append: the one before it was never given
       LedgerClosedError        NOT_APPLIED   GIVE_UP   you closed or abandoned it, or the client
+        CutShortError          UNKNOWN       REOPEN    the client ended in the middle of the call
       LedgerFencedError        UNKNOWN       REOPEN    another client took the ledger over
       WriterWithdrawnError     UNKNOWN       REOPEN    bookies refuse this writer; `reason`
       InDoubtError             UNKNOWN       REOPEN    the writer stopped before it was confirmed
@@ -58,6 +59,7 @@ from wire.metadata.store import MetadataError, OutcomeUnknownError, StoreUnavail
 
 __all__ = [
     "ClusterError",
+    "CutShortError",
     "DuplicateEntryError",
     "EntryNotSentError",
     "EntryTooLargeError",
@@ -93,6 +95,13 @@ class MetadataInDoubtError(LedgerError):
 
     outcome = Outcome.UNKNOWN
     remedy = Remedy.RETRY
+
+
+class CutShortError(LedgerClosedError):
+    """The client ended in the middle of the call: what was asked for may be done, or may yet be."""
+
+    outcome = Outcome.UNKNOWN
+    remedy = Remedy.REOPEN
 
 
 class ClusterError(LedgerError):

@@ -23,6 +23,10 @@ import trio
 _T = TypeVar("_T")
 
 
+class CallCutError(trio.ClosedResourceError):
+    """The call was under way: what it was to do may be done."""
+
+
 class Portal:
     """Runs until `close`."""
 
@@ -72,7 +76,7 @@ class Portal:
                 result.set_exception(error)
             finally:
                 if not result.done():
-                    result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
+                    result.set_exception(CallCutError("this was closed meanwhile"))
 
         def begin() -> None:
             if self._nursery.cancel_scope.cancel_called:  # Closed by another thread, just now.

@@ -96,23 +96,27 @@ BOOKIE = [
             "M55d",
             "RR37",
             "RR39",
+            "M40h",
+            "M40k",
+            "M40l",
+            "M52i",
         ),
     ),
     Invariant(
         "B2",
         "what was fenced takes no plain add ever again",
-        ("M33", "M33b", "M34", "M35", "M35b", "M37", "M49", "RR26"),
+        ("M33", "M33b", "M34", "M35", "M35b", "M37", "M39c", "M49", "RR26"),
     ),
     Invariant(
         "B3",
         "an acknowledged add, fence or LAC outlives a crash at any operation of the disk",
-        ("M53", "M54", "M55", "M55b", "M55c", "M57", "B01", "B02", "M51b"),
+        ("M36d", "M36e", "M36f", "M53", "M54", "M55", "M55b", "M55c", "M57", "B01", "B02", "M51b"),
     ),
     Invariant("B4", "an entry keeps its first bytes; a LAC does not go back", ("M56b", "M56c")),
     Invariant(
         "B5",
         "a bookie serves if every directory and the store have its cookie",
-        ("M39", "M40", "M40e"),
+        ("M39", "M40", "M40e", "M40h", "M40j"),
     ),
     Invariant(
         "B6",
@@ -127,7 +131,20 @@ BOOKIE = [
     Invariant(
         "B8",
         "a file goes when all that counts in it is elsewhere; a ledger when its record is gone",
-        ("M47", "M47b", "M47c", "M47d", "M48", "M51", "M51b", "M51c", "M51d", "M51e"),
+        (
+            "M46b",
+            "M46c",
+            "M47",
+            "M47b",
+            "M47c",
+            "M47d",
+            "M48",
+            "M51",
+            "M51b",
+            "M51c",
+            "M51d",
+            "M51e",
+        ),
     ),
     Invariant("B9", "a ledger is looked for in the directory where it was written", ("M45",)),
 ]
@@ -141,7 +158,16 @@ STEPS = [
     Invariant(
         "W7",
         "a write of metadata is applied, refused or in doubt, and each is taken as that",
-        ("M59", "M60", "M59 create", "M60 create", "M59 list", "M60 list"),
+        (
+            "M59",
+            "M60",
+            "M59 create",
+            "M60 create",
+            "M59 list",
+            "M60 list",
+            "M60 silence",
+            "M60 close",
+        ),
     ),
 ]
 INVARIANTS = [*LEDGER, *BOOKIE, *STEPS]

@@ -1,6 +1,7 @@
 """Bookies come, change to read-only and leave; values as others read them."""
 
 import random
+from contextlib import suppress
 
 import pytest
 import trio
@@ -94,6 +95,28 @@ async def test_the_record_of_a_process_that_died_is_waited_out(
     record = await store.get("/ledgers/available/b1")
     assert record is not None
     assert record.stat.owner == store.session_id
+
+
+async def test_of_two_who_begin_at_once_one_is_announced(
+    ensemble: MemoryStore, autojump_clock: Clock
+) -> None:
+    """Both look into both places before either writes."""
+    sessions = [ensemble.session("one"), ensemble.session("two")]
+    await ensure_layout(sessions[0], PATHS, random.Random(1))
+    announced: list[int] = []
+
+    async def register(which: int) -> None:
+        with suppress(BookieIdTakenError):
+            await register_bookie(sessions[which], PATHS, INFO, read_only=bool(which))
+            announced.append(which)
+
+    async with trio.open_nursery() as nursery:
+        for which in range(2):
+            nursery.start_soon(register, which)
+    assert len(announced) == 1
+    there = [await writable_bookies(sessions[0], PATHS), await readonly_bookies(sessions[0], PATHS)]
+    assert there[announced[0]] == ["b1"]
+    assert there[1 - announced[0]] == []
 
 
 @pytest.mark.parametrize("theirs", [False, True], ids=["writable", "read-only"])

@@ -1,5 +1,6 @@
 """A whole bookie, on real files, TCP and the metadata store in memory."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from random import Random
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from bookie.registry.cookies import delete_cookie, read_cookie
 from bookie.registry.paths import LedgerPaths
@@ -265,16 +267,37 @@ async def test_a_record_that_somebody_deletes_comes_back(cluster: Cluster) -> No
 async def test_the_record_of_the_process_before_us_is_replaced_at_once(cluster: Cluster) -> None:
     """It was killed: its session, and the record, are still there."""
     killed = cluster.store.session("bookie")
-    async with cluster.run(cluster.config(), killed):
+    async with cluster.run(cluster.config(), killed) as running:
         killed.crash()
     assert await writable_bookies(cluster.looking, PATHS) == ["b1"]
-    async with cluster.run(cluster.config()) as running:
+    async with cluster.run(cluster.config(port=running.port)) as running:
         info = await bookie_info(cluster.looking, PATHS, "b1")
         assert info is not None
         assert info.port == running.port
         record = await cluster.looking.get("/ledgers/available/b1")
         assert record is not None
         assert record.stat.owner != killed.session_id
+
+
+async def test_a_copy_of_its_directories_is_another_process(cluster: Cluster) -> None:
+    """It has the mark of the process that runs, and would miss what that one acknowledges."""
+    started = trio.Event()
+
+    async def start_copy() -> None:
+        async with cluster.run(cluster.config("d1")):
+            started.set()
+
+    async with cluster.run(cluster.config()), trio.open_nursery() as nursery:
+        marks = [cluster.tmp_path / name / "REGISTRATION" for name in ("d0", "d1")]
+        shutil.copytree(marks[0].parent, marks[1].parent)
+        before = await cluster.looking.get("/ledgers/available/b1")
+        nursery.start_soon(start_copy)
+        while marks[0].read_bytes() == marks[1].read_bytes():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert not started.is_set()
+        assert await cluster.looking.get("/ledgers/available/b1") == before
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("http_port", "told"), [(8000, 8000), (0, None)])

@@ -188,7 +188,7 @@ def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) ->
         code, _, err = daybook("bookies", *arguments)
         assert code == 1
         assert "b9" in err
-        assert "`daybook bookies" in err
+        assert "`daybook bookies list` shows which" in err
 
 
 def test_an_order_that_is_taken_back_is_said_to_programs_too(
@@ -333,9 +333,11 @@ def test_an_open_ledger_of_nobody_is_closed_by_recovery_with_loss(
     monkeypatch.setattr("sys.stdin", StringIO("n\n"))
     opened = LedgerMetadata(quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (BookieId("b7"),)),))
     ledger_id = trio.run(stored.ledger, opened)
-    code, _, err = daybook("ledgers", "delete", str(ledger_id), "--yes")
-    assert code == 1
-    assert "is OPEN" in err
+    for unasked in (("--yes",), ()):
+        code, _, err = daybook("ledgers", "delete", str(ledger_id), *unasked)
+        assert code == 1
+        assert "is OPEN" in err
+        assert "Delete ledger" not in err
     code, _, err = daybook("ledgers", "recover", str(ledger_id))
     assert code == 1
     assert "--accept-loss" in err

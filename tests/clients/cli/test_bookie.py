@@ -96,6 +96,16 @@ def test_export_writes_entries_in_order(daybook: Daybook, directory: Path, tmp_p
     assert daybook(*command, "--ledger", "8")[1:] == ("", "no entry of ledger 8 is here\n")
 
 
+def test_a_target_of_an_export_that_fails_is_no_fault_of_the_directory(
+    daybook: Daybook, directory: Path, tmp_path: Path
+) -> None:
+    for target in (tmp_path / "nowhere" / "entries", Path("/dev/full")):
+        code, _, err = daybook("bookie", "export", str(directory), "--to", str(target))
+        assert code == 2
+        assert "the entries cannot be written" in err
+        assert str(directory) not in err
+
+
 def test_rebuild_index_makes_it_again(daybook: Daybook, directory: Path) -> None:
     (directory / "index" / "CURRENT").write_bytes(b"nonsense\n")
     code, _, err = daybook("bookie", "check", str(directory))

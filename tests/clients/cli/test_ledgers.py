@@ -85,6 +85,7 @@ class FakeReader:
             quorums=Quorums(1, 1, 1), fragments=(fragment(0, "b1"),), custom=LOG
         )
         self.last_add_confirmed = len(ENTRIES) - 1
+        self.closed = True
 
     async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
         assert max_bytes > 0

@@ -265,3 +265,22 @@ def test_a_forked_process_is_told_and_the_other_one_goes_on(client: Client) -> N
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert writer.append(b"of the parent", PATIENCE_S) == 0
+
+
+def test_a_call_that_the_end_cut_short_may_have_taken_effect() -> None:
+    """The end itself was interrupted, so that nobody told it how far it was."""
+    portal, begun = Portal(), threading.Event()
+
+    async def change() -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    call = Call(lambda: blocking_writer.call_within(portal, change))
+    assert begun.wait(PATIENCE_S)
+    portal.close()
+    error = call.ended()
+    assert isinstance(error, ledgers.CutShortError)
+    assert error.outcome is ledgers.Outcome.UNKNOWN
+    later = Call(lambda: blocking_writer.call_within(portal, change)).ended()
+    assert isinstance(later, ledgers.LedgerClosedError)
+    assert later.outcome is ledgers.Outcome.NOT_APPLIED
