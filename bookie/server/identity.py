@@ -136,7 +136,28 @@ async def examine(
         return Identity(
             bookie_id, known.cookie, directories, False, missing, True, disk, metadata, paths
         )
-    if local is None:
+    _check_missing(bookie_id, directories, found, emptied)
+    if known.cookie != local:
+        raise StartError(
+            f"the cookie in {_names(directories)} is not the one that the cluster has for bookie"
+            f" {bookie_id}: the directories are those of an earlier bookie of that name"
+        )
+    birth = await read_birth(disk, directories)
+    expected = known.modified_txid if known.version else NEVER_LOST
+    in_doubt = birth != expected
+    return Identity(
+        bookie_id, known.cookie, directories, False, (), in_doubt, disk, metadata, paths
+    )
+
+
+def _check_missing(
+    bookie_id: str,
+    directories: Sequence[str],
+    found: Mapping[str, Cookie],
+    emptied: Sequence[str],
+) -> None:
+    """StartError, in words, unless every directory has a cookie, and what it was written for."""
+    if not found:
         raise StartError(
             f"bookie {bookie_id} is known to the cluster, but {_names(directories)} hold nothing of"
             f" it: another directory, or its data are lost.  {_REMEDY}"
@@ -146,21 +167,13 @@ async def examine(
             f"{_names(emptied)} has a {COOKIE_FILE}, and nothing of the log that was there."
             f"  {_REMEDY}"
         )
+    missing = [each for each in directories if each not in found]
     if missing:
         raise StartError(
             f"{_names(missing)} has no {COOKIE_FILE}, and {_names(list(found))} has: a disk that"
             " was exchanged or is not mounted, or a directory that did not belong here before."
             f"  {_REMEDY}"
         )
-    if known.cookie != local:
-        raise StartError(
-            f"the cookie in {_names(directories)} is not the one that the cluster has for bookie"
-            f" {bookie_id}: the directories are those of an earlier bookie of that name"
-        )
-    birth = await read_birth(disk, directories)
-    expected = known.modified_txid if known.version else NEVER_LOST
-    in_doubt = birth != expected
-    return Identity(bookie_id, local, directories, False, (), in_doubt, disk, metadata, paths)
 
 
 async def _check_repair(

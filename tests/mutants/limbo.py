@@ -170,7 +170,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("birth != expected", "False"),
-        source_hash="e7133c6d8016",
+        source_hash="ad7187a22605",
         caught_by=f"{_REPAIRED} -k old_image",
     ),
     Mutant(
@@ -224,7 +224,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("if not await _log_files(disk, each)", "if False"),
-        source_hash="e7133c6d8016",
+        source_hash="ad7187a22605",
         caught_by=f"{_REBORN} -k without_its_log",
     ),
     Mutant(
