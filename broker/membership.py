@@ -204,6 +204,9 @@ async def _clear_registration(
         broker = records.decode(BrokerRecord, record.value)
         member = Member(registration.rpartition("/")[2], record.stat.owner, broker)
         overtaken = member.session == store.session_id
+        if overtaken and not await _guards(store, member.session):
+            await store.delete(registration, record.stat.version)  # Somebody deleted its guard.
+            return
         if (overtaken or await is_dead(member)) and await remove(store, member):
             return
     except (MetadataError, MalformedError):

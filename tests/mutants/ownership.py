@@ -104,8 +104,17 @@ MUTANTS = [
             "        if record is None or record.stat.owner == store.session_id:\n"
             "            await trio.sleep(_RETRY_S)\n",
         ),
-        source_hash="3b2d0756de16",
+        source_hash="1a0e76bfd8f2",
         caught_by=f"{_TESTS} -k in_nobodys_way",
+    ),
+    Mutant(
+        id="O21",
+        rule="a registration of ours without a guard is removed -> it is in the way for ever",
+        module="broker.membership",
+        name="_clear_registration",
+        replacement=Edit("if overtaken and not await _guards(", "if False and not await _guards("),
+        source_hash="1a0e76bfd8f2",
+        caught_by=f"{_TESTS} -k by_hand",
     ),
     Mutant(
         id="O20",

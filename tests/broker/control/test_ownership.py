@@ -13,7 +13,7 @@ from broker.protocol.ownership_events import Answer
 from broker.records import BROKERS, GUARDS, LEADER
 from tests.broker.control.brokers import ControlPlane, open_cluster
 from wire.metadata.memory import MemorySession, Request
-from wire.metadata.store import Operation
+from wire.metadata.store import ANY, Operation
 from wire.topics import TopicName
 
 TOPIC = TopicName.parse("orders")
@@ -104,6 +104,23 @@ async def test_a_join_that_was_overtaken_is_in_nobodys_way(autojump_clock: MockC
         assert len(await one.session.get_children(GUARDS) or []) == 2
         await remove_by(two, "one")
         assert await two.ownership.acquire(A) is Answer.OURS
+
+
+async def test_a_guard_that_is_deleted_by_hand_is_written_again(autojump_clock: MockClock) -> None:
+    """Its registration stays, and is in the way of the next join."""
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        await one.ownership.acquire(A)
+        (name,) = [n for n in await two.session.get_children(GUARDS) or [] if n.startswith("one")]
+        await two.session.delete(f"{GUARDS}/{name}", ANY)
+        await until(lambda: one.topics.dropped == [A])
+        await until(lambda: one.ownership.contact)
+        assert [member.broker_id for member in await members(two.session)] == [
+            "one:8080",
+            "two:8080",
+        ]
+        assert len(await two.session.get_children(GUARDS) or []) == 2
+        assert await one.ownership.acquire(B) is Answer.OURS
 
 
 async def test_a_join_that_is_overtaken_removes_nothing_of_the_next_one(
