@@ -6,6 +6,7 @@ daybook bookies read-only b1:3181 [--off]
 daybook bookies decommission b1:3181 [--wait-retention] [--no-wait] [--cancel]
 daybook bookies recommission b1:3181
 daybook bookies replace-disk b1:3181 [--no-wait]
+daybook bookies repair bookie-1 [--set-aside]
 """
 
 import click
@@ -14,6 +15,7 @@ from bookie.registry.cookies import known_bookies
 from bookie.registry.paths import LedgerPaths
 from bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
 from clients.cli.bookie_care import decommission, health, read_only, recommission, replace_disk
+from clients.cli.bookie_repair import repair
 from clients.cli.metadata import run_with_store
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_rows
@@ -27,7 +29,7 @@ def bookies() -> None:
     """Look at the bookies of a cluster; take them out, and back."""
 
 
-for _command in (health, read_only, decommission, recommission, replace_disk):
+for _command in (health, read_only, decommission, recommission, replace_disk, repair):
     bookies.add_command(_command)
 
 

@@ -1,7 +1,7 @@
 """How `daybook local` talks to the `daybook standalone` of a directory: lines of JSON.
 
     -> {"command": "kill", "name": "broker-1"}
-    <- {"ok": true, "parts": [...]}       or  {"error": "one sentence"}
+    <- {"ok": true, "parts": [...], "ack_quorum": 2}       or  {"error": "one sentence"}
 
 over a Unix socket that only the user can open.  One request a connection; the answer comes when
 the order is carried out: `stop` when the part has ended, `start` when it is ready.
@@ -20,6 +20,12 @@ COMMANDS = ("status", "kill", "stop", "start", "pause", "resume")
 
 def ask(directory: Path, command: str, name: str | None) -> list[dict[str, Any]]:
     """Give an order, wait until it is carried out, return the parts it is about."""
+    parts: list[dict[str, Any]] = ask_for_all(directory, command, name)["parts"]
+    return parts
+
+
+def ask_for_all(directory: Path, command: str, name: str | None) -> dict[str, Any]:
+    """The same, with what is said of the cluster as a whole.  Raise `UserError` if refused."""
     path = find_control_socket(directory)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -31,8 +37,7 @@ def ask(directory: Path, command: str, name: str | None) -> list[dict[str, Any]]
         raise UserError(f"No standalone cluster runs in {directory}: {error.strerror}.") from None
     if not line:
         raise UserError("The standalone cluster ended before it answered.")
-    answer = json.loads(line)
+    answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise UserError(answer["error"])
-    parts: list[dict[str, Any]] = answer["parts"]
-    return parts
+    return answer

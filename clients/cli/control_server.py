@@ -69,7 +69,11 @@ async def _answer(supervisor: Supervisor, stream: trio.abc.Stream) -> dict[str, 
         except PartFailedError as error:
             return {"error": f"{str(error).rstrip('.')}."}
     chosen = list(keepers) if name is None else [name]
-    return {"ok": True, "parts": [keepers[each].facts() for each in chosen]}
+    return {
+        "ok": True,
+        "parts": [keepers[each].facts() for each in chosen],
+        "ack_quorum": supervisor.ack_quorum,
+    }
 
 
 async def _carry_out(keeper: Keeper, command: str) -> None:

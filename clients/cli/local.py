@@ -1,13 +1,22 @@
 """`daybook local`: look at the parts of a standalone cluster, stop them, break them."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from clients.cli.control import ask
-from clients.cli.options import OutputFormat, dir_option, output_option
+from clients.cli.control import ask, ask_for_all
+from clients.cli.directory import Directory
+from clients.cli.errors import UserError
+from clients.cli.options import (
+    LEDGERS_ROOT,
+    OutputFormat,
+    dir_option,
+    output_option,
+    zookeeper_of,
+)
 from clients.cli.output import write_record, write_rows
 
 _HELP = {
@@ -18,6 +27,7 @@ _HELP = {
     "resume": "Let a frozen part go on (SIGCONT).",
 }
 _COLUMNS = ("name", "state", "pid", "address", "restarts")
+_UNWELL = 3
 
 
 @click.group()
@@ -33,12 +43,60 @@ def local() -> None:
 @dir_option
 @output_option
 def status(name: str | None, directory: Path, output: OutputFormat) -> None:
-    """List the parts, or one of them, and how they are."""
-    parts = _ask(directory, "status", name)
+    """List the parts, or one of them, and how they are.
+
+    Without NAME, exits with 3 if nothing can be published: ZooKeeper or all brokers are down, or
+    fewer bookies take entries than have to store each message.
+    """
+    answer = ask_for_all(directory.absolute(), "status", name)
+    parts: list[dict[str, Any]] = answer["parts"]
+    trouble = _why_not_publishing(directory, parts, answer["ack_quorum"]) if name is None else None
     if output == "json":
-        write_record({"parts": parts}, output)
+        record = {"parts": parts} if name else {"parts": parts, "not_publishing": trouble}
+        write_record(record, output)
     else:
         write_rows(parts, _COLUMNS, output)
+        for part in parts:
+            if part["why"]:
+                click.echo(f"\n{part['why'].rstrip('.')}.", err=True)
+    if trouble:
+        click.echo(f"\nNothing can be published: {trouble}.", err=True)
+        sys.exit(_UNWELL)
+
+
+def _why_not_publishing(
+    directory: Path, parts: Sequence[Mapping[str, Any]], ack_quorum: int
+) -> str | None:
+    """In words; None if messages can be published."""
+
+    def running(kind: str) -> list[bool]:
+        return [part["state"] == "running" for part in parts if part["name"].startswith(kind)]
+
+    # An open topic is served without ZooKeeper, but none is opened, and none survives its broker.
+    if not all(running("zookeeper")):
+        return "ZooKeeper is down, `daybook local start zookeeper` starts it"
+    if not any(running("broker")):
+        return "no broker runs, `daybook local start broker-1` starts one"
+    writable = _count_writable(directory)
+    if writable >= ack_quorum:
+        return None
+    return (
+        f"{writable} of {len(running('bookie'))} bookies take entries, and each message is stored"
+        f" on {ack_quorum} of them before it is acknowledged (`daybook bookies health` says more)"
+    )
+
+
+def _count_writable(directory: Path) -> int:
+    """How many bookies are registered as writable: what brokers go by."""
+    from bookie.registry.paths import LedgerPaths
+    from bookie.registry.registrations import writable_bookies
+    from clients.cli.metadata import run_with_store
+
+    saved = Directory(directory).load()
+    if saved is None:
+        raise UserError(f"{directory / 'standalone.json'} is gone: restart the cluster.")
+    paths = LedgerPaths(LEDGERS_ROOT)
+    return len(run_with_store(zookeeper_of(saved), lambda store: writable_bookies(store, paths)))
 
 
 def _order(command: str) -> Callable[..., None]:

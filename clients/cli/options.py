@@ -1,8 +1,10 @@
 """Options that several commands have.
 
-Where the cluster is: what the option says, else the environment, else the cluster of the data
-directory that is used here (daybook-data, or DAYBOOK_DIR), else the usual ports of this machine.
-So what runs where `daybook standalone` runs finds all of its brokers, also when one is away.
+An address is looked for in this order: the option, its variable in the environment, the cluster of
+the directory that DAYBOOK_DIR names, the cluster in ./daybook-data.  If none of them says anything,
+the usual ports of this machine are tried.  They are never tried when something did say which
+cluster is meant: an empty or wrong DAYBOOK_DIR is an error, and so is DAYBOOK_SERVICE_URL without
+the address that a command needs.
 """
 
 import os
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import click
+
+from clients.cli.errors import UserError
 
 if TYPE_CHECKING:
     from clients.cli.directory import Saved
@@ -29,32 +33,76 @@ OutputFormat: TypeAlias = Literal["table", "json"]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def _saved() -> "Saved | None":
-    """What the cluster of the directory that is used here listens on; None if there is none."""
+_DIR = "DAYBOOK_DIR"
+_PLACES = {
+    "DAYBOOK_SERVICE_URL": "its brokers",
+    "DAYBOOK_ADMIN_URL": "its admin interface",
+    "DAYBOOK_ZOOKEEPER": "its ZooKeeper",
+}
+
+
+def cluster_that_is_meant(variable: str, option: str) -> "Saved | None":
+    """The cluster of the data directory, for an address that neither option nor environment gives.
+
+    None: nothing says which cluster is meant, and the usual ports of this machine are as good a
+    guess as any.  Raise `UserError` where something does say it, but not this address: a command
+    that was meant for one cluster must never reach another one.
+    """
     from clients.cli.directory import Directory
 
-    return Directory(Path(os.environ.get("DAYBOOK_DIR", DEFAULT_DIRECTORY))).load()
+    _check_not_empty(variable)
+    _check_not_empty(_DIR)
+    named = os.environ.get(_DIR)
+    if named is not None:
+        saved = Directory(Path(named)).load()
+        if saved is None:
+            raise UserError(
+                f"{_DIR} is {named}, and no standalone cluster was ever started there: start one"
+                f" with `daybook standalone --dir {named}`, correct {_DIR}, or unset it."
+            )
+        return saved
+    for other in _PLACES:
+        if other != variable and os.environ.get(other):
+            raise UserError(
+                f"{other} says which cluster is meant, but not where {_PLACES[variable]} is: say"
+                f" so with {option} or {variable}."
+            )
+    return Directory(Path(DEFAULT_DIRECTORY)).load()
+
+
+def _check_not_empty(variable: str) -> None:
+    if os.environ.get(variable) == "":
+        raise UserError(f"{variable} is set, and empty: give it a value, or unset it.")
 
 
 def _service_url() -> str:
-    saved = _saved()
+    saved = cluster_that_is_meant("DAYBOOK_SERVICE_URL", "--service-url")
     if saved is None:
         return SERVICE_URL
     return "pulsar://" + ",".join(f"{_HOST}:{broker.port}" for broker in saved.brokers)
 
 
 def _admin_url() -> str:
-    saved = _saved()
+    saved = cluster_that_is_meant("DAYBOOK_ADMIN_URL", "--admin-url")
     if saved is None:
         return ADMIN_URL
     return "http://" + ",".join(f"{_HOST}:{broker.http_port}" for broker in saved.brokers)
 
 
-def _zookeeper() -> str:
-    saved = _saved()
-    if saved is None:
-        return ZOOKEEPER
+def zookeeper_meant() -> str:
+    """HOST:PORT,... for a command that was not told.  Raise `UserError` as above."""
+    saved = cluster_that_is_meant("DAYBOOK_ZOOKEEPER", "--zookeeper")
+    return ZOOKEEPER if saved is None else zookeeper_of(saved)
+
+
+def zookeeper_of(saved: "Saved") -> str:
+    """HOST:PORT of the ZooKeeper of a standalone cluster."""
     return saved.zookeeper or f"{_HOST}:{saved.zookeeper_port}"
+
+
+def _directory() -> str:
+    _check_not_empty(_DIR)
+    return DEFAULT_DIRECTORY
 
 
 def _or_that_of(usual: str) -> str:
@@ -79,10 +127,10 @@ def dir_option(function: Function) -> Function:
         "--dir",
         "directory",
         type=click.Path(path_type=Path, file_okay=False),
-        default=DEFAULT_DIRECTORY,
-        show_default=True,
+        default=_directory,
+        show_default=DEFAULT_DIRECTORY,
         show_envvar=True,
-        envvar="DAYBOOK_DIR",
+        envvar=_DIR,
         help="Where the cluster keeps its data.",
     )
     return option(function)
@@ -151,7 +199,7 @@ def zookeeper_options(function: Function) -> Function:
     """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(
         "--zookeeper",
-        default=_zookeeper,
+        default=zookeeper_meant,
         show_default=_or_that_of(ZOOKEEPER),
         show_envvar=True,
         envvar="DAYBOOK_ZOOKEEPER",

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from clients.cli.options import check_root, check_zookeeper
+from clients.cli.options import check_root, check_zookeeper, zookeeper_meant
 
 Function = TypeVar("Function", bound=Callable[..., object])
 _port = click.IntRange(0, 65535)
@@ -51,7 +51,7 @@ def run_part(
 ) -> None:
     """Does not return: signals and the exit code are the part's own."""
     environ = dict(os.environ)
-    options = _with_metadata(options)
+    options = _with_zookeeper(_with_metadata(options), prefix)
     # -P: a `broker` in this directory is not ours
     command = [sys.executable, "-P", "-m", module, *arguments]
     for name, value in options.items():
@@ -78,3 +78,16 @@ def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--metadata") from error
     return told | {"zookeeper": address.hosts, "ledgers_root": address.root}
+
+
+def _with_zookeeper(options: Mapping[str, object], prefix: str) -> Mapping[str, object]:
+    """The ZooKeeper that DAYBOOK_ZOOKEEPER or DAYBOOK_DIR names, if nothing else names one.
+
+    A part that is started with either of them is not to join the cluster at the usual port.
+    """
+    told = ("zookeeper", "config")
+    if any(options.get(name) is not None for name in told) or f"{prefix}ZOOKEEPER" in os.environ:
+        return options
+    if any(name in os.environ for name in ("DAYBOOK_ZOOKEEPER", "DAYBOOK_DIR")):
+        return {**options, "zookeeper": os.environ.get("DAYBOOK_ZOOKEEPER") or zookeeper_meant()}
+    return options

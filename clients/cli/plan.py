@@ -18,6 +18,15 @@ ZOOKEEPER_PORT = 2181
 _BOOKIE_PORT = 3181
 _BOOKIE_HTTP_PORT = 8000
 _BOOKIES = 3
+_ACK_QUORUM = 2
+_PREFIXES = ("DAYBOOK_BOOKIE_", "DAYBOOK_BROKER_")
+# Each part has its own value of these, or all parts must agree with ZooKeeper and each other.
+_OWN_SETTINGS = frozenset(
+    (
+        *("name", "bookie_id", "directories", "host", "advertised_host", "port", "http_port"),
+        *("zookeeper", "ledgers_root", "cluster", "exit_with_parent"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,8 @@ class Plan:
     service_url: str
     admin_url: str
     saved: Saved
+    ack_quorum: int  # so many bookies have an entry before it is acknowledged
+    ignored: tuple[str, ...]  # variables of the environment that have no effect here
 
 
 def make_plan(
@@ -80,7 +91,23 @@ def make_plan(
         service_url=f"pulsar://{addresses}",
         admin_url=f"http://{HOST}:{saved.brokers[0].http_port}",
         saved=saved,
+        ack_quorum=_ack_quorum(count, environ),
+        ignored=tuple(sorted(name for name in environ if is_for_one_part(name))),
     )
+
+
+def _ack_quorum(bookies: int, environ: Mapping[str, str]) -> int:
+    """What brokers choose by the number of bookies, unless a setting says otherwise."""
+    told = environ.get("DAYBOOK_BROKER_QUORUMS__ACK", "")
+    return int(told) if told.isdecimal() else min(bookies, _ACK_QUORUM)
+
+
+def is_for_one_part(name: str) -> bool:
+    """A setting that cannot be the same for all parts of one kind."""
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).lower() in _OWN_SETTINGS
+    return False
 
 
 def _external_zookeeper(wishes: Wishes, before: Saved | None, directory: Directory) -> str:
@@ -210,13 +237,12 @@ def _python_part(
     config = directory.write_config(name, settings)
     # -P: a directory called `broker` where the user happens to be is not ours.
     command: Sequence[str] = [sys.executable, "-P", "-m", module, "--config", str(config)]
-    # Settings of a single bookie or broker in the environment are not meant for all of them.
-    single = f"DAYBOOK_{kind.upper()}_"
+    # Each child applies the rest over its settings file, and refuses a name that it does not know.
     return Part(
         name=name,
         kind=kind,
         command=lambda: command,
         log=directory.log(name),
-        environ={k: v for k, v in environ.items() if not k.startswith(single)},
+        environ={k: v for k, v in environ.items() if not is_for_one_part(k)},
         facts=facts,
     )

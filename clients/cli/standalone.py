@@ -1,15 +1,19 @@
 """`daybook standalone`: ZooKeeper, bookies and brokers on this machine, as child processes.
 
-All parts start at the same time; those that need ZooKeeper or bookies wait for them.  When all say
-that they are ready, one line says so, to people or (`--output json`) to programs:
+All parts start at the same time; those that need ZooKeeper or bookies wait for them.  When each of
+them is ready, or has failed to start, one line says so, to people or (`--output json`) to programs:
 
     {"ready": true, "service_url": "pulsar://127.0.0.1:6650,127.0.0.1:6651", "admin_url": "http://..",
      "zookeeper": "127.0.0.1:2181", "dir": "...", "socket": "...",
      "brokers": [{"name": "broker-1", "pid": 1, "address": "..", "service_url": "..", ...}, ...],
-     "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...]}
+     "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...],
+     "failed": []}
 
-A part that dies is started again after a second.  Ctrl-C (or SIGTERM) stops brokers, then bookies,
-then ZooKeeper, so that nobody misses what it needs to end cleanly; a second one kills them all.
+The cluster runs without bookies that do not start (`failed` says why), since what repairs them
+needs its ZooKeeper and the other bookies.  A part that dies is started again after a second.
+
+Ctrl-C (or SIGTERM) stops brokers, then bookies, then ZooKeeper, so that nobody misses what it needs
+to end cleanly; a second one kills them all.
 """
 
 import json
@@ -17,7 +21,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
@@ -34,7 +38,12 @@ from clients.cli.output import write_record
 from clients.cli.plan import ADMIN_PORT, SERVICE_PORT, ZOOKEEPER_PORT, Plan, Wishes, make_plan
 from clients.cli.ports import PortChooser
 from clients.cli.progress import Waiting, telling
-from clients.cli.supervisor import PartFailedError, Supervisor
+from clients.cli.supervisor import (
+    RESTART_DELAY_S_MAX,
+    PartFailedError,
+    PartState,
+    Supervisor,
+)
 from wire.errors import ConnectionLostError
 from wire.tcp import TcpNetwork
 
@@ -104,6 +113,8 @@ def standalone(
         PortChooser(SystemRandom()) as ports,
     ):
         plan = make_plan(wishes, opened, os.environ, ports)
+        for name in plan.ignored:
+            _report(f"{name} is ignored: every part of a standalone cluster has its own value")
         ports.let_go()
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
@@ -142,7 +153,7 @@ async def _check_zookeeper(hosts: str) -> None:
 
 async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | None:
     """Run until told to stop; return why it failed, if it did."""
-    supervisor = Supervisor(plan.parts, _report)
+    supervisor = Supervisor(plan.parts, _report, ack_quorum=plan.ack_quorum)
     stop = trio.Event()
     started = trio.current_time()
     with directory.control_socket() as socket_path:
@@ -150,10 +161,12 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
             nursery.start_soon(_watch_signals, stop, supervisor)
             nursery.start_soon(supervisor.run)
             await nursery.start(serve_control, supervisor, socket_path)
-            failure = await _wait_ready(supervisor, stop)
+            failure, lacking = await _wait_ready(supervisor, stop)
             if failure is None and not stop.is_set():
                 seconds = trio.current_time() - started
-                _announce(_ready_record(plan, supervisor, directory, socket_path), seconds, output)
+                record = _ready_record(plan, supervisor, directory, socket_path, lacking)
+                _announce(record, seconds, output)
+                _warn(lacking, supervisor, plan.ack_quorum)
                 await stop.wait()
                 _report("stopping")
             await supervisor.stop(_STOP_ORDER)
@@ -161,20 +174,21 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
     return failure
 
 
-async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> str | None:
-    """Why it failed; None if all are ready, or we are to stop."""
+async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> tuple[str | None, Sequence[str]]:
+    """Why the cluster cannot run, if so, and what it runs without; or return when told to stop."""
     failures: list[str] = []
+    lacking: list[str] = []
     until = trio.current_time() + _START_TIMEOUT_S
 
     def late() -> str:
-        parts = [k.part for k in supervisor.keepers.values() if k.state.value != "running"]
+        parts = [k.part for k in supervisor.keepers.values() if k.state is not PartState.RUNNING]
         return ", ".join(f"{part.name} (see {part.log})" for part in parts)
 
     async def wait() -> None:
         try:
             with trio.fail_at(until):
                 async with telling(lambda: Waiting(late(), until), silent_s=_SLOW_START_S):
-                    await supervisor.wait_ready()
+                    lacking.extend(await supervisor.wait_ready())
         except PartFailedError as error:
             failures.append(f"{error}.")
         except trio.TooSlowError:
@@ -185,7 +199,25 @@ async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> str | None:
         nursery.start_soon(wait)
         await stop.wait()
         nursery.cancel_scope.cancel()
-    return failures[0] if failures else None
+    return failures[0] if failures else None, lacking
+
+
+def _warn(lacking: Sequence[str], supervisor: Supervisor, ack_quorum: int) -> None:
+    """Say what does not run, what that means, and what helps."""
+    for failure in lacking:
+        _report(f"{failure.rstrip('.')}.  It is tried again every {RESTART_DELAY_S_MAX:g} s")
+    bookies = [k for k in supervisor.keepers.values() if k.part.kind == "bookie"]
+    running = [k for k in bookies if k.state is PartState.RUNNING]
+    if len(running) < len(bookies):
+        _report(
+            f"{len(running)} of {len(bookies)} bookies run.  `daybook bookies repair NAME` lets one"
+            " whose directory was lost or emptied start again, and copies its entries back"
+        )
+    if len(running) < ack_quorum:
+        _report(
+            f"NOTHING CAN BE PUBLISHED: a message is stored on at least {ack_quorum} bookies"
+            " before it is acknowledged.  `daybook local status` shows how the parts are"
+        )
 
 
 async def _watch_signals(stop: trio.Event, supervisor: Supervisor) -> None:
@@ -198,11 +230,15 @@ async def _watch_signals(stop: trio.Event, supervisor: Supervisor) -> None:
 
 
 def _ready_record(
-    plan: Plan, supervisor: Supervisor, directory: Directory, socket_path: Path
+    plan: Plan,
+    supervisor: Supervisor,
+    directory: Directory,
+    socket_path: Path,
+    lacking: Sequence[str],
 ) -> dict[str, Any]:
     def parts(kind: str) -> list[dict[str, Any]]:
         return [
-            {"name": k.part.name, "pid": k.pid, **k.part.facts}
+            {"name": k.part.name, "pid": k.pid, **k.part.facts, "why": k.failure}
             for k in supervisor.keepers.values()
             if k.part.kind == kind
         ]
@@ -217,6 +253,7 @@ def _ready_record(
         "pid": os.getpid(),
         "brokers": parts("broker"),
         "bookies": parts("bookie"),
+        "failed": list(lacking),
     }
 
 

@@ -7,8 +7,10 @@
        +------ DOWN                           `kill` and `stop` lead here, only `start` away
 
 A part is RUNNING when it says so: with a line of JSON on its standard output, or by answering a
-probe.  One that cannot even start the first time is an error of the whole (`PartFailedError`);
-later failures are tried again for ever.
+probe.  A part that does not get ready is started again forever, with growing pauses, and its last
+words are kept as the reason.  The cluster comes up without it, unless it is ZooKeeper or the only
+broker (`Supervisor.wait_ready`): a bookie with a lost disk must not keep the others, and the tools
+that repair it, from running.
 """
 
 import json
@@ -26,6 +28,7 @@ import trio
 from clients.cli.child import Child, describe_exit
 
 RESTART_DELAY_S = 1.0
+RESTART_DELAY_S_MAX = 30.0  # after failed starts in a row: each costs a second of processor time
 STOP_TIMEOUT_S = 30.0
 _LOG_BYTES_MAX = 16 << 20
 _LAST_WORDS_BYTES = 4096
@@ -72,11 +75,17 @@ class Keeper:
         self._child: Child | None = None
         self._changed = trio.Event()
         self._failure: str | None = None
+        self._failed_starts = 0  # in a row
         self._was_ready = False
 
     @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last start failed, in words; None if it did not, or is under way."""
+        return self._failure
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -85,6 +94,7 @@ class Keeper:
             "pid": self.pid,
             "restarts": max(0, self.starts - 1),
             **self.part.facts,
+            "why": self._failure,
         }
 
     # What an operator can do
@@ -98,9 +108,9 @@ class Keeper:
 
     async def start(self) -> None:
         if self.state in (PartState.DOWN, PartState.RESTARTING):
-            self._failure = None
             self._wanted = True
             self._set(PartState.STARTING)
+        self._failure = None
         await self.wait_ready()
 
     async def kill(self) -> None:
@@ -164,12 +174,13 @@ class Keeper:
             code = await self._run_once()
             if self._wanted:
                 self._set(PartState.RESTARTING)
+                delay_s = min(RESTART_DELAY_S * 2**self._failed_starts, RESTART_DELAY_S_MAX)
                 if self._was_ready:
                     self._report(
                         f"{self.part.name} ended ({describe_exit(code)}), starting it again"
-                        f" in {RESTART_DELAY_S:g} s"
+                        f" in {delay_s:g} s"
                     )
-                with trio.move_on_after(RESTART_DELAY_S):
+                with trio.move_on_after(delay_s):
                     while self._wanted and self.state is PartState.RESTARTING:
                         await self._changed.wait()
 
@@ -182,7 +193,6 @@ class Keeper:
                 part.command(), output=log, pipe_stdout=part.probe is None, environ=part.environ
             )
         self._child = child
-        self._failure = None
         self.starts += 1
         try:
             async with trio.open_nursery() as nursery:
@@ -200,6 +210,8 @@ class Keeper:
         if self.state is PartState.STARTING:
             words = last_words(part.log, since) or describe_exit(code)
             self._failure = f"{part.name} did not start: {words}"
+            self._failed_starts = min(self._failed_starts + 1, 10)
+            self._wake()
         return code
 
     async def _probe(self, probe: Callable[[], Awaitable[None]]) -> None:
@@ -222,6 +234,8 @@ class Keeper:
     def _ready(self) -> None:
         if self.state is PartState.STARTING:
             self._was_ready = True
+            self._failure = None
+            self._failed_starts = 0
             self._set(PartState.RUNNING)
 
     def _set(self, state: PartState) -> None:
@@ -235,9 +249,15 @@ class Keeper:
 
 
 class Supervisor:
-    """All parts of a cluster; groups of kinds start together and stop one after the other."""
+    """All parts of a cluster; groups of kinds start together and stop one after the other.
 
-    def __init__(self, parts: Sequence[Part], report: Callable[[str], None]) -> None:
+    `ack_quorum`: how many bookies have an entry before it is acknowledged.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], report: Callable[[str], None], *, ack_quorum: int = 1
+    ) -> None:
+        self.ack_quorum = ack_quorum
         self.keepers = {part.name: Keeper(part, report) for part in parts}
 
     async def run(self) -> None:
@@ -245,22 +265,34 @@ class Supervisor:
             for keeper in self.keepers.values():
                 nursery.start_soon(keeper.run)
 
-    async def wait_ready(self) -> None:
-        """All are RUNNING; `PartFailedError` as soon as one has failed."""
-        failures: list[PartFailedError] = []
+    async def wait_ready(self) -> list[str]:
+        """Wait until each part runs or has failed to; return the reasons of those that failed.
+
+        Raise `PartFailedError` if the cluster is of no use: ZooKeeper does not start, or no broker
+        does.
+        """
+        failures: dict[str, PartFailedError] = {}
 
         async def wait(keeper: Keeper) -> None:
             try:
                 await keeper.wait_ready()
             except PartFailedError as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
+                failures[keeper.part.name] = error
+                if self._is_vital(keeper.part, failures):
+                    nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             for keeper in self.keepers.values():
                 nursery.start_soon(wait, keeper)
-        if failures:
-            raise failures[0]
+        for name, error in failures.items():
+            if self._is_vital(self.keepers[name].part, failures):
+                raise error
+        return [str(error) for error in failures.values()]
+
+    def _is_vital(self, part: Part, failed: Mapping[str, object]) -> bool:
+        """Nothing works without ZooKeeper, and nobody is served without a broker."""
+        alike = [name for name, keeper in self.keepers.items() if keeper.part.kind == part.kind]
+        return part.kind != "bookie" and all(name in failed for name in alike)
 
     async def stop(self, kinds: Sequence[str]) -> None:
         """Stop the parts, kind by kind, those of one kind at the same time."""
@@ -276,13 +308,19 @@ class Supervisor:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """What the last line that says something says; of a structured one, the reason in it."""
+    """The reason that the log of a part ends with; empty if there is none."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(since, log.stat().st_size - _LAST_WORDS_BYTES))
-        for line in reversed(file.read().decode(errors="replace").splitlines()):
-            if line.strip():
-                reason = _REASON.search(line)
-                return (reason[1] or reason[2]) if reason else line.strip()
+        return reason_in(file.read().decode(errors="replace"))
+    return ""
+
+
+def reason_in(text: str) -> str:
+    """What the last line that is not empty says; of a structured one, the reason in it."""
+    for line in reversed(text.splitlines()):
+        if line.strip():
+            reason = _REASON.search(line)
+            return (reason[1] or reason[2]) if reason else line.strip()
     return ""
 
 

@@ -65,6 +65,36 @@ def test_what_is_said_counts_first(here: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "words", "sentence"),
+    [
+        ("DIR", "/nonexistent", ["topics", "list"], "DAYBOOK_DIR is /nonexistent, and no"),
+        ("DIR", "/nonexistent", ["ledgers", "list"], "DAYBOOK_DIR is /nonexistent, and no"),
+        ("DIR", "/nonexistent", ["produce", "t"], "DAYBOOK_DIR is /nonexistent, and no"),
+        ("DIR", "/nonexistent", ["broker"], "DAYBOOK_DIR is /nonexistent, and no"),
+        ("DIR", "/nonexistent", ["local", "status"], "was ever started in /nonexistent"),
+        ("DIR", "", ["topics", "list"], "DAYBOOK_DIR is set, and empty"),
+        ("DIR", "", ["local", "status"], "DAYBOOK_DIR is set, and empty"),
+        ("ZOOKEEPER", "", ["ledgers", "list"], "DAYBOOK_ZOOKEEPER is set, and empty"),
+        ("SERVICE_URL", "", ["produce", "t"], "DAYBOOK_SERVICE_URL is set, and empty"),
+        ("SERVICE_URL", "pulsar://h:1", ["topics", "list"], "with --admin-url or"),
+        ("ADMIN_URL", "http://h:1", ["bookies", "list"], "with --zookeeper or"),
+        ("ZOOKEEPER", "h:1", ["produce", "t"], "with --service-url or"),
+    ],
+)
+def test_no_command_reaches_another_cluster_than_the_one_that_was_meant(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    words: list[str],
+    sentence: str,
+) -> None:
+    write_cluster(here / "daybook-data")
+    monkeypatch.setenv(f"DAYBOOK_{variable}", value)
+    assert sentence in said(*words)
+
+
 def test_help_says_so_without_looking(here: Path) -> None:
     (here / "daybook-data").mkdir()
     (here / "daybook-data" / "standalone.json").write_text("rubbish")

@@ -52,6 +52,17 @@ def test_several_hosts_with_and_without_ports_are_a_place(
     assert started["DAYBOOK_BROKER_ZOOKEEPER"] == hosts
 
 
+def test_a_part_joins_the_cluster_that_the_environment_names(
+    started: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYBOOK_ZOOKEEPER", "meant:2181")
+    assert CliRunner().invoke(main, ["broker"]).exit_code == 0
+    assert started["DAYBOOK_BROKER_ZOOKEEPER"] == "meant:2181"
+    monkeypatch.setenv("DAYBOOK_BOOKIE_ZOOKEEPER", "its-own:2181")
+    assert CliRunner().invoke(main, ["bookie"]).exit_code == 0
+    assert started["DAYBOOK_BOOKIE_ZOOKEEPER"] == "its-own:2181"
+
+
 def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> None:
     done = CliRunner().invoke(main, ["bookie"])
     assert done.exit_code == 0, done.output

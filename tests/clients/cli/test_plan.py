@@ -142,3 +142,23 @@ def test_ports_that_nobody_types_give_way(directory: Directory) -> None:
     assert second.bookies[0].http_port != first.bookies[0].http_port
     assert second.bookies[1:] == first.bookies[1:]
     assert isinstance(second.bookies[0], Ports)
+
+
+def test_settings_of_all_bookies_reach_them_and_those_of_one_are_told_to_be_ignored(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYBOOK_BOOKIE_COOKIE_REPAIR", "auto")
+    monkeypatch.setenv("DAYBOOK_BOOKIE_PORT", "1")
+    monkeypatch.setenv("DAYBOOK_BROKER_LEDGERS_ROOT", "/elsewhere")
+    made = plan(EPHEMERAL, directory)
+    assert made.ignored == ("DAYBOOK_BOOKIE_PORT", "DAYBOOK_BROKER_LEDGERS_ROOT")
+    for part in made.parts:
+        assert part.environ["DAYBOOK_BOOKIE_COOKIE_REPAIR"] == "auto"
+        assert not {*made.ignored} & {*part.environ}
+
+
+@pytest.mark.parametrize(("bookies", "needed"), [(1, 1), (2, 2), (3, 2), (5, 2)])
+def test_so_many_bookies_have_an_entry_before_it_is_acknowledged(
+    directory: Directory, bookies: int, needed: int
+) -> None:
+    assert plan(replace(EPHEMERAL, bookies=bookies), directory).ack_quorum == needed

@@ -142,11 +142,69 @@ def test_a_bookie_from_another_cluster_is_refused_and_not_harmed(tmp_path: Path)
     two.mkdir()
     shutil.copytree(one / "bookie-1", two / "bookie-1")
     files = sorted(p.relative_to(two) for p in (two / "bookie-1").rglob("*"))
-    said = fails("--dir", str(two), *SMALL)
-    assert "bookie-1 did not start: " in said
+    with cluster(two) as refusing:
+        (why,) = refusing.ready["failed"]
+        assert why.startswith("bookie-1 did not start: ")
+        assert "belongs to another cluster" in why
     assert sorted(p.relative_to(two) for p in (two / "bookie-1").rglob("*")) == files
     with cluster(one) as running:
         assert len(pids_of(running)) == 3
+
+
+def daybook(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clients.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "DAYBOOK_DIR": str(directory)},
+    )
+
+
+def test_a_cluster_starts_without_a_bookie_that_lost_its_directory_and_repairs_it_inside(
+    tmp_path: Path,
+) -> None:
+    three = ("--bookies", "3", "--brokers", "1", *FREE_PORTS)
+
+    def started(*options: str) -> StandaloneProcess:
+        return StandaloneProcess(directory=tmp_path, bookies=3, brokers=1, options=options)
+
+    lines = [f"{number}\n" for number in range(1000)]
+    (tmp_path / "lines").write_text("".join(lines))
+    with started(*three[4:]):
+        assert daybook(tmp_path, "produce", "t", str(tmp_path / "lines")).returncode == 0
+        assert daybook(tmp_path, "local", "status").returncode == 0
+    shutil.rmtree(tmp_path / "bookie-1")
+    (tmp_path / "bookie-2" / "VERSION").write_text("rubbish")
+    with started() as degraded:
+        assert len(degraded.ready["failed"]) == 2
+        status = daybook(tmp_path, "local", "status")
+        assert status.returncode == 3
+        assert "Nothing can be published: 1 of 3 bookies take entries" in status.stderr
+        refused = daybook(tmp_path, "bookies", "repair", "bookie-2")
+        assert refused.returncode == 1
+        assert "add --set-aside" in refused.stderr
+        assert daybook(tmp_path, "bookies", "repair", "bookie-1").returncode == 0
+        aside = daybook(tmp_path, "bookies", "repair", "bookie-2", "--set-aside")
+        assert aside.returncode == 0, aside.stderr
+        assert (tmp_path / "bookie-2.lost-1" / "VERSION").read_text() == "rubbish"
+        assert daybook(tmp_path, "local", "status").returncode == 0
+        running = daybook(tmp_path, "bookies", "repair", "bookie-3")
+        assert "bookie-3 is running" in running.stderr
+        read = daybook(tmp_path, "consume", "t", "--from", "earliest", "-n", "1000")
+        assert sorted(read.stdout.splitlines(keepends=True)) == sorted(lines)
+
+
+def test_the_setting_that_lets_bookies_start_with_empty_directories_has_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path):
+        pass
+    shutil.rmtree(tmp_path / "bookie-1")
+    monkeypatch.setenv("DAYBOOK_BOOKIE_COOKIE_REPAIR", "auto")
+    with cluster(tmp_path) as again:
+        assert again.ready["failed"] == []
 
 
 def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:

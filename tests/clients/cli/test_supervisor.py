@@ -86,6 +86,7 @@ async def test_a_part_is_running_when_it_says_so(tmp_path: Path) -> None:
             "pid": keeper.pid,
             "restarts": 0,
             "address": "here",
+            "why": None,
         }
         assert (tmp_path / "part-1.log").read_text().splitlines() == ["noise", '{"ready": true}']
 
@@ -160,18 +161,46 @@ async def test_a_part_can_be_paused(tmp_path: Path) -> None:
             keeper.resume()
 
 
-async def test_a_part_that_cannot_start_fails_the_whole_with_its_last_words(
+async def test_a_cluster_whose_vital_part_cannot_start_fails_with_its_last_words(
     tmp_path: Path,
 ) -> None:
     words = 'level=error event="cannot go on" why="bad disk"'
-    bad = part(tmp_path, f"echo '{words}' >&2; exit 3", "b")
-    silent = part(tmp_path, "exit 4", "s")
-    async with running(part(tmp_path, GOOD), bad) as supervisor:
-        with pytest.raises(PartFailedError, match="b did not start: bad disk"):
+    bad = part(tmp_path, f"echo '{words}' >&2; exit 3", "z", "zookeeper")
+    async with running(part(tmp_path, GOOD, "b", "broker"), bad) as supervisor:
+        with pytest.raises(PartFailedError, match="z did not start: bad disk"):
             await supervisor.wait_ready()
-    async with running(silent) as supervisor:
-        with pytest.raises(PartFailedError, match="s did not start: exit code 4"):
+    one, other = (part(tmp_path, f"exit {code}", f"b-{code}", "broker") for code in (4, 5))
+    async with running(part(tmp_path, GOOD, "z", "zookeeper"), one, other) as supervisor:
+        with pytest.raises(PartFailedError, match=r"b-\d did not start: exit code"):
             await supervisor.wait_ready()
+
+
+async def test_a_cluster_starts_without_a_bookie_or_one_of_its_brokers_and_says_so(
+    tmp_path: Path,
+) -> None:
+    bookie = part(tmp_path, "echo 'empty directory' >&2; exit 2", "bookie-1", "bookie")
+    broker = part(tmp_path, "exit 4", "broker-1", "broker")
+    good = part(tmp_path, GOOD, "broker-2", "broker")
+    async with running(bookie, broker, good) as supervisor:
+        lacking = await supervisor.wait_ready()
+        assert sorted(lacking) == [
+            "bookie-1 did not start: empty directory",
+            "broker-1 did not start: exit code 4",
+        ]
+        keeper = supervisor.keepers["bookie-1"]
+        assert keeper.facts()["why"] == "bookie-1 did not start: empty directory"
+        assert supervisor.keepers["broker-2"].facts()["why"] is None
+
+
+async def test_a_part_that_does_not_start_is_tried_again_and_may_get_ready(tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    bookie = part(tmp_path, f"test -e {mended} || exit 2; {GOOD}", "bookie-1", "bookie")
+    async with running(bookie) as supervisor:
+        assert await supervisor.wait_ready() == ["bookie-1 did not start: exit code 2"]
+        mended.touch()
+        keeper = supervisor.keepers["bookie-1"]
+        await wait_state(keeper, PartState.RUNNING)
+        assert keeper.failure is None
 
 
 async def test_kinds_stop_in_order(tmp_path: Path) -> None:
