@@ -1,6 +1,7 @@
 """`make bench`: run the cases, print the table, write it as JSON.
 
-python -m bench [CASE ...]; without names all of them: standalone, those of `ledger`, of `cases`.
+python -m bench [CASE ...]; without names all of them: standalone, and those of `ledger`,
+`cases` and `flood`.
 """
 
 import json
@@ -13,12 +14,12 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from bench import cases, ledger
+from bench import cases, flood, ledger
 from bench.cases import Figure, standalone_start
 from clients.testing.standalone import StandaloneProcess
 
 RESULTS = Path("bench/results")
-CASES = {**ledger.CASES, **cases.CASES}
+CASES = {**ledger.CASES, **cases.CASES, **flood.CASES}
 
 
 def main(names: list[str]) -> int:

@@ -4,11 +4,12 @@ One task reads.  Most of what the client says is carried out at once, in that ta
 (`broker.commands`); what has to wait for something is a request in a task of its own
 (`broker.requests`), and there is a limit to how many of those a client has under way.
 
-Reading stops while a topic that this client sends to has too much to store, while too much waits to
-be sent to the client, and while too many of its requests are under way.
+Reading stops while a topic that this client sends to has too much to store, and while too much
+waits to be sent to the client.  Requests never stop it: those that cannot be begun yet wait in a
+queue (`broker.request_turns`), or are refused.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, assert_never
 
 import trio
@@ -23,6 +24,7 @@ from broker.protocol import consuming, producing, session
 from broker.protocol.refusals import refusal
 from broker.protocol.session import SessionProtocol
 from broker.requests import Requests
+from broker.topic_log import TopicLog
 from wire.connection import FrameConnection
 from wire.errors import OversizeError, WireError
 from wire.messages.registry import NO_ID, decode_frame, encode
@@ -31,6 +33,7 @@ from wire.transport import Buffer, Stream
 
 FRAME_PADDING_BYTES = 10 * 1024
 _FRAMES_IN_A_TURN = 128  # of one connection; then others have theirs
+_SIGN_OF_LIFE_S = 1.0  # clients of ours give up after 3 s without one
 _PING = encode(pb.CommandPing())
 
 
@@ -68,8 +71,6 @@ class ClientConnection:
         self._nursery: trio.Nursery | None = None
         self._requests = Requests(self, broker)
         self._commands = Commands(self, self._session, self._requests)
-        self._under_way = 0
-        self._fewer = trio.Event()
         self._reading = True
         self._with_receipts: list[Producer] = []
         self._draining: dict[Consumer, None] = {}
@@ -125,11 +126,9 @@ class ClientConnection:
             while not self._closing and (batch := await self._frames.receive()):
                 self._heard.set()
                 for count, frame in enumerate(batch, 1):
-                    dispatch(decode_frame(frame))
+                    dispatch(decode_frame(frame), len(frame))
                     if self._closing:
                         return
-                    if self._under_way >= self._limits.requests_max:
-                        await self._wait_fewer()
                     if not count % _FRAMES_IN_A_TURN:
                         await self._wait_room()
                         await trio.lowlevel.checkpoint()
@@ -144,17 +143,19 @@ class ClientConnection:
         self._reading = False
         crowded, self._commands.crowded = self._commands.crowded, {}
         for log in crowded:
-            await log.wait_room()
+            await self._wait_room_of(log)
         if self._frames.pending_bytes > self._limits.unread_bytes_max:
             await self._frames.wait_below(self._limits.unread_bytes_max // 2)
         self._reading = True
 
-    async def _wait_fewer(self) -> None:
-        self._reading = False
-        while self._under_way >= self._limits.requests_max:
-            self._fewer = trio.Event()
-            await self._fewer.wait()
-        self._reading = True
+    async def _wait_room_of(self, log: TopicLog) -> None:
+        """The pings of the client are not read meanwhile: it hears from us that we are there."""
+        while True:
+            with trio.move_on_after(_SIGN_OF_LIFE_S) as scope:
+                await log.wait_room()
+            if not scope.cancelled_caught:
+                return
+            self._frames.send((_PING,))
 
     async def _keep_alive(self) -> None:
         config = self._broker.config
@@ -169,6 +170,7 @@ class ClientConnection:
 
     def _leave(self) -> None:
         """Whatever this client had open is closed."""
+        self._requests.close()
         self.feed_session(session.Ended())
         self._closing = True
         for producer in list(self.producers.values()):
@@ -292,23 +294,22 @@ class ClientConnection:
     def _end(self, reason: str) -> None:
         """Read no more; what is queued is still sent, for a moment."""
         self._closing = True
+        self._requests.close()
         self._broker.log.info("a client is cut", peer=self.peer, why=reason)
 
     # -- requests
 
-    def begin(self, request: Callable[..., Any], *args: object) -> None:
-        """Carry out a request in a task of its own."""
-        if self._nursery is None or self._closing:
-            return
-        self._under_way += 1
-        self._nursery.start_soon(self._carry_out, request, args)
+    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run it for as long as the connection lasts."""
+        assert self._nursery is not None
+        self._nursery.start_soon(task, *args)
 
-    async def _carry_out(self, request: Callable[..., Any], args: tuple[object, ...]) -> None:
-        try:
-            await request(*args)
-        finally:
-            self._under_way -= 1
-            self._fewer.set()
+    @property
+    def takes_answers(self) -> bool:
+        return self._frames.pending_bytes <= self._limits.unread_bytes_max
+
+    async def wait_takes_answers(self) -> None:
+        await self._frames.wait_below(self._limits.unread_bytes_max // 2)
 
     # -- what topics say
 

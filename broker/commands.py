@@ -48,8 +48,8 @@ class Commands:
         self._session = protocol
         self._requests = requests
 
-    def dispatch(self, command: AnyCommand) -> None:
-        """Carry out, or begin, what a command asks for."""
+    def dispatch(self, command: AnyCommand, frame_bytes: int = 0) -> None:
+        """Carry out, or begin, what a command asks for.  `frame_bytes`: how large its frame was."""
         if self._session.state is session.State.OPEN:
             match command:
                 case Send():
@@ -66,7 +66,7 @@ class Commands:
         match self._session.admit(number):
             case Admission.SERVE:
                 assert isinstance(command, Command)
-                self._serve(command)
+                self._serve(command, frame_bytes)
             case Admission.REFUSE:
                 assert isinstance(command, Command)
                 error = NotAllowedError("this broker does not offer that")
@@ -120,7 +120,7 @@ class Commands:
 
     # -- all else
 
-    def _serve(self, command: Command) -> None:
+    def _serve(self, command: Command, frame_bytes: int) -> None:
         body = command.body
         match command.type:
             case T.FLOW:
@@ -135,10 +135,10 @@ class Commands:
                 self._connection.connect(body)
             case T.PRODUCER:
                 opened = producing.Open(body.producer_id, body.request_id, body.epoch)
-                self._requests.feed_producing(opened, body)
+                self._requests.feed_producing(opened, body, frame_bytes)
             case T.SUBSCRIBE:
                 asked = consuming.Open(body.consumer_id, body.request_id)
-                self._requests.feed_consuming(asked, body)
+                self._requests.feed_consuming(asked, body, frame_bytes)
             case T.CLOSE_PRODUCER:
                 close = producing.CloseAsked(body.producer_id, body.request_id)
                 self._requests.feed_producing(close)
@@ -146,7 +146,7 @@ class Commands:
                 left = consuming.CloseAsked(body.consumer_id, body.request_id)
                 self._requests.feed_consuming(left)
             case _:
-                self._connection.begin(self._requests.answer, command.type, body)
+                self._requests.ask(command.type, body, frame_bytes)
 
     def _on_flow(self, body: pb.CommandFlow) -> None:
         if not body.messagePermits:

@@ -3,12 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import trio
+
 from broker.config import BrokerConfig
 from broker.feed_budget import FeedBudget
 from broker.limits import ConnectionLimits
 from broker.logs import Log
 from broker.lookup import LookupResult
 from broker.policies import NamespacePolicies
+from broker.request_turns import RequestTurns
 from broker.topics import Topics
 from wire.arena import ArenaPool
 from wire.clock import WallClock
@@ -48,9 +51,19 @@ class BrokerContext:
     log: Log
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     feed_budget: FeedBudget = field(init=False)
+    request_turns: RequestTurns = field(init=False)
+    lookup_turns: RequestTurns = field(init=False)
 
     def __post_init__(self) -> None:
         budget = FeedBudget(
             total_bytes=self.limits.feed_total_bytes, connection_bytes=self.limits.feed_bytes_max
         )
         object.__setattr__(self, "feed_budget", budget)
+        object.__setattr__(self, "request_turns", RequestTurns(self.limits.requests))
+        object.__setattr__(self, "lookup_turns", RequestTurns(self.limits.lookups))
+
+    async def run(self) -> None:
+        """Begin the requests of all connections, in turn; for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.request_turns.run)
+            nursery.start_soon(self.lookup_turns.run)

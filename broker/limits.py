@@ -20,10 +20,26 @@ class TopicLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Of requests of one kind."""
+
+    under_way_max: int = 200  # of one connection
+    total_max: int = 10_000  # of all connections; one with none under way gets a place all the same
+    waiting_max: int = 20_000  # of one connection: as many as it may have producers and consumers
+    waiting_bytes_max: int = 32 << 20  # of one connection
+    waiting_total_bytes: int = 128 << 20  # of all connections
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     producers_max: int = 10_000
     consumers_max: int = 10_000
-    requests_max: int = 200  # under way at once
+    # Opening, and what else reads or writes a topic.
+    requests: RequestLimits = field(default_factory=RequestLimits)
+    # What is answered from memory, or by the metadata store.
+    lookups: RequestLimits = field(
+        default_factory=lambda: RequestLimits(under_way_max=20, total_max=1_000)
+    )
     feed_bytes_max: int = 4 << 20  # with more to send, a connection gets no messages
     feed_total_bytes: int = 256 << 20  # to all that are slow together
     unread_bytes_max: int = 16 << 20  # with more to send, a connection is not read from

@@ -20,6 +20,7 @@ from broker.policies import Policies
 from broker.protocol.bundles import BundleName
 from broker.protocol.ownership_events import Answer
 from broker.records import OwnerRecord
+from broker.shared_reads import SharedReads
 from wire.metadata.store import MetadataError, MetadataStore
 from wire.topics import TopicName
 
@@ -45,6 +46,7 @@ class Lookups:
         self, store: MetadataStore, ownership: Ownership, leader: Leader, policies: Policies
     ) -> None:
         self._store = store
+        self._owners = SharedReads(store)
         self._ownership = ownership
         self._leader = leader
         self._policies = policies
@@ -63,7 +65,7 @@ class Lookups:
                 return self._us()
             if not self._ownership.contact:
                 raise UnavailableError("the metadata store is out of reach")
-            record = await self._store.get(records.owner_path(bundle))
+            record = await self._owners.get(records.owner_path(bundle))
             if record is not None and record.stat.owner != self._store.session_id:
                 return _connect(owner_record(record), bundle)
             # A record that is ours, and we did not know, is found out about by acquiring.

@@ -3,9 +3,16 @@
 Each request is answered once, with its result or with its error.  Opening and closing go through
 the machines of the connection (`protocol.producing`, `protocol.consuming`), which decide; here it
 is done.
+
+A request may have to wait for its turn (`broker.request_turns`).  The machines know of an opening
+from the moment in which it was asked for, so a close that comes meanwhile finds it.  A request that
+names a consumer is for the consumer that had this id when the request came: it must not reach
+another one that the client has opened under the same id since.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 import trio
@@ -27,6 +34,7 @@ from broker.errors import (
 from broker.producer import Producer, ProducerConnection
 from broker.protocol import consuming, producing
 from broker.protocol.access import AccessMode
+from broker.request_turns import Request, RequestHost, RequestQueue
 from broker.stats import consumer_stats_response
 from broker.subscription import TYPE_NAMES, Subscription
 from broker.topic import Topic
@@ -40,10 +48,17 @@ from wire.proto import pulsar_pb2 as pb
 from wire.topics import TopicName, check_namespace
 
 T = pb.BaseCommand
+_LOOKUPS = (
+    T.LOOKUP,
+    T.PARTITIONED_METADATA,
+    T.GET_TOPICS_OF_NAMESPACE,
+    T.CONSUMER_STATS,
+)
+_OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 _UNTYPED = (int(pb.Schema.NoSchema), int(pb.Schema.AutoConsume))
 
 
-class RequestConnection(ProducerConnection, ConsumerConnection, Protocol):
+class RequestConnection(ProducerConnection, ConsumerConnection, RequestHost, Protocol):
     """What requests need of the connection that they came on."""
 
     producers: dict[int, Producer]
@@ -58,7 +73,14 @@ class RequestConnection(ProducerConnection, ConsumerConnection, Protocol):
 
     def refuse(self, command: int, body: Any, error: BrokerError) -> None: ...  # noqa: ANN401
 
-    def begin(self, request: Callable[..., Awaitable[None]], *args: object) -> None: ...
+
+@dataclass(slots=True)
+class _Opening:
+    """A producer or a consumer that is being opened, or waits to be."""
+
+    scope: trio.CancelScope
+    request: Request
+    give_up: Callable[[BrokerError], None]
 
 
 class Requests:
@@ -67,22 +89,52 @@ class Requests:
     def __init__(self, connection: RequestConnection, broker: BrokerContext) -> None:
         self._connection = connection
         self._broker = broker
-        self._opening_producers: dict[int, trio.CancelScope] = {}  # by attempt
-        self._opening_consumers: dict[int, trio.CancelScope] = {}
+        self._requests = RequestQueue(broker.request_turns, connection)
+        self._lookups = RequestQueue(broker.lookup_turns, connection)
+        self._opening_producers: dict[int, _Opening] = {}  # by attempt
+        self._opening_consumers: dict[int, _Opening] = {}
+
+    def close(self) -> None:
+        """The connection ends: nothing that waits is begun any more."""
+        self._requests.close()
+        self._lookups.close()
+
+    # -- opening, in its turn
+
+    def _begin_opening(
+        self, openings: dict[int, _Opening], attempt: int, opening: _Opening
+    ) -> None:
+        openings[attempt] = opening
+        if not self._requests.begin(opening.request):
+            del openings[attempt]
+            opening.give_up(_too_many(self._requests))
+
+    def _abort_opening(self, openings: dict[int, _Opening], attempt: int, what: str) -> None:
+        """Its client has closed it.  One that still waits for its turn is answered at once."""
+        opening = openings[attempt]
+        if self._requests.withdraw(opening.request):
+            del openings[attempt]
+            opening.give_up(_closed_early(what))
+        else:
+            opening.scope.cancel()
 
     # -- producers
 
     def feed_producing(
-        self, event: producing.Event, body: pb.CommandProducer | None = None
+        self,
+        event: producing.Event,
+        body: pb.CommandProducer | None = None,
+        frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
         for effect in connection.producing.step(event):
             match effect:
                 case producing.Attach(_, attempt):
-                    scope = self._opening_producers[attempt] = trio.CancelScope()
-                    connection.begin(self._open_producer, body, attempt, scope)
+                    assert body is not None
+                    opening = self._producer_opening(body, attempt, frame_bytes)
+                    self._begin_opening(self._opening_producers, attempt, opening)
                 case producing.Abort(_, attempt):
-                    self._opening_producers[attempt].cancel()
+                    self._abort_opening(self._opening_producers, attempt, "producer")
                 case producing.Drain(producer_id):
                     self._drain(connection.producers[producer_id])
                 case producing.Detach(producer_id):
@@ -106,15 +158,29 @@ class Requests:
         assert isinstance(topic, Topic)
         topic.producers.remove(producer)
 
+    def _producer_opening(
+        self, body: pb.CommandProducer, attempt: int, frame_bytes: int
+    ) -> _Opening:
+        scope = trio.CancelScope()
+        request = Request(partial(self._open_producer, body, attempt, scope), frame_bytes)
+        return _Opening(scope, request, partial(self._producer_not_opened, body, attempt))
+
+    def _producer_not_opened(
+        self, body: pb.CommandProducer, attempt: int, error: BrokerError
+    ) -> None:
+        self._connection.refuse(T.PRODUCER, body, error)
+        self.feed_producing(producing.OpenFailed(body.producer_id, attempt))
+
     async def _open_producer(
         self, body: pb.CommandProducer, attempt: int, scope: trio.CancelScope
     ) -> None:
         connection, producer_id = self._connection, body.producer_id
         producer: Producer | None = None
-        error: BrokerError = UnavailableError("the producer was closed before it was open")
+        error: BrokerError = _closed_early("producer")
+        request = self._opening_producers[attempt].request
         try:
             with scope:
-                producer = await self._attach_producer(body)
+                producer = await self._attach_producer(body, request)
         except BrokerError as refused:
             error = refused
         finally:
@@ -123,14 +189,13 @@ class Requests:
             self.detach_producer(producer)
             producer = None
         if producer is None:
-            connection.refuse(T.PRODUCER, body, error)
-            self.feed_producing(producing.OpenFailed(producer_id, attempt))
+            self._producer_not_opened(body, attempt, error)
             return
         connection.producers[producer_id] = producer
         self.feed_producing(producing.Opened(producer_id, attempt))
         connection.tell(_producer_success(body.request_id, producer.name, producer.epoch))
 
-    async def _attach_producer(self, body: pb.CommandProducer) -> Producer:
+    async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker
         _check_untyped(body)
         if body.txn_enabled:
@@ -152,22 +217,28 @@ class Requests:
             success = _producer_success(body.request_id, request.name, None)
             success.producer_ready = False
             self._connection.tell(success)
+            # It waits for as long as another producer stays: no other request waits for that.
+            self._requests.step_aside(opening)
 
         return await topic.producers.add(request, self._connection, on_wait=must_wait)
 
     # -- consumers
 
     def feed_consuming(
-        self, event: consuming.Event, body: pb.CommandSubscribe | None = None
+        self,
+        event: consuming.Event,
+        body: pb.CommandSubscribe | None = None,
+        frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
         for effect in connection.consuming.step(event):
             match effect:
                 case consuming.Attach(_, attempt):
-                    scope = self._opening_consumers[attempt] = trio.CancelScope()
-                    connection.begin(self._open_consumer, body, attempt, scope)
+                    assert body is not None
+                    opening = self._consumer_opening(body, attempt, frame_bytes)
+                    self._begin_opening(self._opening_consumers, attempt, opening)
                 case consuming.Abort(_, attempt):
-                    self._opening_consumers[attempt].cancel()
+                    self._abort_opening(self._opening_consumers, attempt, "consumer")
                 case consuming.Detach(consumer_id):
                     self.detach_consumer(connection.consumers.pop(consumer_id))
                 case consuming.Confirm(request_id):
@@ -180,12 +251,25 @@ class Requests:
     def detach_consumer(self, consumer: Consumer) -> None:
         _subscription_of(consumer).remove(consumer)
 
+    def _consumer_opening(
+        self, body: pb.CommandSubscribe, attempt: int, frame_bytes: int
+    ) -> _Opening:
+        scope = trio.CancelScope()
+        request = Request(partial(self._open_consumer, body, attempt, scope), frame_bytes)
+        return _Opening(scope, request, partial(self._consumer_not_opened, body, attempt))
+
+    def _consumer_not_opened(
+        self, body: pb.CommandSubscribe, attempt: int, error: BrokerError
+    ) -> None:
+        self._connection.refuse(T.SUBSCRIBE, body, error)
+        self.feed_consuming(consuming.OpenFailed(body.consumer_id, attempt))
+
     async def _open_consumer(
         self, body: pb.CommandSubscribe, attempt: int, scope: trio.CancelScope
     ) -> None:
         connection, consumer_id = self._connection, body.consumer_id
         found: tuple[Topic, Subscription] | None = None
-        error: BrokerError = UnavailableError("the consumer was closed before it was open")
+        error: BrokerError = _closed_early("consumer")
         request = consumer_request(body)
         try:
             with scope:
@@ -195,8 +279,7 @@ class Requests:
         finally:
             del self._opening_consumers[attempt]
         if found is None or scope.cancel_called or connection.closing:
-            connection.refuse(T.SUBSCRIBE, body, error)
-            self.feed_consuming(consuming.OpenFailed(consumer_id, attempt))
+            self._consumer_not_opened(body, attempt, error)
             return
         topic, subscription = found
         # The answer goes out before anything that the subscription has to say.
@@ -230,7 +313,22 @@ class Requests:
 
     # -- everything else that has an answer
 
-    async def answer(self, command: int, body: Any) -> None:  # noqa: ANN401  generated messages
+    def ask(self, command: int, body: Any, frame_bytes: int) -> None:  # noqa: ANN401
+        """Answer it in its turn, in a task of its own; or say at once that too many wait."""
+        consumer: Consumer | None = None
+        if command in _OF_CONSUMERS:
+            consumer = self._connection.consumers.get(body.consumer_id)
+        queue = self._lookups if command in _LOOKUPS else self._requests
+        request = Request(partial(self._answer, command, body, consumer), frame_bytes)
+        if not queue.begin(request):
+            self._connection.refuse(command, body, _too_many(queue))
+
+    async def _answer(
+        self,
+        command: int,
+        body: Any,  # noqa: ANN401  generated messages
+        consumer: Consumer | None,
+    ) -> None:
         try:
             match command:
                 case T.LOOKUP:
@@ -240,17 +338,17 @@ class Requests:
                 case T.GET_TOPICS_OF_NAMESPACE:
                     answer = await self._topics_of_namespace(body)
                 case T.GET_LAST_MESSAGE_ID:
-                    answer = await self._last_message_id(body)
+                    answer = await self._last_message_id(body, consumer)
                 case T.CONSUMER_STATS:
-                    consumer = self._consumer(body.consumer_id, pb.ConsumerNotFound)
+                    known = self._known(body.consumer_id, consumer, pb.ConsumerNotFound)
                     now_ms = self._broker.clock.now_ms()
-                    answer = consumer_stats_response(consumer, body.request_id, now_ms)
+                    answer = consumer_stats_response(known, body.request_id, now_ms)
                 case T.SEEK:
-                    await self._seek(body)
+                    await self._seek(body, consumer)
                     answer = pb.CommandSuccess(request_id=body.request_id)
                 case _:
                     assert command == T.UNSUBSCRIBE
-                    await self._unsubscribe(body)
+                    await self._unsubscribe(body, consumer)
                     answer = pb.CommandSuccess(request_id=body.request_id)
         except BrokerError as error:
             self._connection.refuse(command, body, error)
@@ -311,9 +409,10 @@ class Requests:
             raise NotAllowedError(f"{namespace} has too many topics for one answer")
         return answer
 
-    async def _last_message_id(self, body: pb.CommandGetLastMessageId) -> Message:
-        consumer = self._consumer(body.consumer_id, pb.MetadataError)
-        subscription = _subscription_of(consumer)
+    async def _last_message_id(
+        self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
+    ) -> Message:
+        subscription = _subscription_of(self._known(body.consumer_id, consumer))
         topic = subscription.topic
         assert isinstance(topic, Topic)
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
@@ -330,8 +429,8 @@ class Requests:
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
         return answer
 
-    async def _seek(self, body: pb.CommandSeek) -> None:
-        subscription = _subscription_of(self._consumer(body.consumer_id, pb.MetadataError))
+    async def _seek(self, body: pb.CommandSeek, consumer: Consumer | None) -> None:
+        subscription = _subscription_of(self._known(body.consumer_id, consumer))
         topic = subscription.topic
         assert isinstance(topic, Topic)
         pending: int | None = None
@@ -352,8 +451,8 @@ class Requests:
             raise RequestFailedError("SEEK without a place to go to")
         await subscription.move(find, pending)
 
-    async def _unsubscribe(self, body: pb.CommandUnsubscribe) -> None:
-        consumer = self._consumer(body.consumer_id, pb.MetadataError)
+    async def _unsubscribe(self, body: pb.CommandUnsubscribe, asked: Consumer | None) -> None:
+        consumer = self._known(body.consumer_id, asked)
         subscription = _subscription_of(consumer)
         if len(subscription.consumers) > 1 and not body.force:
             raise RequestFailedError(f"{subscription.name} has other consumers")
@@ -364,11 +463,24 @@ class Requests:
         subscription.remove(consumer)
         await topic.subscriptions.remove(subscription)
 
-    def _consumer(self, consumer_id: int, code: int) -> Consumer:
-        consumer = self._connection.consumers.get(consumer_id)
-        if consumer is None:
+    def _known(
+        self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError
+    ) -> Consumer:
+        """The consumer that a request was for, if it is open still."""
+        if consumer is None or self._connection.consumers.get(consumer_id) is not consumer:
             raise RefusedError(code, f"there is no consumer {consumer_id}")
         return consumer
+
+
+def _too_many(queue: RequestQueue) -> UnavailableError:
+    return UnavailableError(
+        f"the request was not begun: {len(queue)} requests of this connection wait already, and"
+        " neither it nor the broker has room for more; ask again after some have been answered"
+    )
+
+
+def _closed_early(what: str) -> UnavailableError:
+    return UnavailableError(f"the {what} was closed before it was open")
 
 
 def topic_name(text: str) -> TopicName:

@@ -210,7 +210,7 @@ class _Broker:
             interval_s=config.balance_interval_s,
             log=log,
         )
-        context = BrokerContext(
+        self.context = context = BrokerContext(
             config=config,
             clock=clock,
             arenas=arenas,
@@ -235,6 +235,7 @@ class _Broker:
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         await self._prepare_cluster()
         await nursery.start(self.topics.run)
+        nursery.start_soon(self.context.run)
         nursery.start_soon(self.clients.run)
         await nursery.start(self.ownership.run)
         nursery.start_soon(self.peers.run)

@@ -138,6 +138,7 @@ class Broker:
         listener = await self.network.of(HOST).listen(HOST, PORT)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
+            nursery.start_soon(self.context.run)
             await nursery.start(self.topics.run)
             task_status.started()
             while True:

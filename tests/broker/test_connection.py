@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from broker.client_connection import ClientConnection
-from broker.limits import ConnectionLimits
+from broker.limits import ConnectionLimits, RequestLimits
 from broker.lookup import LookupResult
 from broker.protocol.session import NOT_OFFERED
 from broker.requests import topics_hash
@@ -389,7 +389,7 @@ async def test_a_client_that_pings_and_never_reads_is_cut(autojump_clock: MockCl
 
 
 async def test_a_flood_of_requests_is_bounded(autojump_clock: MockClock) -> None:
-    limits = ConnectionLimits(requests_max=5, unread_bytes_max=10_000)
+    limits = ConnectionLimits(requests=RequestLimits(under_way_max=5), unread_bytes_max=10_000)
     async with open_broker(connection_limits=limits) as cluster:
         good, bad = await cluster.client(), await cluster.client()
         await good.producer()

@@ -23,6 +23,7 @@ from tests.mutants import (
     space,
     storage,
     stuck,
+    turns,
 )
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
@@ -47,6 +48,7 @@ _AREAS = (
     ownership,
     ending,
     shells,
+    turns,
 )
 
 MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]

@@ -140,6 +140,29 @@ async def a_flood_of_connections(target: Target) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def a_flood_of_look_ups(target: Target) -> None:
+    """Asks 20,000 times where a topic is served, or where nothing is, and takes all answers."""
+    if target.kind != "broker":
+        return
+    ask = encode(pb.CommandLookupTopic(topic=target.topic, request_id=1))
+    none = encode(pb.CommandPartitionedTopicMetadata(topic=target.topic + "-no", request_id=2))
+    async with connected(target) as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, CONNECT + ask * 20_000 + none * 5_000)
+        answers, rest = 0, b""
+        with trio.fail_after(PATIENCE_S):
+            while answers < 25_001:
+                data = await stream.receive_some(MB)
+                assert data, "who asks much is not cut, and is answered or refused"
+                rest += data
+                at = 0
+                while len(rest) - at >= 4 and len(rest) - at >= 4 + (
+                    size := int.from_bytes(rest[at : at + 4], "big")
+                ):
+                    at += 4 + size
+                    answers += 1
+                rest = rest[at:]
+
+
 # -- who never reads
 
 

@@ -90,6 +90,35 @@ async def test_the_culprit_is_cut_and_others_go_on(
         await attack(target)
 
 
+async def test_a_flood_of_look_ups_is_answered_and_delays_nobody_for_long(
+    cluster: StandaloneProcess, topic: str
+) -> None:
+    """A second connection to the same broker asks on beside it; it waits for a few, not for all."""
+    victim, target = await aim(cluster, f"{topic}-target", "broker")
+    done = trio.Event()
+    took: list[float] = []
+
+    async def flood() -> None:
+        await hostile.a_flood_of_look_ups(target)
+        done.set()
+
+    async def look_up() -> None:
+        async with connect(str(victim["service_url"])) as client:
+            while not done.is_set():
+                began = trio.current_time()
+                await client.lookup(target.topic)
+                took.append(trio.current_time() - began)
+
+    async with bystanders(cluster, topic, victim):
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            nursery.start_soon(look_up)
+        lasted = trio.current_time() - began
+    assert len(took) > 10
+    assert sorted(took)[len(took) // 2] < lasted / 20
+
+
 async def test_who_says_nothing_is_cut_in_time(cluster: StandaloneProcess, topic: str) -> None:
     """A bookie has more patience, which its own tests cover."""
     kinds = ["broker", "broker http", "bookie http"]

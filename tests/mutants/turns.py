@@ -1,0 +1,124 @@
+"""Requests of clients and their turns, broken one rule at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_TURNS = "broker.request_turns"
+_REQUESTS = "broker.requests"
+_CONNECTION = "broker.client_connection"
+_TESTS = "tests:tests/broker/test_request_turns.py"
+
+MUTANTS = [
+    Mutant(
+        id="RQ01",
+        rule="requests under way never stop the reading of sends and pings -> at the limit they do",
+        module=_CONNECTION,
+        name="ClientConnection._wait_room",
+        replacement=Edit(
+            "    self._reading = False\n",
+            "    self._reading = False\n"
+            "    limit = self._limits.requests.under_way_max\n"
+            "    while self._requests._requests.under_way >= limit:\n"
+            "        await trio.sleep(0.01)\n",
+        ),
+        source_hash="58ce7926a4fa",
+        caught_by=f"{_TESTS} -k sends_and_pings",
+    ),
+    Mutant(
+        id="RQ02",
+        rule="requests that wait are bounded in count -> they are not",
+        module=_TURNS,
+        name="RequestQueue._is_full",
+        replacement=Edit("len(self._waiting) >= limits.waiting_max", "False"),
+        source_hash="2b98cc983a9a",
+        caught_by=f"{_TESTS} -k bound",
+    ),
+    Mutant(
+        id="RQ02b",
+        rule="requests that wait are bounded in bytes, of one connection -> they are not",
+        module=_TURNS,
+        name="RequestQueue._is_full",
+        replacement=Edit("self._waiting_bytes + size_bytes > limits.waiting_bytes_max", "False"),
+        source_hash="2b98cc983a9a",
+        caught_by=f"{_TESTS} -k bytes",
+    ),
+    Mutant(
+        id="RQ02c",
+        rule="requests that wait are bounded in bytes, of all connections -> they are not",
+        module=_TURNS,
+        name="RequestQueue._is_full",
+        replacement=Edit(
+            "self._turns.waiting_bytes + size_bytes > limits.waiting_total_bytes", "False"
+        ),
+        source_hash="2b98cc983a9a",
+        caught_by=f"{_TESTS} -k bytes",
+    ),
+    Mutant(
+        id="RQ03",
+        rule="a request for a consumer is for the one that was open -> for the next of its id, too",
+        module=_REQUESTS,
+        name="Requests._known",
+        replacement=Edit(
+            "if consumer is None or self._connection.consumers.get(consumer_id) is not consumer:",
+            "consumer = self._connection.consumers.get(consumer_id)\n    if consumer is None:",
+        ),
+        source_hash="6fc775df9343",
+        caught_by=f"{_TESTS} -k next_one_of_its_id",
+    ),
+    Mutant(
+        id="RQ04",
+        rule="connections begin requests in turn -> each begins all that it has",
+        module=_TURNS,
+        name="RequestTurns._take_turns",
+        replacement=Edit("self._ready[queue] = None", "self._ready = {queue: None, **self._ready}"),
+        source_hash="e32989464501",
+        caught_by=f"{_TESTS} -k flood",
+    ),
+    Mutant(
+        id="RQ05",
+        rule="a client that takes no answers gets no more of them -> its requests are begun",
+        module=_TURNS,
+        name="RequestQueue._may_begin",
+        replacement=Edit("and self._host.takes_answers", ""),
+        source_hash="e4f92d485d8a",
+        caught_by=f"{_TESTS} -k takes_no_answers",
+    ),
+    Mutant(
+        id="RQ06",
+        rule="who has nothing under way gets a place -> not while others have all of them",
+        module=_TURNS,
+        name="RequestTurns.has_place_for",
+        replacement=Edit("or not queue.under_way", ""),
+        source_hash="0f0881e508fa",
+        caught_by=f"{_TESTS} -k shuts_nobody_out",
+    ),
+    Mutant(
+        id="RQ07",
+        rule="a producer that waits for another one takes no place -> it keeps its place",
+        module=_REQUESTS,
+        name="Requests._attach_producer",
+        replacement=Edit("self._requests.step_aside(opening)", "pass"),
+        source_hash="65fff3a21e97",
+        caught_by=f"{_TESTS} -k take_no_place",
+    ),
+    Mutant(
+        id="RQ08",
+        rule="a read that is shared begins after all who share it have asked -> before",
+        module="broker.shared_reads",
+        name="SharedReads.get",
+        replacement=Edit(
+            "shared = self._next.get(path)",
+            "shared = self._next.get(path) or self._current.get(path)",
+        ),
+        source_hash="1094bcf90195",
+        caught_by="tests:tests/broker/test_shared_reads.py",
+    ),
+    Mutant(
+        id="RQ09",
+        rule="a client that is not read from hears that we are there -> it hears nothing",
+        module=_CONNECTION,
+        name="ClientConnection._wait_room_of",
+        replacement=Edit("self._frames.send((_PING,))", "pass"),
+        source_hash="233d911c05b5",
+        caught_by=f"{_TESTS} -k slow_topic",
+    ),
+]
