@@ -1,7 +1,7 @@
 """`daybook bookies health | read-only | decommission | recommission | replace-disk`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from wire.metadata.store import MetadataStore
 
 _HEALTH_COLUMNS = ("bookie", "state", "answers", "order", "ledgers", "at_writers", "marked")
 _UNWELL = 3
+_ACK_QUORUM = 2  # what brokers choose, where there are so many bookies
 _ANSWER_S = 3.0
 _OBEY_S = 5.0  # for a bookie to take entries again
 _SHOWN = 5
@@ -38,27 +39,57 @@ _SHOWN = 5
 
 @click.command(short_help="Ask each bookie, and count what depends on it.")
 @zookeeper_options
+@click.option(
+    "--ack-quorum",
+    type=click.IntRange(min=1),
+    envvar="DAYBOOK_BROKER_QUORUMS__ACK",
+    help="How many bookies store an entry before it is acknowledged; without it what brokers"
+    " choose by themselves: 2, or 1 if there is one bookie.",
+)
 @output_option
-def health(zookeeper: str, root: str, output: OutputFormat) -> None:
+def health(zookeeper: str, root: str, ack_quorum: int | None, output: OutputFormat) -> None:
     """Ask each bookie whether it answers; count the ledgers on it, and those that lack copies.
 
     `at_writers` are open ledgers whose last fragment names it.  Exits with 3 unless every bookie is
-    there and answers.
+    there and answers, and enough of them take entries for anything to be written.
     """
-    rows = run_with_store(zookeeper, partial(_health, root=root))
+    rows, known = run_with_store(zookeeper, partial(_health, root=root))
     write_rows(rows, _HEALTH_COLUMNS, output)
-    if not all(row["answers"] and row["state"] != "away" for row in rows):
+    trouble = _why_not_writable(rows, ack_quorum or max(1, min(known, _ACK_QUORUM)))
+    if trouble is not None:
+        click.echo(f"\n{trouble}", err=True)
+    if trouble is not None or not all(row["answers"] and row["state"] != "away" for row in rows):
         sys.exit(_UNWELL)
 
 
-async def _health(store: MetadataStore, root: str) -> list[dict[str, Any]]:
+def _why_not_writable(rows: Sequence[Mapping[str, Any]], ack_quorum: int) -> str | None:
+    """In words; None if entries can be acknowledged."""
+    writable = [row for row in rows if row["state"] == "writable" and row["answers"]]
+    if len(writable) >= ack_quorum:
+        return None
+    readonly = sum(row["state"] == "readonly" for row in rows)
+    away = "start those that are away or do not answer"
+    back = (
+        "`daybook bookies read-only BOOKIE --off` ends an order to take no entries, and /healthz on"
+        " the HTTP port of a bookie says why else it is read-only"
+    )
+    return (
+        f"Nothing can be published: {len(writable)} of {len(rows)} bookies take entries"
+        f" ({readonly} are read-only), and each entry is stored on {ack_quorum} of them before it"
+        f" is acknowledged. To go on, {away}; {back}."
+    )
+
+
+async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]], int]:
+    """One row for each bookie; and how many are known, by which brokers choose quorums."""
     paths = LedgerPaths(root)
+    known = await known_bookies(store, paths)
     writable = await writable_bookies(store, paths)
     readonly = await readonly_bookies(store, paths)
     orders = await Orders(store, paths).list()
     async with open_client(store, root) as client:
         rows: dict[str, dict[str, Any]] = {}
-        for name in sorted({*writable, *readonly, *await known_bookies(store, paths)}):
+        for name in sorted({*writable, *readonly, *known}):
             bookie = BookieId(name)
             order = orders.get(bookie)
             here = "writable" if name in writable else "readonly" if name in readonly else "away"
@@ -76,7 +107,7 @@ async def _health(store: MetadataStore, root: str) -> list[dict[str, Any]]:
             for row in rows.values():
                 if row["state"] != "away":
                     nursery.start_soon(_ask, client, row)
-    return list(rows.values())
+    return list(rows.values()), len(known)
 
 
 async def _ask(client: LedgerClient, row: dict[str, Any]) -> None:

@@ -306,6 +306,44 @@ def test_health_counts_what_depends_on_a_bookie(daybook: Daybook, stored: Stored
     assert (row["ledgers"], row["at_writers"], row["marked"]) == (1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("readonly", "ack", "code"),
+    [(0, None, 0), (1, None, 0), (2, None, 3), (3, None, 3), (2, 1, 0), (1, 3, 3)],
+)
+def test_health_says_when_nothing_can_be_published(
+    daybook: Daybook,
+    stored: Stored,
+    monkeypatch: pytest.MonkeyPatch,
+    readonly: int,
+    ack: int | None,
+    code: int,
+) -> None:
+    """All bookies are there and answer; so many of three take no entries."""
+
+    async def fill() -> None:
+        for number in (5, 6, 7):
+            name = f"b{number}"
+            await create_cookie(stored.session, PATHS, Cookie(name, ["/j"], ["/l"], "i"))
+            info = BookieInfo(name, "127.0.0.1", 1)
+            await register(stored.session, PATHS, info, read_only=number < 5 + readonly)
+        await stored.session.delete(f"{PATHS.cookies}/b1", ANY)
+        await stored.session.delete(f"{PATHS.available}/readonly/b1", ANY)
+
+    async def probe(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+    monkeypatch.setattr("bookie.ledger.bookies.Bookies.probe", probe)
+    trio.run(fill)
+    options = [] if ack is None else ["--ack-quorum", str(ack)]
+    found, out, err = daybook("bookies", "health", "--output", "json", *options)
+    assert len(json.loads(out)) == 3
+    assert found == code
+    said = f"Nothing can be published: {3 - readonly} of 3 bookies take entries"
+    assert (said in err) == (code == 3)
+    assert ("--off" in err) == (code == 3)
+
+
 def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) -> None:
     assert daybook("ledgers", "check")[1] == (
         "There is nothing to check: no entries that are settled.\n"
