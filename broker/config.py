@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from wire import settings
-from wire.settings import ConfigError
+from wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BROKER_"
 
@@ -74,6 +74,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("default_retention: both minutes and mb are 0, or neither is")
         if not self.zookeeper:
             raise ConfigError("zookeeper: host:port, or several with commas")
+        if self.host in ANY_ADDRESS and not self.advertised_host:
+            raise ConfigError(
+                f"host is {self.host}, where nobody can connect to: set advertised_host to the name"
+                " or address by which others reach this machine"
+            )
 
     @property
     def public_host(self) -> str:

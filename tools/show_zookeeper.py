@@ -103,7 +103,9 @@ def show_metadata(metadata: LedgerMetadataFormat, custom: dict[str, str]) -> Non
 def owner(zookeeper: KazooClient, tenant: str, namespace: str, topic: str) -> str:
     """The ephemeral record of the bundle that the hash of the topic's name lies in."""
     hashed = crc32(f"persistent://{tenant}/{namespace}/{topic}".encode())
-    for path, value, _ in leaves(zookeeper, f"{OWNERS}/{tenant}/{namespace}"):
+    for path, value, session in leaves(zookeeper, f"{OWNERS}/{tenant}/{namespace}"):
+        if not session:  # The namespace itself, of which no bundle is owned now.
+            continue
         low, high = (int(edge, 16) for edge in path.rpartition("/")[2].split("_"))
         if low <= hashed < high or hashed == high == 0xFFFFFFFF:
             bundle = path.rpartition("/")[2]

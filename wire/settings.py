@@ -17,6 +17,7 @@ from typing import Annotated, TypeVar, cast, get_args, get_origin
 import msgspec
 import msgspec.structs
 
+ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  to listen on all interfaces, not to connect to
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 

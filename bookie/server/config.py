@@ -22,7 +22,7 @@ from bookie.server.requests import ServerLimits
 from bookie.storage.limits import StoreLimits
 from wire import settings
 from wire.messages.blocks import BLOCKS_PROPERTY
-from wire.settings import ConfigError
+from wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
 
@@ -77,6 +77,11 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.zookeeper:
             raise ConfigError("zookeeper: host:port, or several with commas")
+        if self.host in ANY_ADDRESS and not self.advertised_host:
+            raise ConfigError(
+                f"host is {self.host}, where nobody can connect to: set advertised_host to the name"
+                " or address by which others reach this machine"
+            )
         if not self.ledgers_root.startswith("/"):
             raise ConfigError("ledgers_root: an absolute path, like /ledgers")
         if len(set(self.directories)) != len(self.directories):

@@ -41,6 +41,7 @@ class Wishes:
     zookeeper: str | None
     zookeeper_home: Path | None
     ephemeral: bool
+    settings: tuple[str, ...] = ()  # bookie.NAME=VALUE or broker.NAME=VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def make_plan(
     wishes: Wishes, directory: Directory, environ: Mapping[str, str], ports: PortChooser
 ) -> Plan:
     """Decide, and write the settings of the parts.  `UserError` if it cannot be as wished."""
+    extra = _parse_settings(wishes.settings)
     before = directory.load()
     external = _external_zookeeper(wishes, before, directory)
     count = _count_bookies(wishes, before, directory)
@@ -81,9 +83,9 @@ def make_plan(
         server.prepare()
         parts.append(_zookeeper_part(server, directory, environ))
     for index, its_ports in enumerate(saved.bookies):
-        parts.append(_bookie_part(index, its_ports, zookeeper, directory, environ))
+        parts.append(_bookie_part(index, its_ports, zookeeper, directory, environ, extra["bookie"]))
     for index, its_ports in enumerate(saved.brokers):
-        parts.append(_broker_part(index, its_ports, zookeeper, directory, environ))
+        parts.append(_broker_part(index, its_ports, zookeeper, directory, environ, extra["broker"]))
     addresses = ",".join(f"{HOST}:{broker.port}" for broker in saved.brokers)
     return Plan(
         parts=tuple(parts),
@@ -91,9 +93,29 @@ def make_plan(
         service_url=f"pulsar://{addresses}",
         admin_url=f"http://{HOST}:{saved.brokers[0].http_port}",
         saved=saved,
-        ack_quorum=_ack_quorum(count, environ),
+        ack_quorum=_ack_quorum(count, {**environ, **extra["broker"]}),
         ignored=tuple(sorted(name for name in environ if is_for_one_part(name))),
     )
+
+
+def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
+    """For bookies and for brokers the variables that carry these settings.
+
+    Raise `UserError` for what is no setting, and for one that each part has its own value of.
+    """
+    extra: dict[str, dict[str, str]] = {"bookie": {}, "broker": {}}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        kind, _, name = path.partition(".")
+        if kind not in extra or not name or not equals:
+            raise UserError(
+                f"--set {setting}: write broker.NAME=VALUE or bookie.NAME=VALUE, as"
+                " broker.roll_entries=100000."
+            )
+        if name in _OWN_SETTINGS:
+            raise UserError(f"--set {setting}: each part of a cluster has its own {name}.")
+        extra[kind][f"DAYBOOK_{kind.upper()}_{name.upper().replace('.', '__')}"] = value
+    return extra
 
 
 def _ack_quorum(bookies: int, environ: Mapping[str, str]) -> int:
@@ -187,7 +209,12 @@ def _zookeeper_part(server: Server, directory: Directory, environ: Mapping[str, 
 
 
 def _bookie_part(
-    index: int, ports: Ports, zookeeper: str, directory: Directory, environ: Mapping[str, str]
+    index: int,
+    ports: Ports,
+    zookeeper: str,
+    directory: Directory,
+    environ: Mapping[str, str],
+    extra: Mapping[str, str],
 ) -> Part:
     name = f"bookie-{index + 1}"
     settings = {
@@ -202,11 +229,18 @@ def _bookie_part(
         "address": f"{HOST}:{ports.port}",
         "http_url": f"http://{HOST}:{ports.http_port}",
     }
-    return _python_part(name, "bookie", "bookie.server", settings, facts, directory, environ)
+    return _python_part(
+        name, "bookie", "bookie.server", settings, facts, directory, {**environ, **extra}
+    )
 
 
 def _broker_part(
-    index: int, ports: Ports, zookeeper: str, directory: Directory, environ: Mapping[str, str]
+    index: int,
+    ports: Ports,
+    zookeeper: str,
+    directory: Directory,
+    environ: Mapping[str, str],
+    extra: Mapping[str, str],
 ) -> Part:
     name = f"broker-{index + 1}"
     settings = {
@@ -222,7 +256,7 @@ def _broker_part(
         "service_url": f"pulsar://{HOST}:{ports.port}",
         "admin_url": f"http://{HOST}:{ports.http_port}",
     }
-    return _python_part(name, "broker", "broker", settings, facts, directory, environ)
+    return _python_part(name, "broker", "broker", settings, facts, directory, {**environ, **extra})
 
 
 def _python_part(

@@ -76,6 +76,14 @@ _port = click.IntRange(0, 65000)
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Run the ZooKeeper of this distribution.",
 )
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KIND.NAME=VALUE",
+    help="A setting of all brokers or bookies until the next start, as broker.roll_entries=100000."
+    "  May be given more than once.",
+)
 @output_option
 @click.pass_context
 def standalone(
@@ -89,6 +97,7 @@ def standalone(
     zookeeper_port: int | None,
     zookeeper: str | None,
     zookeeper_home: Path | None,
+    settings: tuple[str, ...],
     output: OutputFormat,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C."""
@@ -106,6 +115,7 @@ def standalone(
         zookeeper=zookeeper,
         zookeeper_home=zookeeper_home,
         ephemeral=ephemeral,
+        settings=settings,
     )
     with (
         _place(directory, ephemeral) as place,

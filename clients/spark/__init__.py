@@ -17,6 +17,15 @@ def __getattr__(name: str) -> object:
     """PySpark is needed, and loaded, only by those who ask for the source itself."""
     if name != "DaybookDataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from clients.spark.source import DaybookDataSource
+    try:
+        from clients.spark.source import DaybookDataSource
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow"):
+            raise
+        raise ModuleNotFoundError(
+            f"daybook.spark needs {error.name}, which is not installed: install it with"
+            " pip install 'daybook-mq[spark]'",
+            name=error.name,
+        ) from None
 
     return DaybookDataSource

@@ -101,3 +101,14 @@ def test_bookies_and_their_cookies_are_there(
     for bookie in cluster.ready["bookies"]:
         assert f"/ledgers/available/{bookie['address']}   (ephemeral" in found
         assert f"bookieHost: {json.dumps(bookie['address'])}" in found
+
+
+def test_a_namespace_of_which_no_bundle_is_owned_is_shown() -> None:
+    with StandaloneProcess(bookies=1, brokers=1) as cluster:
+        with (
+            blocking.connect(cluster.service_url) as client,
+            client.create_producer("t") as producer,
+        ):
+            producer.send(b"a message")
+        cluster.local("stop", "broker-1")
+        assert "is in no owned bundle" in shown(cluster, "t")["topics"]

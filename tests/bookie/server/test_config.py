@@ -70,3 +70,13 @@ def test_directories_share_the_memory_for_readers() -> None:
     assert shares(1 << 30, "/d0", "/d1") == 1 << 29
     assert shares(1 << 20, "/d0", "/d1") == 16 << 20  # with less nobody could read ahead
     assert parse({"directories": ["/d0"]}).store_limits.log == StoreLimits().log
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str) -> None:
+    with pytest.raises(ConfigError, match="set advertised_host to the name or address"):
+        parse({"directories": ["/d0"], "host": host})
+    assert (
+        parse({"directories": ["/d0"], "host": host, "advertised_host": "here"}).public_host
+        == "here"
+    )

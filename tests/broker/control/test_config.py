@@ -57,3 +57,10 @@ def test_unknown_names_in_the_environment_are_errors() -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml"):
         load(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str) -> None:
+    with pytest.raises(ConfigError, match="set advertised_host to the name or address"):
+        parse({"host": host})
+    assert parse({"host": host, "advertised_host": "here"}).public_host == "here"

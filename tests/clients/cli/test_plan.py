@@ -162,3 +162,34 @@ def test_so_many_bookies_have_an_entry_before_it_is_acknowledged(
     directory: Directory, bookies: int, needed: int
 ) -> None:
     assert plan(replace(EPHEMERAL, bookies=bookies), directory).ack_quorum == needed
+
+
+def test_settings_of_the_command_line_reach_all_parts_of_their_kind(directory: Directory) -> None:
+    wishes = replace(
+        EPHEMERAL, settings=("broker.roll_entries=7", "broker.quorums.ack=1", "bookie.rack=r1")
+    )
+    made = plan(wishes, directory)
+    assert made.ack_quorum == 1
+    for part in made.parts:
+        config = directory.path / "conf" / f"{part.name}.toml"
+        if part.kind == "broker":
+            extra = {"DAYBOOK_BROKER_QUORUMS": "{ensemble=3, write=3, ack=2}"}
+            assert broker.config.load(config, {**extra, **part.environ}).roll_entries == 7
+        else:
+            assert bookie.server.config.load(config, part.environ).rack == "r1"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("roll_entries=7", "write broker.NAME=VALUE"),
+        ("broker.roll_entries", "write broker.NAME=VALUE"),
+        ("zookeeper.tick=1", "write broker.NAME=VALUE"),
+        ("bookie.port=7", "each part of a cluster has its own port"),
+    ],
+)
+def test_what_is_no_setting_of_a_kind_is_refused(
+    directory: Directory, setting: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        plan(replace(EPHEMERAL, settings=(setting,)), directory)

@@ -211,9 +211,10 @@ def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:
     place = ("--dir", str(tmp_path), *SMALL)
     said = fails(*place, JAVA_HOME="", PATH=str(tmp_path))
     assert "ZooKeeper needs Java 17 or newer" in said
-    said = fails("--dir", str(tmp_path), "--zookeeper", "127.0.0.1:1")
+    ports = ("--port", "0", "--admin-port", "0")
+    said = fails("--dir", str(tmp_path), *ports, "--zookeeper", "127.0.0.1:1")
     assert "There is no ZooKeeper at 127.0.0.1:1." in said
-    said = fails("--dir", str(tmp_path), "--zookeeper", "nonsense")
+    said = fails("--dir", str(tmp_path), *ports, "--zookeeper", "nonsense")
     assert "nonsense is not HOST:PORT" in said
     said = fails("--dir", str(tmp_path), "--ephemeral")
     assert "leave out --dir" in said

@@ -1,5 +1,7 @@
 """The stream reader as Spark calls it: admission control, the end of an AvailableNow run."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -108,3 +110,16 @@ def test_spark_asks_for_a_task_where_there_is_none() -> None:
 
     source = DaybookDataSource({"service.url": "pulsar://x", "topic": "t"})
     assert list(source.reader(StructType()).read(InputPartition(None))) == []
+
+
+def test_without_pyspark_it_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "import daybook\n"
+        "try:\n    daybook.spark.DaybookDataSource\n"
+        "except ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'daybook-mq[spark]'" in done.stdout
