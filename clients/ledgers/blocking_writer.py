@@ -158,6 +158,7 @@ class Writer(_Handle):
         self._failure: Exception | None = None
         self._drain = Drain(portal, self._empty)
         portal.start(self._settle_until_stopped)
+        portal.finish_at_exit(self, self._flush, self._left)
 
     def append(self, data: Buffer, timeout_s: float | None = None) -> int:
         """Append an entry; return its id when it is confirmed."""
@@ -302,11 +303,16 @@ class Writer(_Handle):
         while self._sent:
             entry = self._sent.popleft()
             self._fail(entry, InDoubtError(self.ledger_id, entry.entry_id))
+        self._portal.finished(self)
         with self._handing:
             self._ended = True
             left, self._handed, self._handed_bytes = self._handed, deque(), 0
         for entry in left:  # Their callbacks may append again.
             self._fail(entry, self._why_ended())
+
+    def _left(self) -> str:
+        count = len(self._handed) + len(self._sent)
+        return f"{count} entries of ledger {self.ledger_id} are not confirmed" if count else ""
 
     def _why_ended(self) -> LedgerError:
         return self._handle.error or LedgerClosedError("the client was closed")

@@ -116,6 +116,7 @@ class Client(Closing):
         self._client = client
         self._close = close
         self._closed = False
+        portal.finish_at_exit(self, close, lambda: "")
 
     def partitions(self, topic: str, *, create: bool = True) -> int:
         return self._portal.call(lambda: self._client.partitions(topic, create=create))

@@ -42,6 +42,7 @@ class Producer(Closing):
         self._counting = threading.Lock()
         self._failure: Exception | None = None
         self._drain = Drain(portal, self._empty)
+        portal.finish_at_exit(self, self._flush, self._left)
 
     @property
     def topic(self) -> str:
@@ -110,15 +111,7 @@ class Producer(Closing):
 
     def flush(self) -> None:
         """Return when everything that was sent so far is stored; raises the first failure."""
-
-        async def flush() -> None:
-            await self._drain.now()
-            await self._producer.flush()
-            failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
-
-        self._portal.call(flush)
+        self._portal.call(self._flush)
 
     def close(self) -> None:
         """Flush, then end."""
@@ -131,7 +124,21 @@ class Producer(Closing):
             if self._failure is not None:
                 raise self._failure
 
-        self._portal.call(close)
+        try:
+            self._portal.call(close)
+        finally:
+            self._portal.finished(self)
+
+    async def _flush(self) -> None:
+        await self._drain.now()
+        await self._producer.flush()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _left(self) -> str:
+        count = len(self._handed) + self._producer.pending_messages
+        return f"{count} messages to {self.topic} have no receipt" if count else ""
 
     async def _empty(self) -> None:
         """Everything that was handed over is with the producer when this returns."""

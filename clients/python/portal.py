@@ -4,23 +4,30 @@
 the call.  `soon` hands over what needs no answer, in order, at the cost of an append.  A `Block` is
 an `async with` that lasts from one call to another.
 
+A program may end without closing anything.  What it has handed over is finished then, for
+`EXIT_S` at most, and standard error says how much was not (`Portal.finish_at_exit`).
+
 Whoever would wait for ever is told instead: a call in that very thread (callbacks of futures run
 there), and any use in a process that was forked, which has a copy of everything but the thread.
 """
 
+import atexit
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import trio
 
 _T = TypeVar("_T")
+EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
 
 
 class CallCutError(trio.ClosedResourceError):
@@ -35,6 +42,7 @@ class Portal:
         self._scheduled = False
         self._closed = False
         self._process = os.getpid()
+        self._unfinished: dict[object, _Unfinished] = {}
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="daybook-client", daemon=True)
         self._thread.start()
@@ -56,6 +64,45 @@ class Portal:
             raise trio.ClosedResourceError(
                 f"this is of process {self._process}, from which this one was forked"
             )
+
+    def finish_at_exit(
+        self, owner: object, finish: Callable[[], Awaitable[None]], left: Callable[[], str]
+    ) -> None:
+        """Have the end of the program call `finish`, the latest one first, until `finished`.
+
+        `left` says afterwards what is still not done, in words; empty if all is.
+        """
+        self._unfinished[owner] = _Unfinished(finish, left)
+        _open_portals.add(self)
+
+    def finished(self, owner: object) -> None:
+        """Nothing of this owner is to be finished any more.  Idempotent."""
+        self._unfinished.pop(owner, None)
+
+    def finish(self) -> list[str]:
+        """Finish what is left, for `EXIT_S` at most; return what is not done, in words."""
+        unfinished = list(reversed(self._unfinished.values()))
+        if os.getpid() != self._process or self._closed or self.is_here or not unfinished:
+            return []
+
+        failures: dict[int, str] = {}
+
+        async def finish_all() -> None:
+            with trio.move_on_after(EXIT_S):
+                for index, each in enumerate(unfinished):
+                    try:
+                        await each.finish()
+                    except Exception as error:  # The others are finished all the same.
+                        failures[index] = f"{type(error).__name__}: {error}"
+
+        with suppress(trio.ClosedResourceError):
+            self.call(finish_all)
+        found: list[str] = []
+        for index, each in enumerate(unfinished):
+            left, failure = each.left(), failures.get(index, "")
+            if left or failure:
+                found.append(f"{left} ({failure})" if left and failure else left or failure)
+        return found
 
     def call(self, function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:  # noqa: ANN401
         """Run `function` over there; return or raise what it does."""
@@ -123,6 +170,7 @@ class Portal:
             return
         self.check_thread()
         self._closed = True
+        _open_portals.discard(self)
         if os.getpid() == self._process:
             self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
             self._thread.join()
@@ -141,6 +189,30 @@ class Portal:
             self._token = trio.lowlevel.current_trio_token()
             self._started.set_result(None)
             await trio.sleep_forever()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    finish: Callable[[], Awaitable[None]]
+    left: Callable[[], str]
+
+
+_open_portals: set[Portal] = set()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """The program ends: daemon threads still run now, and not much longer."""
+    try:
+        for portal in list(_open_portals):
+            for left in portal.finish():
+                print(  # noqa: T201  there may be no log, and nobody else is left to tell
+                    f"daybook: the program ended before everything was done: {left}.  Call flush()"
+                    " or close(), or use a `with` block, to wait, and to get the errors.",
+                    file=sys.stderr,
+                )
+    except KeyboardInterrupt:
+        return  # The user does not want to wait.
 
 
 class Block(Generic[_T]):

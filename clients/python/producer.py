@@ -75,6 +75,11 @@ class Producer:
         return self._budget.used
 
     @property
+    def pending_messages(self) -> int:
+        """How many messages have neither a receipt nor an error yet."""
+        return sum(lane.pending_messages for lane in self._lanes)
+
+    @property
     def has_room(self) -> bool:
         """Whether `send_nowait` may be called; if not, `await wait_room()` first."""
         return self._budget.used < self._budget.bytes_max

@@ -125,6 +125,11 @@ class TopicProducer(Link):
         return self._next_sequence_id - 1
 
     @property
+    def pending_messages(self) -> int:
+        """Those that have neither a receipt nor an error yet."""
+        return self._builder.count + self._pending.messages
+
+    @property
     def waiting(self) -> bool:
         return not self._idle.is_set()
 

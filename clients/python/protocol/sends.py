@@ -52,6 +52,11 @@ class PendingSends:
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def messages(self) -> int:
+        """How many there are in all entries."""
+        return sum(send.count for send in self._queue)
+
     def push(self, send: PendingSend) -> None:
         self._queue.append(send)
         self.size += send.size

@@ -1,5 +1,7 @@
 """The client without trio: the same, from an ordinary thread."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -96,3 +98,62 @@ def test_memory_is_bounded_while_the_broker_is_slow(cluster: FakeCluster) -> Non
         producer.flush()
     topic = cluster.topics["persistent://public/default/t"]
     assert topic.next_offset == 300
+
+
+UNCLOSED = """
+import sys
+import daybook
+client = daybook.blocking.connect(sys.argv[1])
+producer = client.create_producer("t", send_timeout_s=None)
+consumer = client.subscribe("t", "s", initial_position="earliest")
+for n in range(1000):
+    producer.send_nowait(b"%d" % n)
+"""
+
+
+def run_to_its_end(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_what_a_program_sent_before_it_ended_is_stored(cluster: FakeCluster) -> None:
+    done = run_to_its_end(UNCLOSED, cluster.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    entries = cluster.topics["persistent://public/default/t"].entries
+    assert sum(entry.count for entry in entries) == 1000
+
+
+def test_what_a_program_acknowledged_before_it_ended_is_acknowledged(cluster: FakeCluster) -> None:
+    program = UNCLOSED + "producer.flush()\nconsumer.ack(consumer.receive())\n"
+    assert run_to_its_end(program, cluster.url).returncode == 0
+    topic = cluster.topics["persistent://public/default/t"]
+    assert topic.subscriptions["s"].acked
+
+
+def test_a_program_that_ends_says_what_was_not_stored(cluster: FakeCluster) -> None:
+    next(iter(cluster.brokers.values())).drop_sends = True
+    impatient = "from clients.python import portal\nportal.EXIT_S = 0.5\n"
+    done = run_to_its_end(impatient + UNCLOSED, cluster.url)
+    assert done.returncode == 0
+    assert "1000 messages to persistent://public/default/t have no receipt" in done.stderr
+    assert "Call flush() or close()" in done.stderr
+
+
+def test_a_program_that_ends_says_what_failed(cluster: FakeCluster) -> None:
+    program = UNCLOSED + "producer.send_nowait(bytes(6 << 20))\n"
+    done = run_to_its_end(program, cluster.url)
+    assert done.returncode == 0
+    assert "MessageTooLargeError" in done.stderr
+
+
+def test_a_forked_process_does_not_finish_what_its_parent_began(cluster: FakeCluster) -> None:
+    program = UNCLOSED + "import os\nif os.fork() == 0:\n    sys.exit(0)\nos.wait()\n"
+    done = run_to_its_end(program, cluster.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    entries = cluster.topics["persistent://public/default/t"].entries
+    assert sum(entry.count for entry in entries) == 1000
