@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from clients.python.errors import TopicNotFoundError as TopicNotFoundError
     from clients.python.errors import TopicTerminatedError as TopicTerminatedError
     from clients.python.errors import UnavailableError as UnavailableError
+    from clients.python.errors import WrongProtocolError as WrongProtocolError
     from clients.python.errors import may_retry as may_retry
     from clients.python.limits import ClientLimits as ClientLimits
     from clients.python.messages import EARLIEST as EARLIEST
@@ -72,7 +73,7 @@ _NAMES = {
         MessageTooLargeError NotAllowedError NotFoundError NotReadyError NotSentError
         Outcome OverloadedError ProducerFencedError QueueFullError RefusedError Remedy
         RequestTimedOutError StorageError SubscriptionNotFoundError TopicNotFoundError
-        TopicTerminatedError UnavailableError may_retry
+        TopicTerminatedError UnavailableError WrongProtocolError may_retry
     """,
     "clients.python.limits": "ClientLimits",
     "clients.python.messages": "EARLIEST LATEST Message MessageId Offset",

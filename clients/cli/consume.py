@@ -27,6 +27,7 @@ from clients.cli.options import service_url_option
 from clients.cli.progress import Waiting, telling
 from clients.cli.run import run_async, until_signal
 from clients.cli.service import LIMITS, attach, brokers_at, parse_topic, say
+from clients.python.arguments import SubscriptionTypeName
 from clients.python.client import Client
 from clients.python.connect import connect
 from clients.python.consumer import Consumer
@@ -95,7 +96,7 @@ def consume(
     start: Position,
     count: int | None,
     subscription: str | None,
-    kind: str,
+    kind: SubscriptionTypeName,
     print_key: bool,
     key_separator: str,
     output: str,
@@ -175,13 +176,13 @@ class _Wishes:
     start: Position
     count: int | None
     subscription: str | None
-    kind: str
+    kind: SubscriptionTypeName
     form: Format
 
 
 async def _consume(service_url: str, wishes: _Wishes, copier: "_Copier") -> int | None:
     """Copy messages until there is a reason to end; if that is a signal, which."""
-    async with connect(service_url, limits=LIMITS) as client:
+    async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(copier.run, client))
         if received is None:
             if copier.consumer is not None:
@@ -225,7 +226,7 @@ class _Copier:
                 wishes.topic,
                 wishes.subscription,
                 type=wishes.kind,
-                initial_position=str(wishes.start),
+                initial_position="earliest" if wishes.start == "earliest" else "latest",
             )
             return self.consumer
         if isinstance(wishes.start, int) and await client.partitions(wishes.topic):

@@ -23,6 +23,7 @@ from clients.cli.options import service_url_option
 from clients.cli.progress import Waiting, telling
 from clients.cli.run import run_async, until_signal
 from clients.cli.service import LIMITS, PATIENCE_S, attach, brokers_at, parse_topic, say
+from clients.python.arguments import Compression
 from clients.python.client import Client
 from clients.python.connect import connect
 from clients.python.errors import BrokerError, Outcome, QueueFullError
@@ -77,7 +78,7 @@ def produce(
     file: str,
     key_separator: str | None,
     properties: Sequence[str],
-    compression: str,
+    compression: Compression,
     batch_delay: float,
     rate: float | None,
     service_url: str,
@@ -121,7 +122,7 @@ class _Wishes:
     topic: str
     key_separator: bytes | None
     properties: Mapping[str, str] | None  # None, where there are none, is the fast way
-    compression: str
+    compression: Compression
     batch_delay_s: float
     rate: float | None
 
@@ -180,7 +181,7 @@ async def _produce(
 ) -> int | None:
     """Send everything; the signal that ended it, if one did."""
     began = trio.current_time()
-    async with connect(service_url, limits=LIMITS) as client:
+    async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(_send_all, client, wishes, source, tally))
         if received is not None:
             with trio.move_on_after(_LEAVE_S):

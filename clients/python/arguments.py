@@ -1,16 +1,55 @@
-"""What applications name by text, checked: ValueError if there is nothing of that name."""
+"""What applications pass in, checked before anything is sent.
+
+Raises ValueError where there is nothing of that name, and TypeError, which names the argument,
+where a value of another type is wanted.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from wire.compression import CompressionType
 from wire.errors import MalformedError
 from wire.topics import TopicName
 
+Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
+SubscriptionTypeName: TypeAlias = Literal["exclusive", "failover", "shared"]
+InitialPosition: TypeAlias = Literal["earliest", "latest"]
+
 
 def topic_name(topic: str) -> TopicName:
-    """The name of a topic; raises ValueError."""
+    """The name of a topic; raises ValueError, TypeError."""
+    _check_text("topic", topic, "; open one producer or consumer for each topic")
     try:
         return TopicName.parse(topic)
     except MalformedError as error:
         raise ValueError(str(error)) from None
+
+
+def check_subscription(subscription: str) -> None:
+    _check_text("subscription", subscription)
+    if not subscription:
+        raise ValueError("subscription is empty: give it a name")
+
+
+def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Their items; raises TypeError for a key or a value that is not text."""
+    if properties is None:
+        return ()
+    for key, value in properties.items():
+        _check_text("a key in properties", key)
+        _check_text(f"properties[{key!r}]", value, f": write {str(value)!r}")
+    return tuple(properties.items())
+
+
+def check_key(key: object) -> None:
+    """Raises TypeError unless it is None, text, or bytes."""
+    if key is not None and not isinstance(key, str | bytes):
+        raise TypeError(f"key is text or bytes, not {type(key).__name__}: write {str(key)!r}")
+
+
+def _check_text(argument: str, value: object, advice: str = "") -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} is text, not {type(value).__name__}{advice}")
 
 
 def compression_type(name: str) -> CompressionType:

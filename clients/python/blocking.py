@@ -26,6 +26,7 @@ from clients.python import client as trio_client
 from clients.python import connect as trio_connect
 from clients.python import consumer as trio_consumer
 from clients.python import reader as trio_reader
+from clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
 from clients.python.blocking_admin import Admin, connect_admin
 from clients.python.blocking_producer import Producer
 from clients.python.consumer import Ackable
@@ -59,7 +60,7 @@ class ProducerOptions(TypedDict, total=False):
     """Of `Client.create_producer`; they are explained there, in `clients.python.client`."""
 
     name: str | None
-    compression: str
+    compression: Compression
     batching: bool
     batch_messages_max: int
     batch_bytes_max: int
@@ -72,8 +73,8 @@ class ProducerOptions(TypedDict, total=False):
 class ConsumerOptions(TypedDict, total=False):
     """Of `Client.subscribe`."""
 
-    type: str
-    initial_position: str
+    type: SubscriptionTypeName
+    initial_position: InitialPosition
     consumer_name: str | None
     receiver_queue_size: int | None
     ack_receipts: bool
@@ -90,18 +91,29 @@ class ReaderOptions(TypedDict, total=False):
     receiver_queue_size: int
 
 
-def connect(service_url: str, *, limits: ClientLimits | None = None) -> "Client":
-    """A client of the cluster at `service_url`; use it in a `with` block, or `close` it."""
+def connect(
+    service_url: str,
+    *,
+    timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
+    limits: ClientLimits | None = None,
+) -> "Client":
+    """A client of the cluster at `service_url`; use it in a `with` block, or `close` it.
+
+    `timeout_s` bounds the first contact with a broker, and None does without it.  Errors as of
+    `daybook.connect`.
+    """
     portal = Portal()
     try:
-        return portal.call(_open, portal, service_url, limits)
+        return portal.call(_open, portal, service_url, timeout_s, limits)
     except BaseException:
         portal.close()
         raise
 
 
-async def _open(portal: Portal, service_url: str, limits: ClientLimits | None) -> "Client":
-    block = Block(trio_connect.connect(service_url, limits=limits))
+async def _open(
+    portal: Portal, service_url: str, timeout_s: float | None, limits: ClientLimits | None
+) -> "Client":
+    block = Block(trio_connect.connect(service_url, timeout_s=timeout_s, limits=limits))
     portal.start(block.run)
     return Client(portal, await block.opened(), block.close)
 

@@ -15,10 +15,18 @@ from typing import TypeVar
 
 import trio
 
-from clients.python.arguments import compression_type, topic_name
+from clients.python.arguments import (
+    Compression,
+    InitialPosition,
+    SubscriptionTypeName,
+    check_properties,
+    check_subscription,
+    compression_type,
+    topic_name,
+)
 from clients.python.consumer import Consumer, MessageQueue, MessageSource
 from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
-from clients.python.errors import BrokerError, Remedy
+from clients.python.errors import BrokerError, Remedy, UnavailableError
 from clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from clients.python.link import Link
 from clients.python.lookup import Lookups
@@ -79,6 +87,30 @@ class Client:
         """Why the last attempt to reach a broker failed; None once one has succeeded."""
         return self._lookups.trouble
 
+    async def first_contact(self, timeout_s: float) -> None:
+        """Return when a broker has answered.
+
+        Raises UnavailableError if none does in that time, and at once what would not change.
+        """
+        backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
+        failure: BrokerError | None = None
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    await self._pool.service()
+                except BrokerError as error:
+                    if error.remedy is Remedy.GIVE_UP:
+                        raise
+                    failure = error
+                else:
+                    return
+                await trio.sleep(backoff.next(self._rng))
+        why = failure or f"{self.service_url} does not answer"
+        raise UnavailableError(
+            f"{why} (tried for {timeout_s:g} s).  Is a broker running there?  `timeout_s` of"
+            " connect says how long the first contact may take."
+        )
+
     # -- questions
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
@@ -120,7 +152,7 @@ class Client:
         topic: str,
         *,
         name: str | None = None,
-        compression: str = "none",
+        compression: Compression = "none",
         batching: bool = True,
         batch_messages_max: int = _PRODUCER.batch_messages_max,
         batch_bytes_max: int = _PRODUCER.batch_bytes_max,
@@ -175,8 +207,8 @@ class Client:
         topic: str,
         subscription: str,
         *,
-        type: str = "exclusive",  # noqa: A002  (that is what it is called)
-        initial_position: str = "latest",
+        type: SubscriptionTypeName = "exclusive",  # noqa: A002  (that is what it is called)
+        initial_position: InitialPosition = "latest",
         consumer_name: str | None = None,
         receiver_queue_size: int | None = None,
         ack_receipts: bool = False,
@@ -195,6 +227,7 @@ class Client:
             raise ValueError(f"type is exclusive, failover or shared, not {type!r}") from None
         if initial_position not in ("earliest", "latest"):
             raise ValueError(f"initial_position is earliest or latest, not {initial_position!r}")
+        check_subscription(subscription)
         limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
         if receiver_queue_size is None:
             shared = kind is SubscriptionType.SHARED
@@ -210,7 +243,7 @@ class Client:
             queue_size=receiver_queue_size,
             limits=limits,
             ack_receipts=ack_receipts,
-            properties=tuple((properties or {}).items()),
+            properties=check_properties(properties),
         )
         name, queue = topic_name(topic), MessageQueue()
         topics = await self._topics_of(name)

@@ -11,6 +11,9 @@ Everything that a client opens lives in its block: leaving the block closes it, 
 is stored; leaving it with an error, or cancelled, ends everything at once.  What the application
 raises comes out as it is, not in a group.
 
+The block is entered when a broker has answered, so that a wrong address is an error at once and not
+at the first message.  `timeout_s` bounds that first contact; None enters without it.
+
 Network, clock and chance come in as arguments, so that a client runs in a simulation as well; by
 default they are those of the machine.
 """
@@ -27,24 +30,41 @@ from wire.tcp import TcpNetwork
 from wire.transport import Network
 
 _SEED_BITS = 64
+FIRST_CONTACT_S = 5.0
+
+
+def _check_trio() -> None:
+    """Raise RuntimeError, with what to use instead, where another event loop runs."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        raise RuntimeError(
+            "daybook.connect needs trio, which does not run here.  Run the program with"
+            " trio.run(main), or use daybook.blocking: under asyncio its calls go into threads, as"
+            " in `await asyncio.to_thread(producer.send, b'...')`."
+        ) from None
 
 
 class connect:  # noqa: N801  (it is used like a function)
     """`async with connect(service_url) as client:`; see the module.
 
     `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
+    Raises UnavailableError if none of them answers within `timeout_s`, WrongProtocolError as soon
+    as something else than a broker does.
     """
 
     def __init__(
         self,
         service_url: str,
         *,
+        timeout_s: float | None = FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
         network: Network | None = None,
         clock: WallClock | None = None,
         rng: Random | None = None,
     ) -> None:
         self._service_url = service_url
+        self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()
         self._network = network or TcpNetwork()
         self._clock = clock or SystemClock()
@@ -54,6 +74,7 @@ class connect:  # noqa: N801  (it is used like a function)
         self._client: Client | None = None
 
     async def __aenter__(self) -> Client:
+        _check_trio()
         nursery = self._nursery = await self._manager.__aenter__()
         try:
             self._client = Client(
@@ -64,8 +85,13 @@ class connect:  # noqa: N801  (it is used like a function)
                 limits=self._limits,
                 nursery=nursery,
             )
-        except BaseException:
-            await self._leave(None, None, None)
+            if self._timeout_s is not None:
+                await self._client.first_contact(self._timeout_s)
+        except BaseException as error:
+            if isinstance(error, trio.Cancelled):
+                await self._leave(type(error), error, error.__traceback__)
+            else:
+                await self._leave(None, None, None)
             raise
         return self._client
 

@@ -14,7 +14,12 @@ from typing import Any, Protocol
 import trio
 from google.protobuf.message import Message
 
-from clients.python.errors import ConnectionLostError, RequestTimedOutError, refusal
+from clients.python.errors import (
+    ConnectionLostError,
+    RequestTimedOutError,
+    WrongProtocolError,
+    refusal,
+)
 from clients.python.limits import ClientLimits
 from wire import errors as wire_errors
 from wire.connection import FrameConnection
@@ -207,6 +212,14 @@ class BrokerConnection:
                 for frame in frames:
                     self._dispatch(decode_frame(frame))
         except WireError as error:
+            if self._greeting.value is None:
+                self._greeting.give(
+                    WrongProtocolError(
+                        f"{self.peer} is not the service port of a broker: it answers in another"
+                        " protocol.  A service URL names the binary port (6650), not HTTP, a"
+                        " bookie or ZooKeeper"
+                    )
+                )
             self._frames.close(f"the broker sent nonsense: {error}")
 
     async def _keep_alive(self) -> None:

@@ -297,6 +297,7 @@ class Consumer(MessageSource):
         """As `ack`, without waiting for a receipt."""
         if isinstance(messages, (Message, MessageId)):
             messages = (messages,)
+        _check_iterable(messages)
         told: list[TopicConsumer] = []
         entry: Entry | None = None  # of a run of messages, from `first` to `last`
         first = last = 0
@@ -310,6 +311,7 @@ class Consumer(MessageSource):
                     _ack_run(entry, first, last, told)
                 entry, first, last = each.entry, index, index
             else:
+                _check_ackable(each)
                 end = self._end_of(each.partition)
                 end.ack((each.ledger_id, each.entry_id), each.batch_index)
                 _note(end, told)
@@ -322,6 +324,7 @@ class Consumer(MessageSource):
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.type is SubscriptionType.SHARED:
             raise ValueError("on a shared subscription messages are acknowledged one by one")
+        _check_ackable(message)
         if isinstance(message, Message):
             entry = message.entry
             end = _live_end(entry)
@@ -340,6 +343,7 @@ class Consumer(MessageSource):
         On a shared subscription, with its whole batch; else with everything behind it.  What of
         that is acknowledged does not come again.
         """
+        _check_ackable(message)
         if isinstance(message, Message):
             entry = message.entry
             end = _live_end(entry)
@@ -366,6 +370,17 @@ def _live_end(entry: Entry) -> TopicConsumer:
     if not isinstance(end, TopicConsumer):
         raise ClosedError(f"{entry.topic}: the consumer of this message is gone")
     return end
+
+
+def _check_ackable(value: object) -> None:
+    """TypeError for what an application cannot have received."""
+    if not isinstance(value, (Message, MessageId)):
+        raise TypeError(f"a Message or a MessageId is wanted here, not {type(value).__name__}")
+
+
+def _check_iterable(value: object) -> None:
+    if not isinstance(value, Iterable):
+        _check_ackable(value)
 
 
 def _ack_run(entry: Entry, first: int, last: int, told: list[TopicConsumer]) -> None:

@@ -25,6 +25,7 @@ What a caller does next depends on two things, so every error answers both:
         QueueFullError          more is waiting than the producer may hold
         MessageTooLargeError
         UnavailableError        no broker could be reached
+        WrongProtocolError      something else than a broker listens at the address
         ClosedError             the client, or this end of it, was closed by its owner
       AdminError                an administrator's request was refused; `status` is that of HTTP
         NotFoundError           404
@@ -142,6 +143,10 @@ class MessageTooLargeError(NotSentError):
 
 class UnavailableError(NotSentError):
     remedy = Remedy.LOOK_UP
+
+
+class WrongProtocolError(NotSentError):
+    pass
 
 
 class ClosedError(NotSentError):

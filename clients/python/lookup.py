@@ -5,6 +5,7 @@ nothing (at most, a topic gets the broker that it lacked), so it may be repeated
 the caller's business.
 """
 
+import logging
 from typing import Any
 
 from clients.python.connection import BrokerConnection
@@ -19,6 +20,7 @@ from clients.python.pool import ConnectionPool
 from wire.proto import pulsar_pb2 as pb
 from wire.topics import TopicName
 
+_log = logging.getLogger("daybook.client")
 _Lookup = pb.CommandLookupTopicResponse
 _Partitions = pb.CommandPartitionedTopicMetadataResponse
 
@@ -29,7 +31,20 @@ class Lookups:
     def __init__(self, pool: ConnectionPool, limits: ClientLimits) -> None:
         self._pool = pool
         self._limits = limits
-        self.trouble: BrokerError | None = None  # why the last attempt failed that is repeated
+        self._trouble: BrokerError | None = None
+
+    @property
+    def trouble(self) -> BrokerError | None:
+        """Why the last attempt failed that is repeated; None once one has succeeded."""
+        return self._trouble
+
+    @trouble.setter
+    def trouble(self, error: BrokerError | None) -> None:
+        if error is not None and self._trouble is None:  # Once, not with each attempt.
+            _log.warning("%s; trying again", error)
+        elif error is None and self._trouble is not None:
+            _log.info("the brokers answer again")
+        self._trouble = error
 
     async def connection(self, topic: TopicName) -> BrokerConnection:
         """A connection to the broker that serves `topic`."""

@@ -8,7 +8,7 @@ and for all users of the client: they neither send each other back to it nor wai
 import trio
 
 from clients.python.connection import BrokerConnection
-from clients.python.errors import BrokerError, ClosedError, UnavailableError
+from clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
 from clients.python.limits import ClientLimits
 from wire.arena import ArenaPool
 from wire.connection import FrameConnection
@@ -74,10 +74,13 @@ class ConnectionPool:
             try:
                 connection = await self._get(*self._addresses[index], "")
             except BrokerError as error:
-                failure = error
+                if failure is None or failure.remedy is Remedy.GIVE_UP:
+                    failure = error  # One that may get well is worth another attempt.
                 continue
             self._current = index
             return connection
+        if failure is not None and failure.remedy is Remedy.GIVE_UP:
+            raise failure
         raise UnavailableError(f"no broker can be reached: {failure}") from failure
 
     def next_service(self, asked: BrokerConnection) -> None:

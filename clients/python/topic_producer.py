@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import trio
 
+from clients.python.arguments import check_key, check_properties
 from clients.python.connection import BrokerConnection
 from clients.python.errors import (
     BrokerError,
@@ -45,6 +46,8 @@ from wire.transport import Buffer
 OnResult: TypeAlias = Callable[[MessageId | None, BrokerError | None], None]
 """Called once for a message: with its id, or with what went wrong."""
 
+_KEY_CHARS = 256  # A longer key counts, like properties, when the size of a message is checked.
+_PROPERTY_BYTES = 16  # of a frame, beside the name and the value of each
 _NO_PROPERTIES: Mapping[str, str] = {}
 _ON_THE_WIRE = {
     CompressionType.LZ4: pb.LZ4,
@@ -73,6 +76,18 @@ class SendBudget:
         if self._changed is None:
             self._changed = trio.Event()
         await self._changed.wait()
+
+
+def _size_beside(key: str | bytes | None, properties: Mapping[str, str] | None) -> int:
+    """Bytes that a key and properties take in a frame, at most; raises TypeError.
+
+    The broker cuts a connection whose frame is above its limit, so they count like the data.
+    """
+    check_key(key)
+    size = 2 * len(key.encode() if isinstance(key, str) else key or b"")  # base64 takes a third
+    for name, value in check_properties(properties):
+        size += len(name.encode()) + len(value.encode()) + _PROPERTY_BYTES
+    return size
 
 
 class TopicProducer(Link):
@@ -151,10 +166,14 @@ class TopicProducer(Link):
     ) -> None:
         """Take a message on its way.  Raises what makes that impossible; then nothing was sent."""
         builder = self._builder
-        alone = len(data) >= builder.bytes_max or not self._batching
-        if alone and len(data) > self._max_bytes:
+        size = len(data)
+        if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
+            size += _size_beside(key, properties)
+        alone = size >= builder.bytes_max or not self._batching
+        if size > self._max_bytes:
             raise MessageTooLargeError(
-                f"a message of {len(data)} bytes, the broker takes at most {self._max_bytes}"
+                f"a message of {size} bytes with its key and properties, the broker takes at most"
+                f" {self._max_bytes}"
             )
         if self.failure is not None:
             raise self.failure
@@ -164,6 +183,8 @@ class TopicProducer(Link):
             raise ValueError(f"sequence id {sequence_id} is not above {self.last_sequence_id}")
         elif sequence_id > self._next_sequence_id:
             self.ship()  # In a batch the ids follow each other.
+        if builder.size + size > self._max_bytes:
+            self.ship()  # Together they would be too large for the broker.
         self._next_sequence_id = sequence_id + 1
         if alone:
             self.ship()

@@ -59,7 +59,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     Raises DataLossError if an offset of the range is not there any more.
     """
     part = task.part
-    with blocking.connect(task.service_url) as client:
+    with blocking.connect(task.service_url, timeout_s=None) as client:
         topic = partition_topic(client, task.topic, part.partition)
         held = client.offsets(topic)
         expected = max(part.start, held.first)

@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):
         from clients.spark.read import retained_offsets
 
         options = self._options
-        with blocking.connect(options.service_url) as client:
+        with blocking.connect(options.service_url, timeout_s=None) as client:
             retained = retained_offsets(client, options.topic)
         start = resolve(options.starting or "earliest", retained, "startingOffsets")
         end = resolve(options.ending, retained, "endingOffsets")
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from clients.spark.read import retained_offsets
 
         if self._client is None:
-            self._client = blocking.connect(self._options.service_url)
+            self._client = blocking.connect(self._options.service_url, timeout_s=None)
         return retained_offsets(self._client, self._options.topic)
 
     def _latest(self) -> dict[int, int]:

@@ -78,6 +78,7 @@ async def _story(
     async with (
         connect(
             cluster.service_url,
+            timeout_s=None,
             network=cluster.network.of("client"),
             clock=cluster.clock,
             rng=Random(rng.random()),

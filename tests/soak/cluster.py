@@ -103,7 +103,7 @@ async def open_cluster(*, bookies: int, brokers: int, linked: bool) -> AsyncGene
         ready = process.ready
         links = _links(ready) if linked else []
         direct = "pulsar://" + ",".join(str(each["address"]) for each in ready["brokers"])
-        async with open_links(links), connect(direct) as asking:
+        async with open_links(links), connect(direct, timeout_s=None) as asking:
             cluster = Cluster(process, links, asking)
             if linked:
                 parts = cluster.names("bookie") + cluster.names("broker")

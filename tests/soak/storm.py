@@ -112,7 +112,7 @@ async def run_round(
 
 async def read_again(one: Round) -> None:
     """Much later: what was read at the end of the round is still there, and nothing else is."""
-    async with connect(one.cluster.service_url, limits=_LIMITS) as client:
+    async with connect(one.cluster.service_url, timeout_s=None, limits=_LIMITS) as client:
         for topic, content in one.stage.tally.contents.items():
             compare = partial(_compare, one, client, topic, content)
             try:
@@ -134,7 +134,7 @@ async def _compare(one: Round, client: Client, topic: str, content: int) -> None
 
 async def _play(one: Round, trouble: Trouble) -> None:
     stage, cluster = one.stage, one.cluster
-    async with connect(cluster.service_url, limits=_LIMITS) as client:
+    async with connect(cluster.service_url, timeout_s=None, limits=_LIMITS) as client:
         await within(LIVENESS_S, "creating topics", partial(_create_topics, one))
         async with trio.open_nursery() as nursery:
             _start_work(nursery, one, client)
@@ -150,7 +150,7 @@ async def _play(one: Round, trouble: Trouble) -> None:
         if nursery.cancel_scope.cancelled_caught:
             raise LivenessError(f"clients do not come to their end in {LIVENESS_S:g} s")
     one.phase = "drain"
-    async with connect(cluster.service_url, limits=_LIMITS) as auditor:
+    async with connect(cluster.service_url, timeout_s=None, limits=_LIMITS) as auditor:
         await drain(stage, auditor, LIVENESS_S)
 
 

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 import daybook
+from clients.python.arguments import SubscriptionTypeName
 from clients.python.limits import ClientLimits
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 from wire.messages.consumer import Ack
@@ -115,7 +116,7 @@ async def test_an_ack_with_receipt_survives_the_loss_of_its_broker() -> None:
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared"])
-async def test_what_is_not_wanted_comes_again(kind: str) -> None:
+async def test_what_is_not_wanted_comes_again(kind: SubscriptionTypeName) -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         consumer = await client.subscribe("t", "s", type=kind, nack_delay_s=0.01, ack_group_s=0.001)
         await fill(client, [[b"0"], [b"1", b"2"], [b"3"]])

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 import daybook
+from clients.python.arguments import Compression
 from clients.python.limits import ClientLimits
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 from wire.batch import iter_batch, parse_metadata
@@ -32,7 +33,7 @@ def stored(cluster: FakeCluster, topic: str = TOPIC) -> list[bytes]:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zlib", "zstd", "snappy"])
-async def test_every_codec(compression: str) -> None:
+async def test_every_codec(compression: Compression) -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         producer = await client.create_producer("t", compression=compression)
         for n in range(50):
@@ -316,7 +317,7 @@ async def test_what_is_no_message() -> None:
         await producer.flush()
         assert stored(cluster) == [b"before"]
         with pytest.raises(ValueError, match="compression"):
-            await client.create_producer("t", compression="rar")
+            await client.create_producer("t", compression="rar")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="topic name"):
             await client.create_producer("a/b")
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 import daybook
+from clients.python.arguments import SubscriptionTypeName
 from tests.clients.python.fake_broker import PATIENCE_S, fake_cluster
 from tests.clients.python.test_consumer import QUICK, acked, fill
 from wire.proto import pulsar_pb2 as pb
@@ -15,7 +16,7 @@ FOUR = [[b"0"], [b"1", b"2"], [b"3"]]
 
 @pytest.mark.parametrize("kind", ["failover", "shared"])
 async def test_what_another_consumer_goes_back_to_is_delivered_and_not_acknowledged(
-    kind: str,
+    kind: SubscriptionTypeName,
 ) -> None:
     """Seed 577: one seeks, gets nothing, and another one seeks back: the first one left out, and
     acknowledged, all that lies before its own place.

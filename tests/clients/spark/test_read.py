@@ -94,7 +94,7 @@ def run(
 ) -> list[dict[str, Any]]:
     client = FakeClient(deliveries, Held(first, 10**6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocking, "connect", lambda _: client)
+        patch.setattr(blocking, "connect", lambda _, **__: client)
         batches = list(read_task(ReadTask("pulsar://x", "t", OffsetRange(3, start, end), fail)))
     for batch in batches:
         assert batch.schema.equals(ARROW_SCHEMA)

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import trio
 
+from clients.python.arguments import InitialPosition, SubscriptionTypeName
 from clients.python.client import Client
 from clients.python.consumer import Consumer
 from clients.python.errors import BrokerError
@@ -175,8 +176,8 @@ async def subscribe(
         consumer = await actor.client.subscribe(
             topic,
             subscription,
-            type=kind,
-            initial_position=start,
+            type=cast("SubscriptionTypeName", kind),
+            initial_position=cast("InitialPosition", start),
             consumer_name=name,
             receiver_queue_size=queue,
             ack_receipts=receipts,

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import cast
 
 import trio
 
+from clients.python.arguments import Compression
 from clients.python.client import Client
 from clients.python.errors import BrokerError, MessageTooLargeError, Outcome
 from clients.python.messages import MessageId
@@ -75,7 +77,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
             producer = await client.create_producer(
                 work.topic,
                 batching=work.batching,
-                compression=work.compression,
+                compression=cast("Compression", work.compression),
                 send_timeout_s=work.send_timeout_s,
                 pending_bytes_max=_PENDING_BYTES_MAX,
             )

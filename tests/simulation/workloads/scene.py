@@ -42,6 +42,7 @@ class Scene(Stage):
     def connect(self, life: Life) -> connect:
         return connect(
             self.service_url,
+            timeout_s=None,
             network=self.cluster.network.of(life.host),
             clock=self.cluster.clock_of(life.host),
             rng=self.rng(life.name),

@@ -1,0 +1,116 @@
+"""The first contact with a cluster: what is said when it fails, and how soon."""
+
+import asyncio
+import logging
+
+import pytest
+import trio
+
+import daybook
+from tests.clients.python.fake_broker import PATIENCE_S, fake_cluster
+from wire.tcp import TcpNetwork
+
+
+async def a_port_where_nobody_listens() -> int:
+    listener = await TcpNetwork().listen("127.0.0.1", 0)
+    listener.close()
+    return listener.port
+
+
+async def test_an_unreachable_broker_is_an_error_in_the_time_of_the_first_contact() -> None:
+    port = await a_port_where_nobody_listens()
+    with pytest.raises(daybook.UnavailableError, match=r"tried for 0.2 s.*Is a broker running"):
+        async with daybook.connect(f"pulsar://127.0.0.1:{port}", timeout_s=0.2):
+            pass
+
+
+async def test_without_a_time_for_the_first_contact_the_cause_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    port = await a_port_where_nobody_listens()
+    limits = daybook.ClientLimits(operation_timeout_s=0.5)
+    with caplog.at_level(logging.INFO, logger="daybook.client"):
+        async with daybook.connect(
+            f"pulsar://127.0.0.1:{port}", timeout_s=None, limits=limits
+        ) as client:
+            with pytest.raises(daybook.UnavailableError):
+                await client.create_producer("t")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"127.0.0.1:{port}" in said
+    assert "trying again" in said
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x04\0\0\0\0"])
+async def test_something_else_than_a_broker_says_so_at_once(answer: bytes) -> None:
+    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener[0].socket.getsockname()[1]
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(answer)
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, serve, listener)
+        with (
+            trio.fail_after(PATIENCE_S),
+            pytest.raises(daybook.WrongProtocolError, match="is not the service port of a broker"),
+        ):
+            async with daybook.connect(f"pulsar://127.0.0.1:{port}", timeout_s=PATIENCE_S):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_wrong_address_of_two_does_not_matter() -> None:
+    port = await a_port_where_nobody_listens()
+    async with fake_cluster() as cluster:
+        url = f"pulsar://127.0.0.1:{port},{cluster.url.removeprefix('pulsar://')}"
+        async with daybook.connect(url) as client:
+            assert await client.partitions("t") == 0
+
+
+def test_asyncio_is_told_what_to_use_instead() -> None:
+    async def main() -> None:
+        async with daybook.connect("pulsar://127.0.0.1:1"):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"use daybook.blocking: under asyncio"):
+        asyncio.run(main())
+
+
+async def test_a_wrong_argument_is_named() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        producer = await client.create_producer("t")
+        consumer = await client.subscribe("t", "s")
+        with pytest.raises(TypeError, match=r"properties\['a'\] is text, not int: write '1'"):
+            await producer.send(b"", properties={"a": 1})  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match="key is text or bytes, not int"):
+            await producer.send(b"", key=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="topic is text, not list; open one"):
+            await client.create_producer(["t", "u"])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="subscription is empty"):
+            await client.subscribe("t", "")
+        with pytest.raises(TypeError, match=r"properties\['a'\] is text"):
+            await client.subscribe("t", "s2", properties={"a": 1})  # type: ignore[dict-item]
+        for refused in (5, [5]):
+            with pytest.raises(TypeError, match="a Message or a MessageId is wanted here, not int"):
+                await consumer.ack(refused)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="wanted here, not int"):
+            await consumer.ack_cumulative(5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="wanted here, not int"):
+            consumer.nack(5)  # type: ignore[arg-type]
+        await producer.send(b"and all goes on")
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_large_keys_and_properties_count_with_the_data(batching: bool) -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        producer = await client.create_producer("t", batching=batching, batch_bytes_max=32 << 20)
+        text = "x" * (5 << 20)
+        for beside in ({"key": text}, {"key": text.encode()}, {"properties": {"name": text}}):
+            with pytest.raises(daybook.MessageTooLargeError):
+                producer.send_nowait(b"x", **beside)
+        for _ in range(5):  # Together they are more than a frame, whatever a batch may have.
+            producer.send_nowait(bytes(3 << 20))
+        await producer.flush()
+        entries = cluster.topics["persistent://public/default/t"].entries
+        assert [entry.count for entry in entries] == [1] * 5
