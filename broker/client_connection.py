@@ -25,7 +25,7 @@ from broker.protocol.refusals import refusal
 from broker.protocol.session import SessionProtocol
 from broker.requests import Requests
 from broker.topic_log import TopicLog
-from wire.connection import FrameConnection
+from wire.connection import FrameConnection, FramePace
 from wire.errors import OversizeError, WireError
 from wire.messages.registry import NO_ID, decode_frame, encode
 from wire.proto import pulsar_pb2 as pb
@@ -44,11 +44,14 @@ async def serve_client(stream: Stream, broker: BrokerContext) -> None:
         arenas=broker.arenas,
         flusher=broker.flusher,
         frame_bytes_max=broker.config.max_message_size + FRAME_PADDING_BYTES,
-        frame_timeout_s=broker.config.keep_alive_s,
+        newcomer_frame_bytes_max=broker.config.connect_bytes_max,
+        pace=FramePace(broker.config.frame_stall_s, broker.config.frame_bytes_per_s),
     )
     connection = ClientConnection(frames, broker)
     try:
         await connection.run()
+        if frames.cut_reason:
+            broker.log.info("a client is cut", peer=frames.peer, why=frames.cut_reason)
     finally:
         frames.close("the broker closed the connection")
 
@@ -281,6 +284,7 @@ class ClientConnection:
         self._heard.set()
 
     def _greet(self, protocol_version: int) -> None:
+        self._frames.trust()
         connected = pb.CommandConnected(
             server_version=self._broker.server_version,
             protocol_version=protocol_version,

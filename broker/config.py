@@ -59,6 +59,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame, less headers
     connections_max: Positive = 10_000
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
+    connect_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10)] = 64 << 10  # the frame of CONNECT
+    frame_stall_s: Seconds = 5.0  # half a frame may wait so long for its next byte
+    frame_bytes_per_s: Positive = 16 << 10  # half a frame needs so much, over 30 s
+    arena_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20  # to receive into, in all
     keep_alive_s: Seconds = 30.0
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
     shutdown_timeout_s: Seconds = 20.0
@@ -72,6 +76,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("quorums: ensemble >= write >= ack must hold")
         if (self.default_retention_minutes == 0) != (self.default_retention_mb == 0):
             raise ConfigError("default_retention: both minutes and mb are 0, or neither is")
+        if self.arena_bytes_max < 4 * self.max_message_size:
+            raise ConfigError(
+                f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
+                " max_message_size; raise it, or lower max_message_size"
+            )
         if not self.zookeeper:
             raise ConfigError("zookeeper: host:port, or several with commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:

@@ -98,7 +98,7 @@ async def run_broker(
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken."""
-    arenas, flusher = ArenaPool(), Flusher()
+    arenas, flusher = ArenaPool(total_bytes_max=config.arena_bytes_max), Flusher()
     listener = await network.listen(config.host, config.port)
     try:
         async with trio.open_nursery() as io:

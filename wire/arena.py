@@ -8,69 +8,177 @@ The pool bounds what all connections of a host may hold together, in bytes of ar
 payloads: a single small view pins a whole arena.  Who keeps a payload for long (a cache, a slow
 consumer) must copy it out.  When the bound is reached, arenas that connections hold without need
 are taken back; then receiving waits for one.
+
+A connection that has little to receive needs no arena: it receives into `scratch`, which all
+connections of the pool share, and copies what came.  So only frames of more than `LITTLE_BYTES`
+ever wait for memory.  Frames that need more than one standard arena do not get the last quarter of
+the pool; the bound may be exceeded by one arena, so that those who wait never wait for each other
+in a circle.  While somebody waits, the peer that has begun a frame and sends least of it is cut.
 """
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from sys import getrefcount
 
 import trio
 
 ARENA_BYTES = 1 << 20
+LITTLE_BYTES = 1 << 16
 _RETRY_S = 0.01
+_TRIES_MAX = 10
+_LOOK_S = 0.1  # between looks at half frames while somebody waits for an arena
+_LOOKS_MAX = 10  # at a half frame that does not get on
+_LOOK_BYTES = 1638  # progress, between two looks: 16 KiB/s
+_LENT_S = 1.0  # then an arena that is only lent is taken back before new memory is
 _FREE_REFERENCES = 2  # the local variable and the argument of getrefcount
 
 
+@dataclass(slots=True, eq=False)
+class HalfFrame:
+    """The frame that a peer has begun to send: it keeps an arena until it is whole."""
+
+    cut: Callable[[str], None]
+    received_bytes: int = 0
+    seen_bytes: int = 0  # of these, when somebody looked last and there was progress
+    looks: int = 0  # without progress
+
+    def begin(self) -> None:
+        """Another frame has begun."""
+        self.received_bytes = self.seen_bytes = self.looks = 0
+
+    def look(self) -> None:
+        if self.received_bytes - self.seen_bytes >= _LOOK_BYTES:
+            self.seen_bytes, self.looks = self.received_bytes, 0
+        else:
+            self.looks += 1
+
+
 class ArenaPool:
-    """The arenas of one host.  `total_bytes_max` bounds them; `held_bytes` says where they are."""
+    """The arenas of one host.  `total_bytes_max` bounds them; `total_bytes` is what there is."""
 
     def __init__(
         self, *, arena_bytes: int = ARENA_BYTES, total_bytes_max: int = 256 * ARENA_BYTES
     ) -> None:
         self.arena_bytes = arena_bytes
         self.total_bytes_max = total_bytes_max
+        self.scratch = memoryview(bytearray(LITTLE_BYTES))  # never used across an `await`
         self._all_bytes = 0
         self._retired: deque[bytearray] = deque()  # given back; views into them may still be held
-        self._holders: dict[object, Callable[[], None]] = {}  # idle connections that hold an arena
+        # Idle connections that hold an arena, since when, and how to take it back.
+        self._holders: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._half_frames: dict[HalfFrame, None] = {}
+        self._looked_at = 0.0
+        self._turn, self._large_turn = trio.Lock(), trio.Lock()
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all arenas that exist, in use or not."""
         return self._all_bytes
 
+    def is_half_full(self, size: int) -> bool:
+        """Return True if an arena of `size` bytes would make it more than half of the bound."""
+        return self._all_bytes + size > self.total_bytes_max // 2
+
     def try_acquire(self, size: int) -> bytearray | None:
         """An arena of at least `size` bytes, or None if the bound does not allow one now."""
         size = max(size, self.arena_bytes)
         if size == self.arena_bytes and (arena := self._recycled(3)) is not None:
             return arena
-        if self._all_bytes + size > self.total_bytes_max:
+        if self._holders and self._take_back_oldest() and size == self.arena_bytes:
+            arena = self._recycled(len(self._retired))
+            if arena is not None:
+                return arena
+        if self._all_bytes + size > self._bound(size):
             self._reclaim(size)
             if size == self.arena_bytes and (arena := self._recycled(len(self._retired))):
                 return arena
-            # One frame at a time may exceed the bound, or a small pool could never receive it.
-            if self._all_bytes and self._all_bytes + size > self.total_bytes_max:
+            # A single frame may exceed the bound, or a small pool could never receive it.
+            if self._all_bytes and self._all_bytes + size > self._bound(size):
+                return None
+        return self._allocate(size)
+
+    def _bound(self, size: int) -> int:
+        """The last quarter is for standard arenas: large frames that stall do not block others."""
+        return self.total_bytes_max if size == self.arena_bytes else self.total_bytes_max * 3 // 4
+
+    def _allocate(self, size: int) -> bytearray | None:
+        """Memory that is not there is not counted either: count when it is there."""
+        try:
+            arena = bytearray(size)
+        except MemoryError:
+            self._drop_free()
+            try:
+                arena = bytearray(size)
+            except MemoryError:
                 return None
         self._all_bytes += size
-        return bytearray(size)
-
-    async def acquire(self, size: int) -> bytearray:
-        """As `try_acquire`, but wait until there is one."""
-        # Nothing tells when the last view goes, so this asks again; it is the rare path.
-        while (arena := self.try_acquire(size)) is None:  # noqa: ASYNC110
-            await trio.sleep(_RETRY_S)
         return arena
+
+    async def acquire(
+        self, size: int, given_up: Callable[[], bool] = lambda: False
+    ) -> bytearray | None:
+        """As `try_acquire`, but wait until there is one.  None when it is wanted no longer."""
+        # Arenas are asked for in turn, so that only the first one in each queue looks again.
+        turn = self._turn if size <= self.arena_bytes else self._large_turn
+        if not turn.locked() and (arena := self.try_acquire(size)) is not None:
+            return arena
+        async with turn:
+            tries = 0
+            while not given_up():
+                if (arena := self.try_acquire(size)) is not None:
+                    return arena
+                tries += 1
+                # Connections that hold one arena and wait for another could wait for each other: so
+                # one arena at a time may exceed the bound.
+                if (
+                    tries > _TRIES_MAX
+                    and self._all_bytes <= self.total_bytes_max
+                    and (arena := self._allocate(max(size, self.arena_bytes))) is not None
+                ):
+                    return arena
+                self._look()
+                # Nothing tells when the last view goes, so this asks again; it is the rare path.
+                await trio.sleep(_RETRY_S)
+        return None
 
     def release(self, arena: bytearray) -> None:
         """Give an arena back.  Views into it stay valid; it is used again when they are gone."""
         self._retired.append(arena)
 
+    # -- connections that hold an arena
+
     def lend(self, holder: object, give_back: Callable[[], None]) -> None:
         """`holder` can do without its arena: `give_back` is called when it is missed."""
-        self._holders[holder] = give_back
+        self._holders[holder] = trio.current_time(), give_back
 
     def keep(self, holder: object) -> None:
         """`holder` needs its arena again (if it was not asked for it)."""
         self._holders.pop(holder, None)
+
+    def await_rest(self, half: HalfFrame) -> None:
+        """The peer is waited for; it is cut if it sends little and others need its arena."""
+        self._half_frames[half] = None
+
+    def rest_came(self, half: HalfFrame) -> None:
+        """Some bytes came, or the connection has ended."""
+        self._half_frames.pop(half, None)
+
+    def _look(self) -> None:
+        """Cut the peer whose frame gets on least, if it has not got on in ten looks.
+
+        Looks are counted and not seconds: time in which this process stood still is no look.
+        """
+        now = trio.current_time()
+        if now - self._looked_at < _LOOK_S or not self._half_frames:
+            return
+        self._looked_at = now
+        for half in self._half_frames:
+            half.look()
+        slowest = max(self._half_frames, key=lambda half: half.looks)
+        if slowest.looks >= _LOOKS_MAX:
+            slowest.cut("a frame was begun and does not get on, and memory is short")
 
     def _recycled(self, tries: int) -> bytearray | None:
         for _ in range(min(tries, len(self._retired))):
@@ -83,16 +191,34 @@ class ArenaPool:
                 self._retired.append(arena)
         return None
 
+    def _take_back_oldest(self) -> bool:
+        """Take the arena back that has been lent longest, if that is long."""
+        holder = next(iter(self._holders))
+        since, give_back = self._holders[holder]
+        if trio.current_time() - since < _LENT_S:
+            return False
+        del self._holders[holder]
+        give_back()
+        return True
+
     def _reclaim(self, size: int) -> None:
         """Make room: what idle connections hold comes back, what is free is dropped."""
         holders, self._holders = self._holders, {}
-        for give_back in holders.values():
+        for _, give_back in holders.values():
             give_back()
-        if size == self.arena_bytes:
-            return
+        if size != self.arena_bytes:
+            self._drop_free()
+
+    def _drop_free(self) -> None:
         for _ in range(len(self._retired)):
             arena = self._retired.popleft()
             if getrefcount(arena) == _FREE_REFERENCES:
                 self._all_bytes -= len(arena)
             else:
                 self._retired.append(arena)
+
+
+def release_view(view: memoryview) -> None:
+    """End a view, unless somebody uses its bytes at this moment."""
+    with suppress(BufferError):
+        view.release()

@@ -1,21 +1,30 @@
 """Frames over a stream: both protocols count a frame's bytes in four bytes in front of it.
 
-Received frames are views into an arena: nothing is copied, and they stay valid for as long as
-somebody holds them.  `receive` returns all whole frames that have arrived, so that work is done
-once a batch.  Sending queues buffers and never waits; a `Flusher` sends them once a turn of the
-loop.  Who has to slow down watches `pending_bytes` or waits in `wait_below`.
+Received frames are views: nothing is copied.  `receive` returns all whole frames that have arrived,
+so that work is done once a batch.  The next `receive` ends them: it empties the list and releases
+the last frame, so that no variable of a receive loop keeps memory while the connection is idle.  A
+slice of a frame stays valid for as long as somebody holds it.
 
-A connection that is idle lends its arena back; one that has begun a frame has `frame_timeout_s` to
-finish it.  One task may receive; anybody may send.
+Memory to receive into.  A connection that has little to receive owns none: it receives into memory
+that all connections share, and keeps a copy of what came, of its exact size.  A connection that has
+much to receive takes an arena, and lends it back while it is idle.  A large frame takes an arena
+only when 16 KiB of it have come, so four bytes that announce one keep nothing.  Small frames and
+the end of the stream never need an arena.
+
+A connection that has begun a frame has to go on: `FramePace` says how fast.  Only time in which we
+wait for the peer counts; a peer that we do not read from is not late.
+
+Sending queues buffers and never waits; a `Flusher` sends them once a turn of the loop.  Who has to
+slow down watches `pending_bytes` or waits in `wait_below`.  One task may receive; anybody may send.
 """
 
 from collections.abc import Sequence
-from math import inf
+from dataclasses import dataclass
 from struct import Struct
 
 import trio
 
-from wire.arena import ArenaPool
+from wire.arena import LITTLE_BYTES, ArenaPool, HalfFrame, release_view
 from wire.errors import ConnectionLostError, OversizeError
 from wire.outbox import Flusher
 from wire.transport import Buffer, Stream
@@ -27,6 +36,22 @@ _ROOM_BYTES_MIN = 1 << 16  # With less room left, the next arena is worth a copy
 _TURN_BYTES_MAX = 2 << 20  # Received without a checkpoint; then others get their turn.
 _LINGER_S = 1.0
 _FRAMES_MAX = 1 << 13  # of one `receive`: a view costs fifty times what an empty frame does
+_BEGUN_BYTES_MIN = 1 << 14  # of a large frame have come before it takes an arena
+_LOOKS = 5
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class FramePace:
+    """How fast a frame has to come in once it has begun.  Only time that we wait for it counts."""
+
+    stall_s: float = 30.0  # without a single byte
+    bytes_per_s: int = 16 << 10  # at least, over `window_s`
+    window_s: float = 30.0
+
+
+CLIENT_PACE = FramePace()
+"""What clients expect of servers, which may stand still for a while."""
 
 
 class FrameConnection:
@@ -39,72 +64,98 @@ class FrameConnection:
         arenas: ArenaPool,
         flusher: Flusher,
         frame_bytes_max: int,
-        frame_timeout_s: float = 30.0,
+        pace: FramePace = CLIENT_PACE,
+        newcomer_frame_bytes_max: int | None = None,
+        newcomer_arenas: ArenaPool | None = None,
         name: str = "",
     ) -> None:
+        """Until `trust` is called the `newcomer_` limits hold, where they are given."""
         self.peer = stream.peer
         self.name = name
         self.pending_bytes = 0
         self.closed = False
         self.close_reason = ""
+        self.cut_reason = ""  # why this side has cut the connection, if the frames were the reason
         self.received_bytes = 0
         self.sent_bytes = 0
         self._stream = stream
-        self._arenas = arenas
         self._flusher = flusher
-        self._frame_bytes_max = frame_bytes_max
-        self._frame_timeout_s = frame_timeout_s
+        self._trusted_limits = frame_bytes_max, arenas
+        self._trusted = newcomer_frame_bytes_max is None and newcomer_arenas is None
+        self._frame_bytes_max = newcomer_frame_bytes_max or frame_bytes_max
+        self._arenas = newcomer_arenas or arenas
+        self._pace = pace
         self._arena: bytearray | None = None
-        self._view = memoryview(b"")
-        self._read = self._written = 0  # the bytes of the arena in between are not parsed yet
+        self._home = self._arenas  # where the arena came from
+        self._view = _NOTHING  # of the arena; without one, of what has come and is not parsed yet
+        self._read: int = 0  # the bytes of the view between these two are not parsed yet
+        self._written: int = 0
+        self._much = False  # the shared memory was filled: an arena is worth having
         self._turn_bytes = 0
-        self._owes_since = inf
-        self._waits = False
+        self._begun = False  # a frame has come in part, and we have waited for the rest
+        self._half = HalfFrame(self._cut)
+        self._waited_s = 0.0  # for the rest of the frame, in this window
+        self._window_bytes = 0
+        self._handed: list[memoryview] = []  # what `receive` returned last
+        self._span = _NOTHING
         self._out: list[Buffer] = []
         self._marked = False  # the flusher knows, or `drain` is running
         self._progress: trio.Event | None = None
 
     # -- receiving
 
-    @property
-    def owes_since(self) -> float:
-        """Since when we wait for the rest of a frame that the peer has begun; inf if we do not."""
-        return self._owes_since if self._waits else inf
+    def trust(self) -> None:
+        """The peer has shown that it speaks the protocol: from now on it has the full limits."""
+        self._frame_bytes_max, self._arenas = self._trusted_limits
+        self._trusted = True
 
     async def receive(self) -> list[memoryview]:
         """Whole frames that are there, at least one; [] when the connection has ended.
 
+        The frames are valid until the next `receive`, slices of them for as long as they are held.
         Raises OversizeError for a frame above the limit; the stream is useless after that.
         """
         return (await self.receive_span())[0]
 
     async def receive_span(self) -> tuple[list[memoryview], memoryview]:
         """The same, and all of their bytes in one piece, each frame behind its size."""
+        self._end_handed()
         while not self.closed:
             begin = self._read
             frames, need = self._parse()
             if frames:
-                self._owes_since = inf
-                return frames, self._view[begin : self._read]
+                self._begun = False
+                self._handed, self._span = frames, self._view[begin : self._read]
+                return frames, self._span
             try:
                 if not await self._fill(need):
                     self.close("the peer closed the connection")
             except (ConnectionLostError, trio.ClosedResourceError) as error:
                 self.close(str(error) or "the connection was closed")
-        return [], memoryview(b"")
+            except MemoryError:
+                self._cut("there is no memory to receive into")
+        return [], _NOTHING
+
+    def _end_handed(self) -> None:
+        """A loop over the frames still has the last of them in a variable: release that one."""
+        if self._handed:
+            release_view(self._handed[-1])
+            self._handed.clear()
+            release_view(self._span)
+        self._span = _NOTHING
 
     def _parse(self) -> tuple[list[memoryview], int]:
         """The frames that are complete, and the size of the one after them if its size is known."""
         frames: list[memoryview] = []
-        arena, view, read, written = self._arena, self._view, self._read, self._written
+        view, read, written = self._view, self._read, self._written
         need = SIZE_BYTES
-        if arena is None:
-            return frames, need
         for _ in range(_FRAMES_MAX):
             if written - read < SIZE_BYTES:
                 break
-            (size,) = _SIZE.unpack_from(arena, read)
+            (size,) = _SIZE.unpack_from(view, read)
             if size > self._frame_bytes_max:
+                if frames:  # What came before it counts, and may raise the limit.
+                    break
                 raise OversizeError(f"a frame of {size} bytes, at most {self._frame_bytes_max} fit")
             end = read + SIZE_BYTES + size
             if end > written:
@@ -120,66 +171,163 @@ class FrameConnection:
         if self._turn_bytes >= _TURN_BYTES_MAX:
             self._turn_bytes = 0
             await trio.lowlevel.checkpoint()
+        late = False
         while True:
             await self._make_room(need)
-            count = self._stream.try_recv_into(self._view[self._written :])
+            if self._arena is not None:
+                count = self._stream.try_recv_into(self._view[self._written :])
+                self._written += count or 0
+            else:
+                count = self._receive_little()
             if count is not None:
-                self._written += count
                 self._turn_bytes += count
                 self.received_bytes += count
+                self._half.received_bytes += count
+                self._window_bytes += count
                 return count > 0
+            if late:
+                raise ConnectionLostError(self._overdue("a frame was begun and not finished"))
             self._turn_bytes = 0
-            await self._wait_readable()
+            late = not await self._wait_readable()
 
-    async def _wait_readable(self) -> None:
+    def _receive_little(self) -> int | None:
+        """Receive into the shared memory, and keep a copy.  Nothing is kept when nothing came.
+
+        The copy is writable, as arenas are: a bookie makes its records where entries have come.
+        """
+        scratch = self._arenas.scratch
+        count = self._stream.try_recv_into(scratch)
+        if count:
+            left = self._view[self._read : self._written]
+            self._view = memoryview(bytearray().join((left, scratch[:count])))
+            self._read, self._written = 0, len(self._view)
+            self._much = count == len(scratch)
+        return count
+
+    async def _wait_readable(self) -> bool:
+        """Wait for the peer; False if it has begun a frame and sends nothing for too long."""
         self._flusher.flush()
-        begun = self._written > self._read
-        if not begun:
-            self._arenas.lend(self, self._give_back)
-        elif self._owes_since == inf:
-            self._owes_since = trio.current_time()
-        self._waits = True
-        try:
-            if begun:
-                await self._wait_for_the_rest()
-            else:
-                await self._stream.wait_readable()
-        finally:
-            self._waits = False
-            self._arenas.keep(self)
-
-    async def _wait_for_the_rest(self) -> None:
-        """Whatever trickles in, the whole frame has to come in that time."""
-        with trio.CancelScope(deadline=self._owes_since + self._frame_timeout_s) as scope:
+        if self._written > self._read:
+            return await self._wait_for_the_rest()
+        if self._arena is None:
+            self._view, self._read, self._written = _NOTHING, 0, 0
             await self._stream.wait_readable()
-        if scope.cancelled_caught:
-            raise ConnectionLostError("a frame was begun and not finished in time")
+            return True
+        self._home.lend(self, self._give_back)
+        try:
+            await self._stream.wait_readable()
+        finally:
+            self._home.keep(self)
+        return True
+
+    async def _wait_for_the_rest(self) -> bool:
+        if not self._begun:
+            self._begun = True
+            self._half.begin()
+            self._waited_s, self._window_bytes = 0.0, 0
+        self._check_pace()
+        home = self._home
+        if self._arena is not None:
+            if self._written - self._read <= LITTLE_BYTES:
+                home.lend(self, self._do_without)
+            else:
+                home.await_rest(self._half)
+        try:
+            return await self._wait_stall()
+        finally:
+            home.keep(self)
+            home.rest_came(self._half)
+
+    async def _wait_stall(self) -> bool:
+        """In several looks: time in which this process stood still is one look, not all of it."""
+        look_s = self._pace.stall_s / _LOOKS
+        for _ in range(_LOOKS):
+            began = trio.current_time()
+            with trio.move_on_at(began + look_s) as scope:
+                await self._stream.wait_readable()
+            self._waited_s += min(trio.current_time() - began, look_s)
+            if not scope.cancelled_caught:
+                return True
+        return False
+
+    def _check_pace(self) -> None:
+        """Who sends a byte now and then is cut, too."""
+        pace = self._pace
+        if self._waited_s < pace.window_s:
+            return
+        if self._window_bytes < pace.bytes_per_s * self._waited_s:
+            raise ConnectionLostError(self._overdue("a frame was begun and comes in too slowly"))
+        self._waited_s, self._window_bytes = 0.0, 0
+
+    def _overdue(self, what: str) -> str:
+        pace = self._pace
+        self.cut_reason = (
+            f"{what}: it needs a byte in {pace.stall_s:g} s,"
+            f" and {pace.bytes_per_s} bytes/s over {pace.window_s:g} s"
+        )
+        return self.cut_reason
+
+    def _cut(self, reason: str) -> None:
+        if not self.closed:
+            self.cut_reason = reason
+            self.close(reason)
+
+    # -- memory to receive into
 
     async def _make_room(self, need: int) -> None:
         """Have room for the frame that has begun, or for a good many small ones."""
-        arena = self._arena
-        if arena is not None:
-            room = len(arena) - self._written
-            if room >= _ROOM_BYTES_MIN and need <= len(arena) - self._read:
-                return
-        fresh = await self._arenas.acquire(need + _ROOM_BYTES_MIN)
-        if self.closed:  # meanwhile; nobody would give it back
-            self._arenas.release(fresh)
-            raise ConnectionLostError(self.close_reason)
         left = self._written - self._read
-        view = memoryview(fresh)
-        view[:left] = self._view[self._read : self._written]
+        little = need <= LITTLE_BYTES
+        if self._arena is not None:
+            if len(self._view) - self._written >= _ROOM_BYTES_MIN and (
+                need <= len(self._view) - self._read
+                or self._arenas.is_half_full(need)  # then fill what is there before taking more
+            ):
+                return
+        elif little:
+            if not (self._much and self._trusted):
+                return
+        elif left < _BEGUN_BYTES_MIN:
+            return
+        if little:
+            # A small frame never waits for an arena: it goes on without one.
+            self._move(self._arenas.try_acquire(need + _ROOM_BYTES_MIN) if self._trusted else None)
+            return
+        size = need + _ROOM_BYTES_MIN
+        if left < self._arenas.arena_bytes // 2 and self._arenas.is_half_full(size):
+            size = min(size, self._arenas.arena_bytes)  # More of it has to come for more memory.
+        fresh = await self._arenas.acquire(size, lambda: self.closed)
+        if self.closed:  # meanwhile; nobody would give it back
+            if fresh is not None:
+                self._arenas.release(fresh)
+            raise ConnectionLostError(self.close_reason)
+        self._move(fresh)
+
+    def _move(self, fresh: bytearray | None) -> None:
+        """Go on in another arena, or without one."""
+        left = self._view[self._read : self._written]
+        size = len(left)
+        if fresh is None:
+            view = memoryview(bytearray(left)) if size else _NOTHING
+        else:
+            view = memoryview(fresh)
+            view[:size] = left
         self._give_back()
-        self._arena, self._view = fresh, view
-        self._read, self._written = 0, left
+        self._much = False
+        self._arena, self._home, self._view = fresh, self._arenas, view
+        self._read, self._written = 0, size
+
+    def _do_without(self) -> None:
+        """Others need the arena, and what has come of a frame is little: keep a copy of that."""
+        self._move(None)
 
     def _give_back(self) -> None:
         """Return the arena to the pool; what was received and not parsed has been copied."""
         arena, self._arena = self._arena, None
-        self._view = memoryview(b"")
+        self._view = _NOTHING
         self._read = self._written = 0
         if arena is not None:
-            self._arenas.release(arena)
+            self._home.release(arena)
 
     # -- sending
 
@@ -259,7 +407,8 @@ class FrameConnection:
         self._out.clear()
         self.pending_bytes = 0
         self._stream.close()
-        self._arenas.keep(self)
+        self._home.keep(self)
+        self._home.rest_came(self._half)
         self._give_back()
         if self._progress is not None:
             self._progress.set()

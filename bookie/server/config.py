@@ -73,6 +73,9 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     add_bytes_max: Bytes = _LIMITS.add_bytes_max
     answer_bytes_max: Bytes = _LIMITS.answer_bytes_max
     idle_timeout_s: Seconds = _LIMITS.idle_timeout_s
+    newcomer_arena_bytes_max: Bytes = _LIMITS.newcomer_arena_bytes_max  # before a whole frame, all
+    frame_stall_s: Seconds = _LIMITS.frame_stall_s  # half a frame may wait so long for a byte
+    frame_bytes_per_s: Positive = _LIMITS.frame_bytes_per_s  # half a frame needs it, over 30 s
 
     def __post_init__(self) -> None:
         if not self.zookeeper:
@@ -128,6 +131,9 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             add_bytes_max=self.add_bytes_max,
             answer_bytes_max=self.answer_bytes_max,
             idle_timeout_s=self.idle_timeout_s,
+            newcomer_arena_bytes_max=self.newcomer_arena_bytes_max,
+            frame_stall_s=self.frame_stall_s,
+            frame_bytes_per_s=self.frame_bytes_per_s,
         )
 
 

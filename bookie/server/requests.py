@@ -58,7 +58,10 @@ class ServerLimits:
     frame_bytes_max: int = FRAME_BYTES_MAX
     arena_bytes_max: int = 256 << 20
     first_frame_timeout_s: float = 30.0
-    frame_timeout_s: float = 30.0
+    newcomer_arena_bytes_max: int = 64 << 20  # of those that have not sent a whole frame, together
+    frame_stall_s: float = 5.0  # without a byte of a frame that has begun
+    frame_bytes_per_s: int = 16 << 10  # at least, over the window
+    frame_window_s: float = 30.0
     idle_timeout_s: float = 3600.0
     add_bytes_max: int = 128 << 20  # of adds that are not durable yet
     connection_add_bytes_max: int = 32 << 20

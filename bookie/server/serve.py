@@ -9,9 +9,12 @@ What a peer can do to others is bounded by `ServerLimits`:
 
 - connections in all, and those that have not sent a whole frame yet: one more of these, and the
   oldest of them goes;
-- an idle connection owns no memory; half a frame, an idle connection, a peer that does not take
-  its answers: each has its time, then the connection is cut; half a frame has very little of it
-  when memory to receive into is short;
+- an idle connection owns no memory that others need (`wire.connection`); an idle connection and a
+  peer that does not take its answers have their time, then the connection is cut;
+- half a frame has to get on: a byte in 5 s, and 16 KiB/s over 30 s; while memory to receive into is
+  short, the one that gets on least is cut (`wire.arena`);
+- all connections that have not sent a whole frame yet share an arena pool of their own, so they
+  keep no memory from others;
 - who has too much under way is not read from; who makes all answers together too many by not
   taking its own is cut;
 - answers keep few windows of the store, and are copies beyond that (`views`);
@@ -36,7 +39,7 @@ from bookie.server.views import ViewedBytes
 from bookie.storage.store import LedgerStore
 from wire.arena import ArenaPool
 from wire.clock import WallClock
-from wire.connection import FrameConnection
+from wire.connection import FrameConnection, FramePace
 from wire.errors import WireError
 from wire.messages.bookie_v3 import is_v3
 from wire.outbox import Flusher
@@ -45,8 +48,6 @@ from wire.transport import Listener, Stream
 Protocol: TypeAlias = V2 | V3
 
 _IDLE_CHECKS = 5  # in the shortest time that may pass in silence
-_ARENA_CHECK_S = 0.25
-_ARENA_PATIENCE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ class BookieServer:
         self.viewed = ViewedBytes(limits.viewed_bytes_max)
         self._flusher = flusher
         self._arenas = ArenaPool(total_bytes_max=limits.arena_bytes_max)
+        self._newcomer_arenas = ArenaPool(total_bytes_max=limits.newcomer_arena_bytes_max)
+        self._pace = FramePace(
+            limits.frame_stall_s, limits.frame_bytes_per_s, limits.frame_window_s
+        )
         self._log = log
         self._gate = LogGate(log)
         self._disk_space = disk_space
@@ -101,14 +106,13 @@ class BookieServer:
             add_bytes=self.add_bytes,
             answer_bytes=sum(s.connection.pending_bytes for s in self._sessions),
             viewed_bytes=self.viewed.total,
-            arena_bytes=self._arenas.total_bytes,
+            arena_bytes=self._arenas.total_bytes + self._newcomer_arenas.total_bytes,
         )
 
     async def serve(self, listener: Listener) -> None:
         """Serve until cancelled; then the port is closed, and every connection."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_arenas_free)
                 nursery.start_soon(self._cut_idle)
                 while True:
                     self._admit(await listener.accept(), nursery)
@@ -123,22 +127,6 @@ class BookieServer:
         self._connections_refused += 1
         self._gate.warning("connection refused", peer=stream.peer, why="there are too many")
         stream.close()
-
-    async def _keep_arenas_free(self) -> None:
-        """While memory to receive into is short, half a frame has no time to be finished."""
-        arenas = self._arenas
-        while True:
-            await trio.sleep(_ARENA_CHECK_S)
-            if arenas.total_bytes + self.limits.frame_bytes_max <= arenas.total_bytes_max:
-                continue
-            arena = arenas.try_acquire(arenas.arena_bytes)
-            if arena is not None:
-                arenas.release(arena)
-                continue
-            late = trio.current_time() - _ARENA_PATIENCE_S
-            for session in list(self._sessions):
-                if session.connection.owes_since < late:
-                    self.cut(session, "has begun a frame, and memory is short")
 
     async def _cut_idle(self) -> None:
         """Who sends nothing for too long has gone, or wants nothing; checked now and then."""
@@ -159,7 +147,8 @@ class BookieServer:
             arenas=self._arenas,
             flusher=self._flusher,
             frame_bytes_max=self.limits.frame_bytes_max,
-            frame_timeout_s=self.limits.frame_timeout_s,
+            newcomer_arenas=self._newcomer_arenas,
+            pace=self._pace,
             name="bookie",
         )
         async with trio.open_nursery() as nursery:
@@ -200,9 +189,12 @@ class BookieServer:
             frames, span = await connection.receive_span()
             session.waits_since = inf
             if not frames:
+                if connection.cut_reason:
+                    self._complain(session, connection.cut_reason)
                 return
             if protocol is None:
                 self._newcomers.pop(session, None)
+                connection.trust()
                 protocol = V3(session) if is_v3(frames[0]) else V2(session)
                 session.patience_s = self.limits.idle_timeout_s
             # Looking and handling are one step, so that all connections together pass a bound

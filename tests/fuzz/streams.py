@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
 from wire.arena import ArenaPool
-from wire.connection import FrameConnection
+from wire.connection import FrameConnection, FramePace
 from wire.errors import ConnectionLostError, OversizeError
 from wire.fields import U32
 from wire.outbox import Flusher
@@ -95,20 +95,20 @@ async def _receive_all(pieces: list[bytes | None], breaks: bool, keeps: bool) ->
         arenas=arenas,
         flusher=Flusher(),
         frame_bytes_max=_FRAME_BYTES_MAX,
-        frame_timeout_s=_TIMEOUT_S,
+        pace=FramePace(stall_s=_TIMEOUT_S),
     )
     received: list[memoryview | bytes] = []
     failure: OversizeError | None = None
     try:
         while frames := await connection.receive():
-            received += frames if keeps else map(bytes, frames)
+            received += (frame[:] if keeps else bytes(frame) for frame in frames)
     except OversizeError as error:
         failure = error
     wanted, oversize = expected(b"".join(piece or b"" for piece in pieces))
     require([bytes(f) for f in received] == wanted[: len(received)], "other frames than were sent")
     if failure is not None:
         require(oversize, "a frame is refused that is small enough")
-    elif "in time" not in connection.close_reason:
+    elif not connection.cut_reason:
         require(len(received) == len(wanted) and not oversize, "frames are missing")
     require(arenas.total_bytes <= _POOL_BYTES, "more arenas than the pool may have")
     connection.close()

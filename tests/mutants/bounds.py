@@ -13,6 +13,9 @@ _LATE = f"{_STORAGE}/test_store.py -k late_ids"
 _KEY_IS_SMALL = Edit("0 < len(master_key) <= MASTER_KEY_BYTES_MAX", "0 < len(master_key)")
 
 _VIEWS = "bookie.server.views"
+_ARENAS = "wire.arena"
+_CONNECTION = "wire.connection"
+_RECEIVE = "tests:tests/wire/test_receive_memory.py"
 MUTANTS = [
     Mutant(
         id="B18",
@@ -188,5 +191,76 @@ MUTANTS = [
         replacement=Edit("        holder.forget_sent()\n", ""),
         source_hash="6f69b571bd38",
         caught_by="tests:tests/bookie/server/test_views.py",
+    ),
+    Mutant(
+        id="B23",
+        rule="the next receive ends the frames -> a variable of an idle loop keeps an arena",
+        module=_CONNECTION,
+        name="FrameConnection._end_handed",
+        replacement=Edit("        release_view(self._handed[-1])\n", ""),
+        source_hash="45244935f515",
+        caught_by=f"{_RECEIVE} -k idle_connection",
+    ),
+    Mutant(
+        id="B23b",
+        rule="small frames and the end of file need no arena -> they wait for one",
+        module=_CONNECTION,
+        name="FrameConnection._make_room",
+        replacement=Edit(
+            "self._arenas.try_acquire(need + _ROOM_BYTES_MIN) if self._trusted else None",
+            "await self._arenas.acquire(need + _ROOM_BYTES_MIN)",
+        ),
+        source_hash="e807c1168276",
+        caught_by=f"{_RECEIVE} -k need_no_arena",
+    ),
+    Mutant(
+        id="B23c",
+        rule="an arena is counted when it is there -> before",
+        module=_ARENAS,
+        name="ArenaPool._allocate",
+        replacement=Edit(
+            "    try:\n        arena = bytearray(size)\n"
+            "    except MemoryError:\n        self._drop",
+            "    self._all_bytes += size\n    try:\n        arena = bytearray(size)\n"
+            "        self._all_bytes -= size\n    except MemoryError:\n        self._drop",
+        ),
+        source_hash="5361a4a45ec6",
+        caught_by=f"{_RECEIVE} -k allocation",
+    ),
+    Mutant(
+        id="B23d",
+        rule="a frame that does not get on is cut while memory is short -> it stays",
+        module=_ARENAS,
+        name="ArenaPool._look",
+        replacement=Edit("slowest.looks >= _LOOKS_MAX", "False"),
+        source_hash="936a1b0f8830",
+        caught_by=f"{_RECEIVE} -k stalled",
+    ),
+    Mutant(
+        id="B23e",
+        rule="half a frame needs a pace -> a byte now and then will do",
+        module=_CONNECTION,
+        name="FrameConnection._check_pace",
+        replacement=Edit("self._window_bytes < pace.bytes_per_s * self._waited_s", "False"),
+        source_hash="61cf7cbf988d",
+        caught_by=f"{_RECEIVE} -k by_progress",
+    ),
+    Mutant(
+        id="B23f",
+        rule="those who wait for an arena may exceed the bound by one -> they wait for each other",
+        module=_ARENAS,
+        name="ArenaPool.acquire",
+        replacement=Edit("tries > _TRIES_MAX\n", "False\n"),
+        source_hash="f068cc0cb4b3",
+        caught_by=f"{_RECEIVE} -k circle",
+    ),
+    Mutant(
+        id="B23g",
+        rule="before CONNECT a client may send little -> as much as afterwards",
+        module=_CONNECTION,
+        name="FrameConnection.__init__",
+        replacement=Edit("newcomer_frame_bytes_max or frame_bytes_max", "frame_bytes_max"),
+        source_hash="163d75f5d2f1",
+        caught_by=f"{_RECEIVE} -k trusted",
     ),
 ]

@@ -110,6 +110,29 @@ async def half_a_frame(target: Target) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def large_frames_that_stall(target: Target) -> None:
+    """A hundred send half of a large frame, where they may, and a byte now and then."""
+    if target.kind == "http":
+        return  # It has no frames.
+    hello = CONNECT if target.kind == "broker" else encode_read(target.ledger_id, 0)
+    async with trio.open_nursery() as nursery:
+
+        async def one() -> None:
+            with suppress(*GONE):
+                async with connected(target) as stream:
+                    await stream.send_all(hello)
+                    await stream.receive_some(MB)
+                    await stream.send_all(_frame_of(target, 5 * MB - 1000) + bytes(2 * MB))
+                    while True:
+                        await trio.sleep(HOLD_S / 4)
+                        await stream.send_all(b"x")
+
+        for _ in range(100):
+            nursery.start_soon(one)
+        await trio.sleep(5 * HOLD_S)
+        nursery.cancel_scope.cancel()
+
+
 async def silence(target: Target) -> None:
     """A few say nothing, or half of something, until they are cut."""
     async with trio.open_nursery() as nursery:

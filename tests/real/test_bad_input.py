@@ -78,6 +78,7 @@ async def aim(cluster: StandaloneProcess, topic: str, kind: str) -> tuple[dict[s
         hostile.random_bytes,
         hostile.lengths_that_cannot_be,
         hostile.half_a_frame,
+        hostile.large_frames_that_stall,
         hostile.a_flood_of_connections,
         hostile.unread_answers,
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.simulation import scheduler
 from tests.simulation.network import SimulatedNetwork
 from wire.arena import ArenaPool
-from wire.connection import FrameConnection
+from wire.connection import CLIENT_PACE, FrameConnection, FramePace
 from wire.errors import OversizeError
 from wire.outbox import Flusher
 from wire.tcp import TcpNetwork
@@ -34,7 +34,7 @@ async def stream_pair(network: Network, host: str) -> tuple[Stream, Stream]:
 
 @asynccontextmanager
 async def connections(
-    frame_bytes_max: int = 1 << 20, frame_timeout_s: float = 30.0
+    frame_bytes_max: int = 1 << 20, pace: FramePace = CLIENT_PACE
 ) -> AsyncIterator[tuple[FrameConnection, FrameConnection]]:
     async with trio.open_nursery() as nursery:
         flusher = Flusher()
@@ -45,7 +45,7 @@ async def connections(
                 arenas=ArenaPool(),
                 flusher=flusher,
                 frame_bytes_max=frame_bytes_max,
-                frame_timeout_s=frame_timeout_s,
+                pace=pace,
             )
             for stream in await stream_pair(TcpNetwork(), "127.0.0.1")
         ]
@@ -81,7 +81,7 @@ async def test_views_stay_valid_while_they_are_held() -> None:
         for i in range(40):
             here.send([frame(bytes([i]) * 200_000)])
             while len(held) <= i:
-                held += await there.receive()
+                held += [view[:] for view in await there.receive()]
         assert [view[0] for view in held] == list(range(40))
         assert all(bytes(view) == bytes([i]) * 200_000 for i, view in enumerate(held))
 
@@ -106,7 +106,7 @@ async def test_half_a_frame_then_silence_closes_the_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     autojump_clock.autojump_threshold = 0.005  # Bytes between sockets may be on their way.
-    async with connections(frame_timeout_s=5.0) as (here, there):
+    async with connections(pace=FramePace(5.0)) as (here, there):
         here.send([b"\0\0\0\x09half"])
         with trio.fail_after(60):
             assert await there.receive() == []
@@ -161,8 +161,8 @@ async def test_closing_wakes_the_reader_that_waits_for_memory(
             FrameConnection(s, arenas=arenas, flusher=flusher, frame_bytes_max=8 << 20)
             for s in await stream_pair(TcpNetwork(), "127.0.0.1")
         ]
-        held = [arenas.try_acquire(1 << 20) for _ in range(3)]
-        here.send([struct.pack(">I", 2 << 20) + bytes(1000)])
+        held = [await arenas.acquire(1 << 20) for _ in range(5)]  # one more than the bound allows
+        here.send([struct.pack(">I", 2 << 20) + bytes(100_000)])
         received: list[list[memoryview]] = []
 
         async def read() -> None:

@@ -87,7 +87,7 @@ async def test_a_version_that_nobody_serves_is_told_so(start: Start) -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_bytes_do_no_harm(start: Start, seed: int) -> None:
     rng = random.Random(seed)
-    async with start(ServerLimits(frame_timeout_s=0.05)) as running:
+    async with start(ServerLimits(frame_stall_s=0.05)) as running:
         for _ in range(40):
             async with running.connect() as peer:
                 shape = rng.randrange(3)
@@ -104,7 +104,7 @@ async def test_random_bytes_do_no_harm(start: Start, seed: int) -> None:
 
 
 async def test_half_a_frame_then_silence(start: Start) -> None:
-    limits = ServerLimits(frame_timeout_s=0.05)
+    limits = ServerLimits(frame_stall_s=0.05)
     async with start(limits) as running:
         async with running.connect() as peer:
             await peer.send(add_frame(7, 0)[:40])
@@ -176,8 +176,23 @@ async def test_half_frames_do_not_keep_memory_from_others(start: Start) -> None:
             await peer.stream.aclose()
 
 
-async def test_a_frame_that_trickles_in_has_no_more_time(start: Start) -> None:
-    async with start(ServerLimits(frame_timeout_s=0.1)) as running, running.connect() as peer:
+async def test_newcomers_with_half_frames_share_a_pool_of_their_own(start: Start) -> None:
+    """Nobody has sent a whole frame: together they keep no more than the pool of newcomers."""
+    limits = ServerLimits(arena_bytes_max=40 * MIB, newcomer_arena_bytes_max=6 * MIB)
+    async with start(limits) as running:
+        half = struct.pack(">II", 5_242_880, 0x02010000) + bytes(100_000)
+        peers = [await dial(running.port) for _ in range(30)]
+        for peer in peers:
+            await peer.send(half)
+        await assert_unharmed(running)
+        assert running.server.statistics().arena_bytes <= 7 * MIB
+        for peer in peers:
+            await peer.stream.aclose()
+
+
+async def test_a_frame_that_trickles_in_is_cut(start: Start) -> None:
+    limits = ServerLimits(frame_stall_s=3600, frame_window_s=0.1)
+    async with start(limits) as running, running.connect() as peer:
         with suppress(trio.BrokenResourceError):
             for byte in add_frame(7, 0):
                 await peer.send(bytes((byte,)))
