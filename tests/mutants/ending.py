@@ -90,7 +90,7 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("    self._drain.end()\n", ""),
-        source_hash="4decfabf5236",
+        source_hash="a811b27cc6f4",
         caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
     ),
     Mutant(
@@ -99,7 +99,7 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("for entry in left:", "for entry in ():"),
-        source_hash="4decfabf5236",
+        source_hash="a811b27cc6f4",
         caught_by=f"{_CLIENTS}/test_blocking.py -k nobody_waits",
     ),
     Mutant(
