@@ -1,5 +1,6 @@
 """What all logs of a host share, and how one of them is set up."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,16 +10,20 @@ from typing import TypeVar
 import trio
 
 from bookie.errors import LedgerError
+from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.client import LedgerClient, Quorums
+from bookie.ledger.reader import LedgerReader
 from managed_ledger.ack_set import ENTRIES_MAX
 from managed_ledger.cache import EntryCache
-from managed_ledger.errors import FencedError
+from managed_ledger.errors import FencedError, LogCorruptError
 from managed_ledger.protocol.stuck import Pauses
 from managed_ledger.protocol.trim import Retention
+from managed_ledger.records import Owner
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError, MetadataStore, Record, StoreUnavailableError
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _RETRY_S = (0.05, 0.3)
 _DELETIONS_AT_ONCE = 16
 
@@ -86,6 +91,31 @@ class LogContext:
     async def pause(self) -> None:
         await trio.sleep(self.rng.uniform(*_RETRY_S))
 
+    # -- ledgers that prove whose they are
+
+    async def proven(self, ledger_id: int, owner: Owner) -> StoredMetadata:
+        """The metadata of a ledger that is the owner's.  LogCorruptError if it says another's.
+
+        This comes before anything is fenced, read or deleted: with another root, or after a mixed
+        restore, the id may be that of another topic's ledger.
+        """
+        stored = await self.client.stored_metadata(ledger_id)
+        other = owner.contradicted_by(stored.metadata.custom)
+        if other is not None:
+            root = self.client.context.catalog.paths.root
+            raise LogCorruptError(
+                f"ledger {ledger_id} below {root} belongs to {other}, and the metadata store names"
+                f" it as a ledger of {owner}. The ledger was left as it is. Probably `ledgers_root`"
+                " of this process is not that of the process which wrote the list: compare the"
+                " settings of all brokers with `daybook cluster show`"
+            )
+        return stored
+
+    async def open_ledger(self, ledger_id: int, owner: Owner, *, recover: bool) -> LedgerReader:
+        """Open a ledger of the owner.  LogCorruptError, LedgerError, MetadataError."""
+        stored = await self.proven(ledger_id, owner)
+        return await self.client.open_stored(ledger_id, stored, recover=recover)
+
     # -- what must not depend on who waits for it
 
     @property
@@ -120,20 +150,26 @@ class LogContext:
             raise FencedError("the log was given up meanwhile: the outcome is not known")
         return results[0]
 
-    async def forget(self, ledger_ids: Iterable[int]) -> None:
-        """Delete ledgers that nothing names any more.
+    async def forget(self, ledger_ids: Iterable[int], owner: Owner) -> None:
+        """Delete ledgers of the owner that nothing names any more.
 
-        What cannot be deleted now is an orphan, and goes when orphans are looked for.
+        What cannot be deleted now is an orphan, and goes when orphans are looked for.  A ledger
+        that says it is somebody else's is never deleted.
         """
         ids = list(ledger_ids)
         for i in range(0, len(ids), _DELETIONS_AT_ONCE):
             async with trio.open_nursery() as nursery:
                 for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
-                    nursery.start_soon(self._delete, ledger_id)
+                    nursery.start_soon(self._delete, ledger_id, owner)
 
-    async def _delete(self, ledger_id: int) -> None:
-        with suppress(LedgerError, MetadataError):
+    async def _delete(self, ledger_id: int, owner: Owner) -> None:
+        try:
+            await self.proven(ledger_id, owner)
             await self.client.delete(ledger_id)
+        except LogCorruptError as error:
+            _log.warning("a ledger is not deleted: %s", error)
+        except (LedgerError, MetadataError):
+            return  # It is gone, or it cannot be told whose it is, or the store does not answer.
 
 
 async def open_home(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:

@@ -28,7 +28,7 @@ from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, Man
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from managed_ledger.protocol.cursor import Change, CursorState
-from managed_ledger.records import custom_metadata, log_path, parse
+from managed_ledger.records import Owner, custom_metadata, log_path, parse
 from managed_ledger.records_pb2 import ManagedCursorInfo
 from managed_ledger.stuck import Watch
 from wire.errors import WireError
@@ -77,6 +77,7 @@ class Cursor:
         acked: AckSet | None = None,
     ) -> None:
         self.name = name
+        self._owner = Owner(log.name, url_encode(name))  # of its ledgers
         self.durable = durable
         self.properties: dict[str, int] = {}
         self._log = log
@@ -262,7 +263,7 @@ class Cursor:
         if old_writer is not None:
             old_writer.abandon()
         if old_id != IN_RECORD:
-            await self._log.context.forget([old_id])
+            await self._log.context.forget([old_id], self._owner)
 
     async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
         """A ledger in which these records are durable; None if that does not work now."""
@@ -280,7 +281,7 @@ class Cursor:
         except (LedgerError, MetadataError):
             if writer is not None:
                 writer.abandon()
-                await log.context.forget([writer.ledger_id])
+                await log.context.forget([writer.ledger_id], self._owner)
             return None
         return writer
 
@@ -341,7 +342,7 @@ class Cursor:
             self._writer.abandon()
             self._writer = None
         if old_id != IN_RECORD:
-            await self._log.context.forget([old_id])
+            await self._log.context.forget([old_id], self._owner)
 
     async def delete(self) -> None:
         """Remove the record, then the ledger.  FencedError, MetadataError."""
@@ -349,7 +350,7 @@ class Cursor:
         async with self._busy:
             await self._record.delete()
             if self.ledger_id != IN_RECORD:
-                await self._log.context.forget([self.ledger_id])
+                await self._log.context.forget([self.ledger_id], self._owner)
 
     def abandon(self, error: ManagedLedgerError) -> None:
         """Record nothing more; whoever waits is told."""
@@ -381,7 +382,7 @@ async def recover_cursor(log: Log, encoded: str) -> Cursor:
     if url_encode(name) != encoded:
         raise LogCorruptError(f"{path}: the name of a cursor, encoded as nobody does it")
     lengths = {row.ledger_id: row.entries for row in log.ledgers.rows}
-    recovered = await _recovered(log.context, info, lengths)
+    recovered = await _recovered(log.context, Owner(log.name, encoded), info, lengths)
     assert recovered.mark_delete is not None
     mark_delete, acked = log.clip(recovered.mark_delete), recovered.acked
     acked.keep_within(lengths)  # An entry that is appended later is not acknowledged by anybody.
@@ -392,13 +393,13 @@ async def recover_cursor(log: Log, encoded: str) -> Cursor:
 
 
 async def _recovered(
-    context: LogContext, info: ManagedCursorInfo, lengths: Mapping[int, int]
+    context: LogContext, owner: Owner, info: ManagedCursorInfo, lengths: Mapping[int, int]
 ) -> Recovered:
     """From its ledger, or from the record itself if it has none (or its ledger is lost)."""
     if info.cursorsLedgerId >= 0:
         recovered = Recovered(lengths)
         with suppress(NoSuchLedgerError, NoSuchEntryError):
-            await _replay(context, info.cursorsLedgerId, recovered)
+            await _replay(context, owner, info.cursorsLedgerId, recovered)
         if recovered.mark_delete is not None:
             return recovered
     recovered = Recovered(lengths)
@@ -406,8 +407,8 @@ async def _recovered(
     return recovered
 
 
-async def _replay(context: LogContext, ledger_id: int, recovered: Recovered) -> None:
-    reader = await context.answered(lambda: context.client.open(ledger_id, recover=True))
+async def _replay(context: LogContext, owner: Owner, ledger_id: int, recovered: Recovered) -> None:
+    reader = await context.answered(lambda: context.open_ledger(ledger_id, owner, recover=True))
     at = 0
     while at <= reader.last_add_confirmed:
         last = min(reader.last_add_confirmed, at + _READ_ENTRIES - 1)

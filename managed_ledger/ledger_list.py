@@ -19,7 +19,9 @@ from managed_ledger.records import (
     INDEX,
     LAST_OFFSET,
     LedgerInfo,
+    Owner,
     get_property,
+    log_path,
     set_property,
 )
 from managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -53,9 +55,10 @@ class LedgerList:
     """Sealed ledgers and the present one, which is the last (or the one before, in a roll)."""
 
     def __init__(
-        self, context: LogContext, path: str, info: ManagedLedgerInfo, version: int
+        self, context: LogContext, name: str, info: ManagedLedgerInfo, version: int
     ) -> None:
-        self.path = path
+        self.path = path = log_path(name)
+        self.owner = Owner(name)  # what the ledgers of the list say of themselves
         self.info = info
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # ascending; all that are listed

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from managed_ledger.context import LogContext
 from managed_ledger.errors import LogCorruptError
 from managed_ledger.ledger_list import LedgerList, Row, stored_offset
+from managed_ledger.records import Owner
 from wire.batch import num_messages, parse_metadata, split_broker_metadata
 from wire.errors import WireError
 
@@ -50,14 +51,16 @@ async def last_offset_of(context: LogContext, ledgers: LedgerList) -> int:
     last = stored_offset(ledgers.info, ledgers.path) - 1  # if all numbered entries are trimmed
     unnumbered: list[Row] = []
     for row in reversed(rows):
-        found = row.last_offset if row.last_offset is not None else await _stated(context, row)
+        found = row.last_offset
+        if found is None:
+            found = await _stated(context, ledgers.owner, row)
         if found is not None:
             ledgers.learn(replace(row, last_offset=found))
             last = found
             break
         unnumbered.append(row)
     for row in reversed(unnumbered):
-        last = (await count(context, row, last))[-1]
+        last = (await count(context, ledgers.owner, row, last))[-1]
         ledgers.learn(replace(row, last_offset=last))
     return last
 
@@ -66,18 +69,20 @@ async def known_last(context: LogContext, ledgers: LedgerList, row: Row) -> int:
     """The offset of the last entry of a sealed ledger that is not empty; it is kept."""
     if row.last_offset is not None:
         return row.last_offset
-    last = await _stated(context, row)
+    last = await _stated(context, ledgers.owner, row)
     if last is None:
         before = [r for r in ledgers.rows if r.ledger_id < row.ledger_id and r.entries]
         base = await known_last(context, ledgers, before[-1]) if before else -1
-        last = (await count(context, row, base))[-1]
+        last = (await count(context, ledgers.owner, row, base))[-1]
     ledgers.learn(replace(row, last_offset=last))
     return last
 
 
-async def count(context: LogContext, row: Row, base: int) -> "array[int]":
+async def count(context: LogContext, owner: Owner, row: Row, base: int) -> "array[int]":
     """The last offsets of all entries of a ledger; `base` is that of the entry before them."""
-    reader = await context.answered(lambda: context.client.open(row.ledger_id, recover=False))
+    reader = await context.answered(
+        lambda: context.open_ledger(row.ledger_id, owner, recover=False)
+    )
     offsets = array("q")
     while len(offsets) < row.entries:
         at = len(offsets)
@@ -94,9 +99,11 @@ async def count(context: LogContext, row: Row, base: int) -> "array[int]":
     return offsets
 
 
-async def _stated(context: LogContext, row: Row) -> int | None:
+async def _stated(context: LogContext, owner: Owner, row: Row) -> int | None:
     """What the last entry of a ledger says itself."""
-    reader = await context.answered(lambda: context.client.open(row.ledger_id, recover=False))
+    reader = await context.answered(
+        lambda: context.open_ledger(row.ledger_id, owner, recover=False)
+    )
     last = row.entries - 1
     (entry,) = await reader.read(last, last, max_bytes=1)
     try:

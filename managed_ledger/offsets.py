@@ -67,10 +67,10 @@ async def _numbered(log: ManagedLedger, position: Position, said: EntryFacts) ->
         if row is None:  # Ours are numbered.
             raise LogCorruptError(f"{log.name}: the entry at {position} has no offset")
         last = await known_last(log.context, log.ledgers, row)
-        offsets = await count(log.context, row, -1)
+        offsets = await count(log.context, log.ledgers.owner, row, -1)
         shift = last - offsets[-1]  # The list says where the ledger ends, so where it begins.
         if shift:
-            offsets = await count(log.context, row, shift - 1)
+            offsets = await count(log.context, log.ledgers.owner, row, shift - 1)
         log.counted.clear()  # One ledger is enough: searches stay in one.
         log.counted[position.ledger_id] = offsets
     at = offsets[position.entry_id]

@@ -3,10 +3,11 @@
 Opening takes a log over from whoever served it before, alive or not:
 
 1. read the list and its version
-2. recover, which fences, the last two ledgers that are not closed (a roll leaves two at most)
+2. have the last two ledgers prove that they are the log's; recover, which fences, those of them
+   that are not closed (a roll leaves two at most)
 3. create a new ledger
 4. put it on the list by compare-and-swap with the version of step 1
-5. recover the cursors, which fences theirs
+5. recover the cursors, whose ledgers prove that they are theirs, and are fenced
 
 Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
 means that somebody else does the same: FencedError, and the caller finds out whether the log is
@@ -28,7 +29,7 @@ from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
 from managed_ledger.ledger_list import LedgerList, news, set_sealed
 from managed_ledger.log import ManagedLedger
 from managed_ledger.orphans import remove_orphans
-from managed_ledger.records import log_path, parse, set_property
+from managed_ledger.records import Owner, log_path, parse, set_property
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from managed_ledger.recovery import recover_tail
 from managed_ledger.rolling import create_ledger, put_on_list
@@ -158,17 +159,17 @@ class ManagedLedgers:
             except VersionConflictError:
                 raise FencedError(f"{log.name} was taken over while it was being deleted") from None
             except NotEmptyError:
-                await self._delete_stray_cursors(path, version)
+                await self._delete_stray_cursors(log.name, version)
             except _NOT_ANSWERED:
                 await self._context.pause()
-        await self._context.forget(doomed)
+        await self._context.forget(doomed, log.ledgers.owner)
 
-    async def _delete_stray_cursors(self, path: str, version: int) -> None:
+    async def _delete_stray_cursors(self, log_name: str, version: int) -> None:
         """Of creations that were given up halfway: no log has them.
 
         Only while the list is as we have written it: else they are somebody else's.
         """
-        context = self._context
+        context, path = self._context, log_path(log_name)
         for name in await context.newest_children(path):
             child = f"{path}/{name}"
             record = await context.newest(child)
@@ -180,7 +181,7 @@ class ManagedLedgers:
                 with suppress(LogCorruptError):
                     info = parse(ManagedCursorInfo(), record.value, name)
                     if info.cursorsLedgerId >= 0:
-                        await context.forget([info.cursorsLedgerId])
+                        await context.forget([info.cursorsLedgerId], Owner(log_name, name))
 
 
 async def _take_over(
@@ -189,7 +190,7 @@ async def _take_over(
     """Steps 2 to 5, in the middle of which one write makes the log ours."""
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
-    ledgers = LedgerList(context, path, info, record.stat.version)
+    ledgers = LedgerList(context, name, info, record.stat.version)
     next_offset = await recover_tail(context, ledgers)
     writer = await create_ledger(context, name, config)
     learned = news(ledgers)
@@ -206,7 +207,7 @@ async def _take_over(
     await put_on_list(context, ledgers, writer, update)
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
-        await context.forget(empty)
+        await context.forget(empty, ledgers.owner)
         await _recover_cursors(log)
     except BaseException:
         log.abandon()  # Else its writer would hear of bookies for as long as the host lives.

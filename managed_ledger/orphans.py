@@ -16,7 +16,7 @@ from bookie.errors import LedgerError
 from bookie.ledger.client import LedgerClient
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.log import ManagedLedger
-from managed_ledger.records import owner_of
+from managed_ledger.records import Owner, owner_of
 from wire.metadata.store import MetadataError
 
 
@@ -32,17 +32,17 @@ async def remove_orphans(client: LedgerClient, logs: Iterable[ManagedLedger]) ->
     async for ledger_id in client.list_ledgers():
         if ledger_id >= newest:
             break
-        log = await _owner(client, by_name, ledger_id)
-        if log is not None and await _is_ours(log):
-            await log.context.forget([ledger_id])
+        owner = await _orphan_of(client, by_name, ledger_id)
+        if owner is not None and await _is_ours(log := by_name[owner.log]):
+            await log.context.forget([ledger_id], owner)
             removed.append(ledger_id)
     return removed
 
 
-async def _owner(
+async def _orphan_of(
     client: LedgerClient, logs: dict[str, ManagedLedger], ledger_id: int
-) -> ManagedLedger | None:
-    """The log of which the ledger is an orphan; None if it is none, or that is not known."""
+) -> Owner | None:
+    """Whose orphan the ledger is; None if it is none, or that is not known."""
     if any(log.ledgers.lists(ledger_id) for log in logs.values()):
         return None
     try:
@@ -57,7 +57,7 @@ async def _owner(
         return None
     if cursor is not None and any(c.ledger_id == ledger_id for c in log.cursors.values()):
         return None
-    return log
+    return Owner(name, cursor)
 
 
 async def _is_ours(log: ManagedLedger) -> bool:

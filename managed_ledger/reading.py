@@ -4,6 +4,7 @@ Who reads on finds what comes next in the cache: while entries are on their way 
 the ones behind them are on their way here.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,10 +17,12 @@ from bookie.ledger.reader import LedgerReader
 from bookie.ledger.writer import LedgerWriter
 from managed_ledger.ack_set import ENTRIES_MAX
 from managed_ledger.context import LogContext
+from managed_ledger.errors import LogCorruptError
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from wire.metadata.store import MetadataError
 
+_log = logging.getLogger(__name__)
 _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
@@ -65,6 +68,7 @@ class LogReader:
         self._ledgers = ledgers
         self._writers = writers
         self._readers: dict[int, LedgerReader] = {}
+        self._foreign: set[int] = set()  # ledgers of which was said that they are not the log's
         self._tailing_until_s = 0.0
         self._streams: OrderedDict[Position, _Stream] = OrderedDict()  # by what they read next
         self._under_way: dict[Position, trio.Event] = {}  # reading ahead from there
@@ -119,6 +123,12 @@ class LogReader:
             entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
         except MetadataError as error:
             raise ReadUnknownError(at.ledger_id, at.entry_id, f"metadata: {error}") from error
+        except LogCorruptError as error:
+            # Nothing of another topic is given out, and nothing is skipped: it stays unread.
+            if at.ledger_id not in self._foreign:
+                self._foreign.add(at.ledger_id)
+                _log.error("%s: %s", self._ledgers.owner, error)
+            raise ReadUnknownError(at.ledger_id, at.entry_id, str(error)) from error
         return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 
     # -- ahead of demand
@@ -207,7 +217,8 @@ class LogReader:
         """A reader that knows of the entry `last`, which is confirmed."""
         reader = self._readers.get(ledger_id)
         if reader is None:
-            reader = await self._context.client.open(ledger_id, recover=False)
+            owner = self._ledgers.owner
+            reader = await self._context.open_ledger(ledger_id, owner, recover=False)
             if len(self._readers) >= _READERS_MAX:
                 del self._readers[next(iter(self._readers))]
             self._readers[ledger_id] = reader

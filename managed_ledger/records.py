@@ -12,6 +12,7 @@ a sealed ledger: the offset of its last message.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
@@ -37,6 +38,7 @@ LAST_OFFSET = "daybook.last"
 LOG_NAME = "pulsar/managed-ledger"
 CURSOR_NAME = "pulsar/cursor"
 _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
+_UNNAMED = "no log"
 _COMPRESSED = b"\x47\x78"
 _INFLATED_BYTES_MAX = 64 << 20
 _NAME_BYTES_MAX = 4096  # as it is, and encoded
@@ -97,6 +99,39 @@ def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:
         return custom[LOG_NAME].decode(), None if cursor is None else cursor.decode()
     except UnicodeDecodeError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a ledger has to be: a log's, or that of one of its cursors, by the encoded name."""
+
+    log: str
+    cursor: str | None = None
+
+    def __str__(self) -> str:
+        return self.log if self.cursor is None else f"{self.log}, cursor {self.cursor}"
+
+    def contradicted_by(self, custom: Mapping[str, bytes]) -> str | None:
+        """Whose the ledger says it is, if that is somebody else; None if it is the owner's.
+
+        A ledger that says nothing passes: old versions of Pulsar wrote no names.  One that names
+        the log and no cursor holds messages: it is no cursor's.
+        """
+        for key, value in _OURS.items():
+            if custom.get(key, value) != value:
+                return f"the {key} {_shown(custom[key])}"
+        log, cursor = custom.get(LOG_NAME), custom.get(CURSOR_NAME)
+        wanted = None if self.cursor is None else self.cursor.encode()
+        if log is None and cursor is None:
+            return None
+        if log == self.log.encode() and cursor == wanted:
+            return None
+        named = _UNNAMED if log is None else _shown(log)
+        return named if cursor is None else f"{named}, cursor {_shown(cursor)}"
+
+
+def _shown(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
 
 
 def parse(message: _M, value: bytes, what: str) -> _M:

@@ -164,7 +164,7 @@ class Rolling:
         del self.by_id[row.ledger_id]
         log.feed(Sealed())
         if not row.entries:
-            await log.context.forget([row.ledger_id])
+            await log.context.forget([row.ledger_id], log.ledgers.owner)
         with suppress(ManagedLedgerError, MetadataError):  # It is tried again, after the next roll.
             await log.trim()
 
@@ -194,5 +194,5 @@ async def put_on_list(
         writer.abandon()
         if isinstance(error, ManagedLedgerError | MetadataError) and not ledgers.doubtful:
             with trio.move_on_after(_TIDY_S):
-                await context.forget([writer.ledger_id])
+                await context.forget([writer.ledger_id], ledgers.owner)
         raise

@@ -12,6 +12,7 @@ import trio
 
 from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursors import Cursors
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.protocol import trim
 from managed_ledger.reading import LogReader
 from managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -22,6 +23,7 @@ class TrimmedLog(Protocol):
     """What is needed of the log."""
 
     config: LogConfig
+    ledgers: LedgerList
 
     @property
     def context(self) -> LogContext: ...
@@ -57,7 +59,7 @@ class Trimming:
                 await self._log.update_list(cut)
         for ledger_id in gone:
             self._reader.forget(ledger_id)
-        await self._log.context.forget(gone)
+        await self._log.context.forget(gone, self._log.ledgers.owner)
         return gone
 
     def _trimmable(self) -> list[int]:

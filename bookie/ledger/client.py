@@ -152,6 +152,12 @@ class LedgerClient:
         Without, nobody notices, and the reader sees what is confirmed so far.
         """
         stored = await self._context.catalog.read(ledger_id)
+        return await self.open_stored(ledger_id, stored, recover=recover, password=password)
+
+    async def open_stored(
+        self, ledger_id: int, stored: StoredMetadata, *, recover: bool, password: bytes = b""
+    ) -> LedgerReader:
+        """As `open`, for a caller that has looked at the metadata before anything is fenced."""
         if stored.metadata.password not in (None, password):
             raise UnauthorizedError(f"ledger {ledger_id} has another password")
         if recover and not stored.metadata.closed:

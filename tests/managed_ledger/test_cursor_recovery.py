@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from bookie.errors import LedgerError
+from bookie.ledger.catalog import StoredMetadata
 from bookie.registry.paths import LedgerPaths
 from managed_ledger.errors import LogCorruptError
 from managed_ledger.log import ManagedLedger
@@ -202,13 +203,13 @@ def test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is(how:
             await log._writer.close()  # The log's own ledgers need nobody.
             log.abandon()
             before = await host.store.get(PATH)
-            opened = host.client.open
+            opened = host.client.open_stored
 
-            async def failing(asked: int, *, recover: bool, password: bytes = b"") -> object:
+            async def failing(asked: int, stored: StoredMetadata, *, recover: bool) -> object:
                 if asked == ledger_id:
                     for name in BOOKIES[: 2 if how == "one bookie left" else 3]:
                         world.network.block("a", name)
-                return await opened(asked, recover=recover, password=password)
+                return await opened(asked, stored, recover=recover)
 
             if how == "metadata away":
                 held = host.link.hold_next("set", LedgerPaths().ledger(ledger_id))
@@ -216,10 +217,10 @@ def test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is(how:
                     await host.open()
                 assert held.caught.is_set()
             else:
-                host.client.open = failing  # type: ignore[method-assign,assignment]
+                host.client.open_stored = failing  # type: ignore[method-assign,assignment]
                 with pytest.raises(LedgerError):
                     await host.open()
-                host.client.open = opened  # type: ignore[method-assign]
+                host.client.open_stored = opened  # type: ignore[method-assign]
                 for name in BOOKIES:
                     world.network.unblock("a", name)
                 world.network.cut("a")

@@ -28,7 +28,7 @@ def build(ids: list[int]) -> LedgerList:
     info = ManagedLedgerInfo()
     for ledger_id in ids:
         info.ledgerInfo.add(ledgerId=ledger_id)
-    return LedgerList(nothing(), "/it", info, 0)
+    return LedgerList(nothing(), "it", info, 0)
 
 
 def make(sizes: list[int], present: int) -> tuple[LedgerList, list[Position]]:

@@ -39,7 +39,7 @@ def long_list(count: int) -> ManagedLedgerInfo:
 def test_a_list_is_taken_over_in_linear_time() -> None:
     info = long_list(MANY)
     with cheap():
-        ledgers = LedgerList(nothing(), "/it", info, 0)
+        ledgers = LedgerList(nothing(), "it", info, 0)
         for ledger in info.ledgerInfo:
             ledgers.seal(sealed_row(ledger, 5))
         for row in list(ledgers.rows):
@@ -51,7 +51,7 @@ def test_a_list_is_taken_over_in_linear_time() -> None:
 def test_what_the_list_says_already_is_no_news() -> None:
     info = long_list(5)
     info.ledgerInfo[3].ClearField("entries")
-    ledgers = LedgerList(nothing(), "/it", info, 0)
+    ledgers = LedgerList(nothing(), "it", info, 0)
     for ledger in info.ledgerInfo:
         ledgers.seal(sealed_row(ledger, 5))
     assert [row.ledger_id for row in news(ledgers)] == [3]
@@ -62,7 +62,7 @@ def test_what_the_list_says_already_is_no_news() -> None:
 
 def test_going_back_from_the_end_does_not_walk_the_whole_list() -> None:
     info = long_list(MANY)
-    ledgers = LedgerList(nothing(), "/it", info, 0)
+    ledgers = LedgerList(nothing(), "it", info, 0)
     for ledger in info.ledgerInfo:
         ledgers.seal(sealed_row(ledger, 5))
     with cheap():

@@ -239,6 +239,7 @@ class World:
         self.bookies: dict[str, RunningBookie] = {}
         self._lives: dict[str, list[trio.CancelScope]] = {name: [] for name in BOOKIES}
         self._sessions: dict[str, MemorySession] = {}
+        self._roots: dict[str, str] = {}
 
     async def start(self, name: str) -> None:
         lives = self._lives[name]
@@ -251,7 +252,11 @@ class World:
             HOST.set(life)
             with suppress(HostCrashedError, BaseExceptionGroup), scope:
                 await run_bookie(
-                    BookieConfig(directories=("d0",), host=name),
+                    BookieConfig(
+                        directories=("d0",),
+                        host=name,
+                        ledgers_root=self._roots.get(name, "/ledgers"),
+                    ),
                     network=self.network.of(name),
                     metadata=session,
                     disk=self.platters[name].mount(),
@@ -263,8 +268,9 @@ class World:
 
         self.bookies[name] = await self.nursery.start(live)
 
-    async def add_bookie(self, name: str) -> None:
+    async def add_bookie(self, name: str, *, root: str = "/ledgers") -> None:
         """A new one; the machine may have a disk already."""
+        self._roots[name] = root
         if name not in self.platters:
             self.platters[name] = Platter(self.rng, latency_s=(0.0002, 0.002))
         self._lives[name] = []
@@ -286,7 +292,7 @@ class World:
                 scope.cancel()
 
     @asynccontextmanager
-    async def host(self, name: str) -> AsyncGenerator[Host]:
+    async def host(self, name: str, *, root: str = "/ledgers") -> AsyncGenerator[Host]:
         link = HostLink()
         session = self.metadata.session(name, link=link)
         session._tree = FollowedTree(self.metadata.tree, link)  # type: ignore[assignment]
@@ -301,18 +307,23 @@ class World:
                     clock=VirtualClock(),
                     arenas=ArenaPool(),
                     flusher=flusher,
+                    root=root,
                 ) as client,
                 open_managed_ledgers(
                     client=client, store=session, clock=VirtualClock(), rng=self.rng
                 ) as logs,
             ):
-                await self._bookies_are_seen(client)
+                await self._bookies_are_seen(client, root)
                 yield Host(name, session, link, client, logs)
             nursery.cancel_scope.cancel()
 
-    async def _bookies_are_seen(self, client: LedgerClient) -> None:
-        tree, sessions = self.metadata.tree, self._sessions.values()
-        alive = [s for s in sessions if tree.is_alive(s.store_session_id)]
+    async def _bookies_are_seen(self, client: LedgerClient, root: str) -> None:
+        tree = self.metadata.tree
+        alive = [
+            name
+            for name, session in self._sessions.items()
+            if tree.is_alive(session.store_session_id) and self._roots.get(name, "/ledgers") == root
+        ]
         await until(lambda: len(client.directory.usable()) >= len(alive))
 
     def fall_behind(self, host: Host) -> None:

@@ -18,6 +18,7 @@ _READ_AHEAD = f"{_SCENARIOS}/test_read_ahead.py"
 _TAKEOVER = f"{_SCENARIOS}/test_takeover.py"
 _TRIMMING = f"{_SCENARIOS}/test_trimming.py"
 _UNKNOWN = f"{_SCENARIOS}/test_unknown_answers.py"
+_WHOSE = f"{_SCENARIOS}/test_whose.py"
 
 OWNERS = [
     Mutant(
@@ -43,7 +44,7 @@ OWNERS = [
             "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
             "    ledgers.ids.append(writer.ledger_id)",
         ),
-        source_hash="9222d82da062",
+        source_hash="823e0c277a89",
         caught_by=f"{_TAKEOVER}::test_nothing_is_served_before_the_list_is_ours",
     ),
     Mutant(
@@ -97,7 +98,7 @@ OWNERS = [
         module="managed_ledger.rolling",
         name="put_on_list",
         replacement=Edit(" and not ledgers.doubtful", ""),
-        source_hash="34cfb68a2273",
+        source_hash="c609264ac14a",
         caught_by=f"{_GIVEN_UP}::test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet",
     ),
     Mutant(
@@ -143,7 +144,7 @@ OWNERS = [
             "            at = at.next_in_ledger()\n"
             "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
         ),
-        source_hash="3aeb96ecf6b9",
+        source_hash="880b11c38e32",
         caught_by=f"{_SCENARIOS}/test_reading.py",
     ),
 ]
@@ -175,7 +176,7 @@ TRIMMING = [
         replacement=Edit(
             "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
         ),
-        source_hash="41fad36b2e59",
+        source_hash="86dd52f474f9",
         caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
     ),
     Mutant(
@@ -234,7 +235,7 @@ CURSORS = [
         replacement=Edit(
             "[Check(path, version), Delete(child, record.stat.version)]", "[Delete(child, -1)]"
         ),
-        source_hash="bd739911c8c4",
+        source_hash="69fb357f7cdd",
         caught_by=f"{_CURSOR_RECOVERY}::test_who_deletes_a_log_that_was_taken_over_removes_no_cursor_of_the_new_owner",
     ),
     Mutant(
@@ -252,7 +253,7 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor._start_ledger",
         replacement=Edit("mark_delete = self.mark_delete\n", "mark_delete = self.read_start\n"),
-        source_hash="12190c4f27f6",
+        source_hash="6ad978bf72ab",
         caught_by=f"{_CURSORS}::test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours",
     ),
     Mutant(
@@ -281,7 +282,7 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor._store_whole",
         replacement=Edit("list(self._state.acked.ranges())", "[]"),
-        source_hash="2dc30d39aee1",
+        source_hash="92b6118d9be4",
         caught_by=f"{_CURSORS}::test_a_clean_close_keeps_every_ack",
     ),
     Mutant(
@@ -290,9 +291,62 @@ CURSORS = [
         module=_CURSOR,
         name="_recovered",
         replacement=Edit("suppress(NoSuchLedgerError, NoSuchEntryError)", "suppress(LedgerError)"),
-        source_hash="5d5cbb1b8b84",
+        source_hash="375cb9be5614",
         caught_by=f"{_CURSOR_RECOVERY}::test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is",
     ),
 ]
 
-MUTANTS = [*OWNERS, *TRIMMING, *CURSORS]
+WHOSE = [
+    Mutant(
+        id="W01 whose",
+        rule="a ledger that names another owner is not opened -> it is",
+        module="managed_ledger.records",
+        name="Owner.contradicted_by",
+        replacement=Edit(
+            "    named = _UNNAMED if log is None else _shown(log)\n", "    return None\n"
+        ),
+        source_hash="b7effe88e2f3",
+        caught_by=_WHOSE,
+    ),
+    Mutant(
+        id="W02 whose",
+        rule="a ledger proves whose it is before it is recovered -> behind that",
+        module="managed_ledger.context",
+        name="LogContext.open_ledger",
+        replacement=Edit(
+            "    stored = await self.proven(ledger_id, owner)\n"
+            "    return await self.client.open_stored(ledger_id, stored, recover=recover)\n",
+            "    reader = await self.client.open(ledger_id, recover=recover)\n"
+            "    await self.proven(ledger_id, owner)\n"
+            "    return reader\n",
+        ),
+        source_hash="38d2eab6ebf0",
+        caught_by=_WHOSE,
+    ),
+    Mutant(
+        id="W03 whose",
+        rule="all ledgers prove whose they are before one is recovered -> each before its own",
+        module="managed_ledger.recovery",
+        name="recover_tail",
+        replacement=Edit(
+            "ledger.ledgerId: await _proven(context, ledgers.owner, ledger.ledgerId)",
+            "ledger.ledgerId: (\n"
+            "            found := await _proven(context, ledgers.owner, ledger.ledgerId),\n"
+            "            await _recover(context, ledger, found),\n"
+            "        )[0]",
+        ),
+        source_hash="bb6ca7a4303a",
+        caught_by=_WHOSE,
+    ),
+    Mutant(
+        id="W04 whose",
+        rule="a ledger that names another owner is not deleted -> it is",
+        module="managed_ledger.context",
+        name="LogContext._delete",
+        replacement=Edit("        await self.proven(ledger_id, owner)\n", ""),
+        source_hash="155a9c87ff0f",
+        caught_by=_WHOSE,
+    ),
+]
+
+MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE]

@@ -14,9 +14,9 @@ MUTANTS = [
         id="M16",
         rule="opening a ledger to follow it fences nobody -> it is recovered",
         module="bookie.ledger.client",
-        name="LedgerClient.open",
+        name="LedgerClient.open_stored",
         replacement=Edit("if recover and not stored", "if not stored"),
-        source_hash="c76b1b208007",
+        source_hash="b6770163ace1",
         caught_by=f"{_LEDGER}/test_reader.py",
     ),
     Mutant(

@@ -14,10 +14,10 @@ LOG = [
         module=_RECOVERY,
         name="recover_tail",
         replacement=Edit(
-            'if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries"):',
-            "if i >= len(infos) - 1:",
+            'if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")',
+            "if i >= len(infos) - 1",
         ),
-        source_hash="c9cac515256d",
+        source_hash="bb6ca7a4303a",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -47,7 +47,7 @@ LOG = [
         module=_RECOVERY,
         name="_recover",
         replacement=Edit("recover=True", "recover=False"),
-        source_hash="3d5aaf27ef33",
+        source_hash="75c657dd16bc",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -68,13 +68,16 @@ LOG = [
         module=_RECOVERY,
         name="_recover",
         replacement=Edit(
-            "        reader = await context.answered("
-            "lambda: context.client.open(ledger_id, recover=True))\n",
-            "        reader = await context.client.open(ledger_id, recover=False)\n"
+            "        reader = await context.answered(\n"
+            "            lambda: context.client.open_stored(ledger_id, stored, recover=True)\n"
+            "        )\n",
+            "        reader = await context.client.open_stored(ledger_id, stored, recover=False)\n"
             "        if reader.last_add_confirmed >= 0:\n"
-            "            reader = await context.client.open(ledger_id, recover=True)\n",
+            "            reader = await context.client.open_stored(\n"
+            "                ledger_id, stored, recover=True\n"
+            "            )\n",
         ),
-        source_hash="3d5aaf27ef33",
+        source_hash="75c657dd16bc",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -106,7 +109,7 @@ LOG = [
         module=_CURSOR,
         name="Cursor._ledger_with",
         replacement=Edit("        await writer.wait_confirmed(writer.last_add_pushed)\n", ""),
-        source_hash="358229802e45",
+        source_hash="bc599fba1453",
         caught_by=_MODEL,
     ),
     Mutant(
