@@ -23,6 +23,7 @@ Each says whether what was asked for took effect (`outcome`), and what helps (`r
       MalformedMetadataError    the metadata of the ledger do not parse, or contradict themselves
     RegistryError               what bookies find in the metadata store
       LayoutError               the root holds another layout than ours, or none
+      ForeignInstanceError      the root holds other ledgers than those of the topics beside it
       BookieIdTakenError        another process is registered under the id of this bookie
       MalformedRecordError      a cookie or a registration that does not parse
 
@@ -176,6 +177,10 @@ class RegistryError(Exception):
 
 class LayoutError(RegistryError):
     """The root holds no ledgers, or keeps them in another layout than ours."""
+
+
+class ForeignInstanceError(RegistryError):
+    """The root holds other ledgers than those that the topics beside it are kept in."""
 
 
 class BookieIdTakenError(RegistryError):

@@ -14,6 +14,7 @@ try again, and the status of the admin REST.
         NotOwnerError          ServiceNotReady         307   another broker serves it
       BusyError                ConsumerBusy, ...       409   somebody else has it
       TopicTerminatedError     TopicTerminatedError    409   nothing can be appended any more
+      CannotJoinError          MetadataError           500   not with these settings
       StorageFailedError       PersistenceError        500   what is stored makes no sense
       RequestFailedError       MetadataError           412   a request about a consumer
       RefusedError             any                           a code that a protocol machine chose
@@ -115,6 +116,12 @@ class StorageFailedError(BrokerError):
 
     code = pb.PersistenceError
     status = 500
+
+
+class CannotJoinError(BrokerError):
+    """This broker may not serve the topics of this metadata store: its settings are wrong."""
+
+    code = pb.MetadataError
 
 
 class RequestFailedError(BrokerError):

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 import trio
 
+from bookie.registry.instance import PATH, Bound, read_bound
 from broker import records
+from broker.errors import CannotJoinError
 from broker.protocol.bundles import BundleName, bundle_name
 from broker.records import BrokerRecord, GuardRecord, OwnerRecord
 from wire.errors import MalformedError
 from wire.metadata.store import (
     ANY,
+    Check,
     Create,
     Delete,
     MetadataError,
@@ -28,6 +31,7 @@ from wire.metadata.store import (
     Record,
     RecordExistsError,
     StoreUnavailableError,
+    VersionConflictError,
     Watch,
 )
 
@@ -134,6 +138,27 @@ async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record |
 Predecessor = Callable[[Member], Awaitable[bool]]
 
 
+async def check_others(store: MetadataStore, bound: Bound) -> None:
+    """CannotJoinError if a broker is there whose ledgers are those of another instance.
+
+    Pulsar's brokers have no guards, and older ones of ours say nothing: they are not judged.
+    """
+    names = await store.get_children(records.GUARDS) or []
+    for record in await _read_all(store, [f"{records.GUARDS}/{name}" for name in names]):
+        if record is None:
+            continue
+        try:
+            guard = records.decode(GuardRecord, record.value)
+        except MalformedError:
+            continue
+        if isinstance(guard.instance, str) and guard.instance != bound.instance_id:
+            raise CannotJoinError(
+                f"the broker {guard.broker_id} keeps topics in the instance {guard.instance}, and"
+                f" this one in {bound.instance_id}, on one ZooKeeper: stop the one whose"
+                " `ledgers_root` is wrong (`daybook cluster show`)"
+            )
+
+
 async def join(
     store: MetadataStore,
     identity: Identity,
@@ -142,8 +167,11 @@ async def join(
     term: int,
     wanted: Callable[[], bool],
     is_dead: Predecessor,
+    bound: Bound | None = None,
 ) -> str | None:
     """Write guard and registration; return the path of the guard, None once not `wanted`.
+
+    With `bound` only while the metadata store still names that instance, else CannotJoinError.
 
     A registration under our id that is not ours is that of an earlier life of this broker.  It is
     removed if `is_dead` says so; else its session has to end.  One in our session with a guard that
@@ -151,6 +179,10 @@ async def join(
     removed, too, so at most one attempt of a broker may be under way.
     """
     guard = GuardRecord(identity.broker_id, identity.incarnation)
+    checks: list[Operation] = []
+    if bound is not None:
+        guard.instance = bound.instance_id
+        checks = [Check(PATH, bound.version)]
     registration = f"{records.BROKERS}/{identity.broker_id}"
     tried: list[str] = []
     while wanted():
@@ -161,12 +193,17 @@ async def join(
             await ensure(store, records.BROKERS)
             await store.multi(
                 [
+                    *checks,
                     Create(path, records.encode(guard), ephemeral=True),
                     Create(registration, records.encode(record), ephemeral=True),
                 ]
             )
         except RecordExistsError:
             pass
+        except (VersionConflictError, NoRecordError):
+            if bound is None:
+                raise
+            checks = [Check(PATH, (await _still(store, bound)).version)]
         except (OutcomeUnknownError, StoreUnavailableError):
             await trio.sleep(_RETRY_S)
         else:
@@ -176,6 +213,24 @@ async def join(
             return found
         await _clear_registration(store, registration, is_dead)
     return None
+
+
+async def _still(store: MetadataStore, bound: Bound) -> Bound:
+    """The binding as it is now, if it is to the same instance."""
+    while True:
+        try:
+            found = await read_bound(store)
+        except StoreUnavailableError:
+            await trio.sleep(_RETRY_S)
+            continue
+        if found is None or found.instance_id != bound.instance_id:
+            now = "nothing" if found is None else found.instance_id
+            raise CannotJoinError(
+                f"{PATH} names {now} by now, and this broker was started for the instance"
+                f" {bound.instance_id}: somebody has bound the topics to other ledgers. Start it"
+                " again with the settings of the other brokers (`daybook cluster show`)"
+            )
+        return found
 
 
 def _guard_prefix(identity: Identity) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 import trio
 
+from bookie.registry.instance import Bound
 from broker import records
 from broker.errors import UnavailableError
 from broker.logs import Log
@@ -117,6 +118,7 @@ class Ownership:
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # with a watch on their record
+        self._bound: Bound | None = None
         self._joining = trio.Lock()
         self._joined = trio.Event()
         self._closing = False
@@ -134,6 +136,10 @@ class Ownership:
             finally:
                 self._nursery = None
                 self._store.remove_session_listener(self._session_changed)
+
+    def bind(self, bound: Bound) -> None:
+        """Before `run`: join only while the metadata store names that instance."""
+        self._bound = bound
 
     # -- what is so
 
@@ -277,6 +283,7 @@ class Ownership:
                 term=term,
                 wanted=lambda: self._protocol.term == term,
                 is_dead=self._is_dead,
+                bound=self._bound,
             )
         if guard is not None and self._protocol.term == term:
             self._guard = guard

@@ -10,6 +10,7 @@
     /loadbalance/leader                  ephemeral      LeaderRecord
     /counters/producer-name                             parent of sequential records
     /daybook/guards/<name>               ephemeral      GuardRecord, ours; see `protocol.ownership`
+    /daybook/instance                                   see `bookie.registry.instance`
 
 Keys that we do not know are ignored when reading.
 """
@@ -101,6 +102,7 @@ class GuardRecord(msgspec.Struct, rename="camel"):
     broker_id: str
     incarnation: str
     version: int = 1
+    instance: str | msgspec.UnsetType = msgspec.UNSET  # INSTANCEID; older brokers do not say it
 
 
 RecordT = TypeVar("RecordT")

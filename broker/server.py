@@ -20,6 +20,7 @@ from typing import Protocol
 import trio
 from starlette.types import ASGIApp
 
+from bookie.errors import RegistryError
 from bookie.ledger.client import LedgerClient, open_ledger_client
 from bookie.registry.cookies import known_bookies
 from bookie.registry.paths import LedgerPaths
@@ -30,12 +31,13 @@ from broker.balancer import Balancer
 from broker.client_connection import serve_client
 from broker.config import BrokerConfig
 from broker.context import BrokerContext
+from broker.errors import CannotJoinError, UnavailableError
 from broker.leader import Leader
 from broker.log_configs import LogConfigs, keep_current
 from broker.logs import Log, silent_log
 from broker.lookup import Lookups
 from broker.managed_logs import ManagedLogs
-from broker.membership import Identity, Member
+from broker.membership import Identity, Member, check_others
 from broker.metrics import BrokerMetrics
 from broker.operations import Operations
 from broker.ownership import Ownership
@@ -45,6 +47,8 @@ from broker.records import INCARNATION, BrokerRecord, ClusterData
 from broker.tenancy import Tenancy
 from broker.topic_operations import TopicOperations
 from broker.topics import Topics
+from managed_ledger.binding import bind
+from managed_ledger.errors import ForeignListsError
 from managed_ledger.open import ManagedLedgers, open_managed_ledgers
 from wire.arena import ArenaPool
 from wire.clock import WallClock
@@ -157,6 +161,8 @@ class _Broker:
     ) -> None:
         self.config = config
         self.store = store
+        self.rng = rng
+        self.ledgers = ledgers
         self.http = http
         self.log = log
         self.port = listener.port
@@ -233,6 +239,7 @@ class _Broker:
         )
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
+        await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
@@ -280,15 +287,54 @@ class _Broker:
         await self.ownership.leave()
         scope.cancel()
 
+    async def _bind(self) -> None:
+        """Be sure that our ledgers are those of the topics.  CannotJoinError: nothing was touched.
+
+        This comes before anything of ours is written.
+        """
+        where = f"{self.config.zookeeper} below {self.config.ledgers_root}"
+        while True:
+            try:
+                bound = await bind(self.store, self.paths, self.rng, where)
+                if bound is not None:
+                    await check_others(self.store, bound)
+                break
+            except (RegistryError, ForeignListsError) as error:
+                raise CannotJoinError(f"this broker does not join: {error}") from error
+            except MetadataError as error:
+                self.log.warning("the instance is not known yet", why=str(error))
+                await trio.sleep(_RETRY_S)
+        if bound is None:
+            self.log.warning(
+                "the ledgers have no INSTANCEID: a wrong ledgers_root of another broker is only"
+                " noticed by the names in ledgers",
+                root=self.config.ledgers_root,
+            )
+            return
+        self.ledgers.bind(bound.instance_id)
+        self.ownership.bind(bound)
+
+    async def _say_cluster(self) -> None:
+        """Several names are normal; a new one beside others may be a mistake."""
+        names = await self.tenancy.clusters()
+        if names and self.config.cluster not in names:
+            self.log.warning(
+                "this broker brings a further cluster name to the ZooKeeper of others: it serves"
+                " the same topics as they do, and namespaces made through it get its name",
+                cluster=self.config.cluster,
+                others=", ".join(names),
+            )
+
     async def _prepare_cluster(self) -> None:
         """Have the namespaces; know the bookies, so that first topics get all their copies."""
         url = self.identity.http_url
         data = ClusterData(service_url=url, broker_service_url=self.identity.service_url)
         while True:
             try:
+                await self._say_cluster()
                 await self.tenancy.bootstrap(data)
                 break
-            except MetadataError as error:
+            except (MetadataError, UnavailableError) as error:
                 self.log.warning("the cluster is not prepared yet", why=str(error))
                 await trio.sleep(_RETRY_S)
         if self.config.quorums == "auto":

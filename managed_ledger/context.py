@@ -60,6 +60,7 @@ class LogContext:
     cache: EntryCache
     nursery: trio.Nursery
     pauses: Pauses = field(default_factory=Pauses)
+    instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
 
     # -- asking the metadata store
 

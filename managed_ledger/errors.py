@@ -8,6 +8,7 @@ ManagedLedgerError
   TerminatedError        the log was terminated: nothing can be appended
   NoSuchLogError         there is no such log
   LogCorruptError        a ledger that the list names is gone, or does not parse
+  ForeignListsError      the lists of the metadata store do not fit the ledgers of a root
   InvalidNameError       no log, or no cursor, can be called that
 """
 
@@ -34,6 +35,10 @@ class NoSuchLogError(ManagedLedgerError):
 
 class LogCorruptError(ManagedLedgerError):
     """What the metadata store says of the log cannot be true."""
+
+
+class ForeignListsError(ManagedLedgerError):
+    """The lists of the metadata store were written with other ledgers, as far as can be told."""
 
 
 class InvalidNameError(ManagedLedgerError):

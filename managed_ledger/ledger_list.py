@@ -17,6 +17,7 @@ from managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerErr
 from managed_ledger.position import Position
 from managed_ledger.records import (
     INDEX,
+    INSTANCE,
     LAST_OFFSET,
     LedgerInfo,
     Owner,
@@ -204,6 +205,8 @@ class LedgerList:
             change(info)
             if next_offset > stored_offset(info, self.path):
                 set_property(info, INDEX, str(next_offset - 1))
+            if self._context.instance is not None:
+                set_property(info, INSTANCE, self._context.instance)
             ids = [ledger.ledgerId for ledger in info.ledgerInfo] or self.ids[-1:]
             self._first = max(self._first, ids[0])
             await self._swap(info.SerializeToString())

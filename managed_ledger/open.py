@@ -29,7 +29,7 @@ from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
 from managed_ledger.ledger_list import LedgerList, news, set_sealed
 from managed_ledger.log import ManagedLedger
 from managed_ledger.orphans import remove_orphans
-from managed_ledger.records import Owner, log_path, parse, set_property
+from managed_ledger.records import INSTANCE, Owner, get_property, log_path, parse, set_property
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from managed_ledger.recovery import recover_tail
 from managed_ledger.rolling import create_ledger, put_on_list
@@ -57,13 +57,17 @@ class ManagedLedgers:
     """The logs of one host.  See `open_managed_ledgers`."""
 
     def __init__(self, context: LogContext) -> None:
-        self._context = context
+        self._context = context  # what opens from here on; `bind` changes it
         self._opened: list[ManagedLedger] = []  # and some that were closed since
         self._opened_max = _OPENED_MIN
 
     @property
     def cache(self) -> EntryCache:
         return self._context.cache
+
+    def bind(self, instance_id: str) -> None:
+        """The INSTANCEID of the ledgers: lists that name another one are refused from here on."""
+        self._context = replace(self._context, instance=instance_id)
 
     async def exists(self, name: str) -> bool:
         """No is the newest answer; yes may be an old one: opening it will tell."""
@@ -77,6 +81,8 @@ class ManagedLedgers:
         info = ManagedLedgerInfo()
         for key, value in sorted((properties or {}).items()):
             set_property(info, key, value)
+        if self._context.instance is not None:
+            set_property(info, INSTANCE, self._context.instance)
         path, content, in_doubt = log_path(name), info.SerializeToString(), False
         while True:
             try:
@@ -190,6 +196,7 @@ async def _take_over(
     """Steps 2 to 5, in the middle of which one write makes the log ours."""
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
+    _check_instance(context, path, info)
     ledgers = LedgerList(context, name, info, record.stat.version)
     next_offset = await recover_tail(context, ledgers)
     writer = await create_ledger(context, name, config)
@@ -213,6 +220,19 @@ async def _take_over(
         log.abandon()  # Else its writer would hear of bookies for as long as the host lives.
         raise
     return log
+
+
+def _check_instance(context: LogContext, path: str, info: ManagedLedgerInfo) -> None:
+    """LogCorruptError for a list of another instance: its ids mean other ledgers."""
+    said = get_property(info.properties, INSTANCE)
+    if context.instance is not None and said is not None and said != context.instance:
+        root = context.client.context.catalog.paths.root
+        raise LogCorruptError(
+            f"the list {path} belongs to the instance {said}, and the ledgers below {root} to"
+            f" {context.instance}. Nothing was changed. Compare the settings of all brokers with"
+            " `daybook cluster show`; if ledgers or ZooKeeper were restored from a copy on purpose,"
+            " use `daybook cluster rebind`"
+        )
 
 
 async def _recover_cursors(log: ManagedLedger) -> None:

@@ -6,9 +6,10 @@
 Fields that we do not know are kept: messages are changed in place, never rebuilt.  Values that
 Pulsar compressed are read; what is written is plain.
 
-Two properties are ours.  `index` of the list: the offset of the last message when the list was
+Three properties are ours.  `index` of the list: the offset of the last message when the list was
 written; it keeps offsets from starting again when everything has been trimmed.  `daybook.last` of
-a sealed ledger: the offset of its last message.
+a sealed ledger: the offset of its last message.  `daybook.instance` of the list: the INSTANCEID of
+the root where its ledgers are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,7 @@ from wire.topics import url_encode
 
 ROOT = "/managed-ledgers"
 INDEX = "index"
+INSTANCE = "daybook.instance"
 LAST_OFFSET = "daybook.last"
 LOG_NAME = "pulsar/managed-ledger"
 CURSOR_NAME = "pulsar/cursor"

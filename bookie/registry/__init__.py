@@ -4,6 +4,7 @@ Read in this order:
 
     paths          where everything is
     layout         the cluster: created once, checked by everybody; its id
+    instance       which of several roots the topics of the metadata store are kept in
     registrations  which bookies serve now, and where
     cookies        which bookies belong to the cluster, here or away
     ledger_ids     new ids, and those of all ledgers

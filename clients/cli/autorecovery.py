@@ -18,7 +18,12 @@ from typing import Literal
 
 import click
 
-from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.options import (
+    OutputFormat,
+    other_instance_option,
+    output_option,
+    zookeeper_options,
+)
 from clients.cli.part import run_part
 
 _ALARMS, _PAUSED, _NOBODY = 3, 4, 5
@@ -40,11 +45,11 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
     Exits with 3 if there are alarms, with 4 if it is paused, with 5 if ledgers lack copies and
     nobody is there to copy.
     """
-    from clients.cli.metadata import run_with_store
+    from clients.cli.metadata import run_on_ledgers
     from clients.cli.output import write_record, write_rows
     from clients.cli.recovery_status import describe
 
-    found = run_with_store(zookeeper, lambda store: describe(store, root))
+    found = run_on_ledgers(zookeeper, root, lambda store: describe(store, root))
     if output == "json":
         workers = [asdict(worker) for worker in found.workers]
         alarms = [
@@ -73,7 +78,7 @@ def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger
     from bookie.registry.layout import check_layout
     from bookie.registry.paths import LedgerPaths
     from bookie.replication.marks import Marks
-    from clients.cli.metadata import run_with_store
+    from clients.cli.metadata import run_on_ledgers
     from wire.metadata.store import MetadataStore
 
     async def switch(store: MetadataStore) -> bool:
@@ -82,10 +87,11 @@ def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger
         await {"pause": marks.pause, "resume": marks.resume, "trigger": marks.trigger}[what]()
         return await marks.is_paused()
 
-    return run_with_store(zookeeper, switch)
+    return run_on_ledgers(zookeeper, root, switch, writes=True)
 
 
 @autorecovery.command()
+@other_instance_option
 @zookeeper_options
 def pause(zookeeper: str, root: str) -> None:
     """Audit and copy nothing until it is resumed."""
@@ -94,6 +100,7 @@ def pause(zookeeper: str, root: str) -> None:
 
 
 @autorecovery.command()
+@other_instance_option
 @zookeeper_options
 def resume(zookeeper: str, root: str) -> None:
     """Go on after `pause`."""
@@ -102,6 +109,7 @@ def resume(zookeeper: str, root: str) -> None:
 
 
 @autorecovery.command()
+@other_instance_option
 @zookeeper_options
 def trigger(zookeeper: str, root: str) -> None:
     """Look now: who is gone, and whether all copies are there.  Nobody is waited for."""

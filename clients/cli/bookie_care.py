@@ -21,8 +21,13 @@ from bookie.replication.protocol.copies import names
 from bookie.replication.readmission import DiskReplacement, Readmission
 from clients.cli.errors import UserError
 from clients.cli.ledger_client import open_client
-from clients.cli.metadata import run_with_store
-from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.metadata import run_on_ledgers
+from clients.cli.options import (
+    OutputFormat,
+    other_instance_option,
+    output_option,
+    zookeeper_options,
+)
 from clients.cli.output import write_record, write_rows
 from clients.cli.progress import Advance, open_progress
 from clients.cli.recovery_status import as_bytes
@@ -53,7 +58,7 @@ def health(zookeeper: str, root: str, ack_quorum: int | None, output: OutputForm
     `at_writers` are open ledgers whose last fragment names it.  Exits with 3 unless every bookie is
     there and answers, and enough of them take entries for anything to be written.
     """
-    rows, known = run_with_store(zookeeper, partial(_health, root=root))
+    rows, known = run_on_ledgers(zookeeper, root, partial(_health, root=root))
     write_rows(rows, _HEALTH_COLUMNS, output)
     trouble = _why_not_writable(rows, ack_quorum or max(1, min(known, _ACK_QUORUM)))
     if trouble is not None:
@@ -139,6 +144,7 @@ async def _count(client: LedgerClient, marks: Marks, rows: dict[str, dict[str, A
 @click.command("read-only", short_help="Have a bookie take no new entries, or take them again.")
 @click.argument("bookie")
 @click.option("--off", is_flag=True, help="Let it take entries again.")
+@other_instance_option
 @zookeeper_options
 def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
     """Have a bookie take no new entries; it goes on serving those that it has.
@@ -146,7 +152,7 @@ def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
     That holds across restarts, until `--off`.
     """
     work = partial(_read_only, root=root, bookie=BookieId(bookie), off=off)
-    click.echo(run_with_store(zookeeper, work))
+    click.echo(run_on_ledgers(zookeeper, root, work, writes=True))
 
 
 async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: bool) -> str:
@@ -193,6 +199,7 @@ async def _without_order(store: MetadataStore, paths: LedgerPaths, bookie: Booki
 @click.option("--wait-retention", is_flag=True, help="Copy nothing: wait until all is deleted.")
 @click.option("--no-wait", is_flag=True, help="Give the order and return; others carry it out.")
 @click.option("--cancel", is_flag=True, help="The same as `recommission`.")
+@other_instance_option
 @zookeeper_options
 @output_option
 def decommission(
@@ -213,7 +220,9 @@ def decommission(
     if cancel:
         if wait_retention or no_wait:
             raise click.UsageError("--cancel takes the order back: leave the other options away.")
-        run_with_store(zookeeper, partial(_recommission, root=root, bookie=BookieId(bookie)))
+        run_on_ledgers(
+            zookeeper, root, partial(_recommission, root=root, bookie=BookieId(bookie)), writes=True
+        )
         if output == "json":
             write_record({"bookie": bookie, "state": "taken back"}, output)
         else:
@@ -226,7 +235,7 @@ def decommission(
         wait_retention=wait_retention,
         no_wait=no_wait,
     )
-    running = run_with_store(zookeeper, work)
+    running = run_on_ledgers(zookeeper, root, work, writes=True)
     record: dict[str, Any] = {
         "bookie": bookie,
         "state": "ordered" if no_wait else "left",
@@ -307,6 +316,7 @@ def _decommission(
 
 @click.command(short_help="Take a bookie back that was leaving.")
 @click.argument("bookie")
+@other_instance_option
 @zookeeper_options
 def recommission(bookie: str, zookeeper: str, root: str) -> None:
     """Take a bookie back that was asked to leave, or has left: it takes entries again.
@@ -314,7 +324,9 @@ def recommission(bookie: str, zookeeper: str, root: str) -> None:
     What was moved stays moved.  One that has left is started with empty directories first: it takes
     no new entries until it is taken back.
     """
-    run_with_store(zookeeper, partial(_recommission, root=root, bookie=BookieId(bookie)))
+    run_on_ledgers(
+        zookeeper, root, partial(_recommission, root=root, bookie=BookieId(bookie)), writes=True
+    )
     click.echo(f"{bookie} is taken back.")
 
 
@@ -345,6 +357,7 @@ def _readmission(
 @click.command("replace-disk", short_help="Empty a bookie, and take it back with new disks.")
 @click.argument("bookie")
 @click.option("--no-wait", is_flag=True, help="Return when its disks may be replaced.")
+@other_instance_option
 @zookeeper_options
 @output_option
 def replace_disk(
@@ -358,7 +371,7 @@ def replace_disk(
     begun again.
     """
     work = partial(_replace_disk, root=root, bookie=BookieId(bookie), no_wait=no_wait)
-    fenced = run_with_store(zookeeper, work)
+    fenced = run_on_ledgers(zookeeper, root, work, writes=True)
     state = "empty" if fenced is None else "replaced"
     if output == "json":
         write_record({"bookie": bookie, "state": state, "fenced": fenced}, output)

@@ -16,7 +16,7 @@ from bookie.registry.paths import LedgerPaths
 from bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
 from clients.cli.bookie_care import decommission, health, read_only, recommission, replace_disk
 from clients.cli.bookie_repair import repair
-from clients.cli.metadata import run_with_store
+from clients.cli.metadata import run_on_ledgers
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_rows
 from wire.metadata.store import MetadataStore
@@ -38,7 +38,7 @@ for _command in (health, read_only, decommission, recommission, replace_disk, re
 @output_option
 def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
     """List the bookies: writable, readonly, or away (registered once, not there now)."""
-    rows = run_with_store(zookeeper, lambda store: _bookies(store, LedgerPaths(root)))
+    rows = run_on_ledgers(zookeeper, root, lambda store: _bookies(store, LedgerPaths(root)))
     write_rows(rows, _COLUMNS, output)
 
 

@@ -20,8 +20,13 @@ from bookie.replication.protocol.copies import Report
 from clients.cli.errors import UserError
 from clients.cli.kept import Reasons, reasons_for
 from clients.cli.ledger_client import open_client
-from clients.cli.metadata import run_with_store
-from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.metadata import run_on_ledgers
+from clients.cli.options import (
+    OutputFormat,
+    other_instance_option,
+    output_option,
+    zookeeper_options,
+)
 from clients.cli.output import write_record, write_rows
 from clients.cli.presence import Presences
 from clients.cli.progress import open_progress
@@ -55,6 +60,7 @@ _ledger_id = click.IntRange(0, (1 << 63) - 1)
 @click.argument("ledgers", nargs=-1, type=_ledger_id)
 @click.option("--read", is_flag=True, help="Read every copy and verify its digest.")
 @click.option("--mend", is_flag=True, help="Mark what lacks copies, for auto-recovery.")
+@other_instance_option
 @zookeeper_options
 @output_option
 def check(
@@ -72,7 +78,9 @@ def check(
     metadata do not parse, 5 if no copy is left of something.  Gone is a bookie that is not
     registered, and where it was nobody listens; one that is only silent may have all its copies.
     """
-    rows = run_with_store(zookeeper, partial(_check, root=root, ids=ledgers, read=read, mend=mend))
+    rows = run_on_ledgers(
+        zookeeper, root, partial(_check, root=root, ids=ledgers, read=read, mend=mend), writes=mend
+    )
     if output == "json":
         write_rows(rows, _CHECK_COLUMNS, output)
     elif rows:
@@ -181,6 +189,7 @@ def _shown(runs: Sequence[range]) -> str:
     help="If nobody can tell where it ends: end it where a copy was last found.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask, with --accept-loss.")
+@other_instance_option
 @zookeeper_options
 @output_option
 def recover(
@@ -193,14 +202,14 @@ def recover(
     entries that only they had are lost, also acknowledged ones.
     """
     is_open = partial(_is_open, root=root, ledger_id=ledger)
-    if accept_loss and not yes and run_with_store(zookeeper, is_open):
+    if accept_loss and not yes and run_on_ledgers(zookeeper, root, is_open, writes=True):
         click.confirm(
             f"Entries of ledger {ledger} that only missing bookies have will be lost. Go on?",
             abort=True,
             err=True,
         )
     work = partial(_recover_or_say, root=root, ledger_id=ledger, lossy=accept_loss)
-    write_record(run_with_store(zookeeper, work), output)
+    write_record(run_on_ledgers(zookeeper, root, work, writes=True), output)
 
 
 async def _is_open(store: MetadataStore, root: str, ledger_id: int) -> bool:
@@ -256,7 +265,7 @@ async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool)
 @output_option
 def why_kept(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
     """Say why a ledger is still there: its topic, the subscriptions behind it, retention."""
-    reasons = run_with_store(zookeeper, partial(_why_kept, root=root, ledger_id=ledger))
+    reasons = run_on_ledgers(zookeeper, root, partial(_why_kept, root=root, ledger_id=ledger))
     if output == "json":
         write_record({"ledger": ledger, **reasons.as_record()}, output)
         return
@@ -277,6 +286,7 @@ async def _why_kept(store: MetadataStore, root: str, ledger_id: int) -> Reasons:
 @click.argument("ledger", type=_ledger_id)
 @click.option("--force", is_flag=True, help="Also one that is open, or that a topic lists.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@other_instance_option
 @zookeeper_options
 def delete(ledger: int, force: bool, yes: bool, zookeeper: str, root: str) -> None:
     """Delete a ledger.  Its entries are gone; bookies give the room back later.
@@ -284,9 +294,13 @@ def delete(ledger: int, force: bool, yes: bool, zookeeper: str, root: str) -> No
     One that is open, or that a topic or a subscription lists, is refused without --force.
     """
     if not yes:
-        run_with_store(zookeeper, partial(_look, root=root, ledger_id=ledger, force=force))
+        run_on_ledgers(
+            zookeeper, root, partial(_look, root=root, ledger_id=ledger, force=force), writes=True
+        )
         click.confirm(f"Delete ledger {ledger} and its entries?", abort=True, err=True)
-    run_with_store(zookeeper, partial(_delete, root=root, ledger_id=ledger, force=force))
+    run_on_ledgers(
+        zookeeper, root, partial(_delete, root=root, ledger_id=ledger, force=force), writes=True
+    )
     click.echo(f"Ledger {ledger} is deleted.")
 
 

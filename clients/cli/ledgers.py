@@ -26,7 +26,7 @@ from bookie.registry.paths import LedgerPaths
 from clients.cli.entries import Description, describe
 from clients.cli.ledger_care import check, delete, recover, why_kept
 from clients.cli.ledger_client import new_rng, open_client
-from clients.cli.metadata import run_with_store
+from clients.cli.metadata import run_on_ledgers
 from clients.cli.options import OutputFormat, output_option, zookeeper_options
 from clients.cli.output import write_record, write_rows
 from wire.entry import Entry
@@ -55,7 +55,7 @@ for _command in (check, recover, why_kept, delete):
 @output_option
 def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
     """List the ledgers.  Entries and bytes are known of closed ones."""
-    rows = run_with_store(zookeeper, lambda store: _list(_catalog(store, root)))
+    rows = run_on_ledgers(zookeeper, root, lambda store: _list(_catalog(store, root)))
     write_rows(rows, _LIST_COLUMNS, output)
 
 
@@ -65,7 +65,9 @@ def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
 @output_option
 def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
     """Show the metadata of a ledger, and which bookies hold it."""
-    metadata = run_with_store(zookeeper, lambda store: _metadata(_catalog(store, root), ledger))
+    metadata = run_on_ledgers(
+        zookeeper, root, lambda store: _metadata(_catalog(store, root), ledger)
+    )
     custom = {key: value.decode(errors="replace") for key, value in metadata.custom.items()}
     digest = metadata.digest_type
     record = {
@@ -120,7 +122,7 @@ def read(
     """
     if last is not None and last < first:
         raise click.BadParameter("it is before --from.", param_hint="--to")
-    run_with_store(zookeeper, lambda store: _read(store, root, ledger, first, last, output))
+    run_on_ledgers(zookeeper, root, lambda store: _read(store, root, ledger, first, last, output))
 
 
 # -- metadata

@@ -3,9 +3,20 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import click
 import trio
 
-from bookie.errors import LayoutError, LedgerError, ReadUnknownError, RegistryError
+from bookie.errors import (
+    ForeignInstanceError,
+    LayoutError,
+    LedgerError,
+    ReadUnknownError,
+    RegistryError,
+)
+from bookie.registry.instance import check_bound, read_bound, root_instance_id
+from bookie.registry.paths import LedgerPaths
+from clients.cli.errors import UserError
+from clients.cli.options import other_instance_is_meant
 from clients.cli.progress import Waiting, telling
 from clients.cli.run import run_async
 from wire.errors import WireError
@@ -21,6 +32,49 @@ T = TypeVar("T")
 _SESSION_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 5.0
 _REQUEST_TIMEOUT_S = 10.0
+
+
+def run_on_ledgers(
+    zookeeper: str,
+    root: str,
+    work: Callable[[MetadataStore], Awaitable[T]],
+    *,
+    writes: bool = False,
+) -> T:
+    """As `run_with_store`, for a command about the ledgers below a root.
+
+    If the topics beside it are kept in other ledgers, one that only reads says so, and one that
+    writes refuses unless it was called with --other-instance.
+    """
+
+    async def compared(store: MetadataStore) -> T:
+        await _compare(store, zookeeper, root, writes=writes)
+        return await work(store)
+
+    return run_with_store(zookeeper, compared)
+
+
+async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: bool) -> None:
+    bound = await read_bound(store)
+    if bound is None:
+        return
+    paths = LedgerPaths(root)
+    try:
+        found = await root_instance_id(store, paths)
+        if found is None:
+            return  # There are no ledgers: the command says what that means for it.
+    except LayoutError:
+        found = None  # The ledgers of an old BookKeeper are not those that are bound.
+    try:
+        check_bound(bound, found, f"{zookeeper} below {root}")
+    except ForeignInstanceError as error:
+        if not writes:
+            click.echo(f"Warning: {error}.", err=True)
+        elif not other_instance_is_meant():
+            raise UserError(
+                f"Nothing was changed: {error}. If these ledgers are meant nevertheless, and no"
+                " topics are kept in them, call the command with --other-instance."
+            ) from error
 
 
 def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:

@@ -195,6 +195,30 @@ def check_root(_: click.Context, __: click.Parameter, value: str | None) -> str 
     return value
 
 
+_OTHER_INSTANCE = "clients.cli.other-instance"
+
+
+def other_instance_option(function: Function) -> Function:
+    """Adds `--other-instance`, for commands that write; see `other_instance_is_meant`."""
+
+    def note(context: click.Context, _: click.Parameter, given: bool) -> None:
+        context.meta[_OTHER_INSTANCE] = given
+
+    option = click.option(
+        "--other-instance",
+        is_flag=True,
+        expose_value=False,
+        callback=note,
+        help="These ledgers are meant, though the topics of this ZooKeeper are kept in others.",
+    )
+    return option(function)
+
+
+def other_instance_is_meant() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_OTHER_INSTANCE))
+
+
 def zookeeper_options(function: Function) -> Function:
     """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(

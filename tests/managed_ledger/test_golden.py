@@ -20,7 +20,7 @@ from managed_ledger.cursor_record import folded, pointing
 from managed_ledger.ledger_list import Row, set_sealed
 from managed_ledger.position import Position
 from managed_ledger.protocol.cursor import Change
-from managed_ledger.records import INDEX, get_property, nested, parse, set_property
+from managed_ledger.records import INDEX, INSTANCE, get_property, nested, parse, set_property
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from wire.batch import broker_entry_metadata
 
@@ -46,6 +46,12 @@ def ledger_list() -> bytes:
     return info.SerializeToString()
 
 
+def list_with_instance() -> bytes:
+    info = parse(ManagedLedgerInfo(), ledger_list(), "list")
+    set_property(info, INSTANCE, "cd613e30-d8f1-4adf-91b7-584a2265b1f5")
+    return info.SerializeToString()
+
+
 def terminated_list() -> bytes:
     info = parse(ManagedLedgerInfo(), ledger_list(), "list")
     info.terminatedPosition.CopyFrom(nested(Position(18, 6)))
@@ -67,6 +73,7 @@ def dense() -> AckSet:
 
 WRITTEN = {
     "ledger_list": ledger_list(),
+    "ledger_list_with_instance": list_with_instance(),
     "ledger_list_terminated": terminated_list(),
     "cursor_pointer": cursor_pointer(),
     "cursor_folded": cursor_folded(),
@@ -96,6 +103,9 @@ def golden(name: str) -> bytes:
 def test_what_was_written_is_read() -> None:
     listed = parse(ManagedLedgerInfo(), golden("ledger_list"), "list")
     assert [ledger.ledgerId for ledger in listed.ledgerInfo] == [17, 18]
+    bound = parse(ManagedLedgerInfo(), golden("ledger_list_with_instance"), "list")
+    assert get_property(bound.properties, INSTANCE) == "cd613e30-d8f1-4adf-91b7-584a2265b1f5"
+    assert get_property(bound.properties, INDEX) == "1999"
     ended = parse(ManagedLedgerInfo(), golden("ledger_list_terminated"), "list").terminatedPosition
     assert (ended.ledgerId, ended.entryId) == (18, 6)
     assert decode_change(golden("change")) == Change(

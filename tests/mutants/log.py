@@ -44,7 +44,7 @@ OWNERS = [
             "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
             "    ledgers.ids.append(writer.ledger_id)",
         ),
-        source_hash="823e0c277a89",
+        source_hash="65eb38f37abf",
         caught_by=f"{_TAKEOVER}::test_nothing_is_served_before_the_list_is_ours",
     ),
     Mutant(

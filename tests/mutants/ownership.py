@@ -6,6 +6,8 @@ _OWNERSHIP = "broker.protocol.ownership"
 _STORMS = "storms:ownership"
 _TESTS = "tests:tests/broker/control/test_ownership.py"
 
+_INSTANCE = "tests:tests/broker/test_instance.py"
+
 MUTANTS = [
     Mutant(
         id="M62",
@@ -122,7 +124,52 @@ MUTANTS = [
         module="broker.ownership",
         name="Ownership._join",
         replacement=Edit("async with self._joining:", "if term:"),
-        source_hash="6e253b1cdd73",
+        source_hash="fd746997a021",
         caught_by=f"{_TESTS} -k removes_nothing_of_the_next_one",
+    ),
+    Mutant(
+        id="W05 instance",
+        rule="a broker with the ledgers of another instance does not join -> it does",
+        module="bookie.registry.instance",
+        name="check_bound",
+        replacement=Edit("if instance_id == bound.instance_id:", "if bound.instance_id:"),
+        source_hash="c26ee57e2be7",
+        caught_by=_INSTANCE,
+    ),
+    Mutant(
+        id="W06 unbound",
+        rule="topics are bound only to ledgers that their lists fit -> to any",
+        module="managed_ledger.binding",
+        name="bind",
+        replacement=Edit("    if wrong:\n", "    if wrong and not wrong:\n"),
+        source_hash="a6420ceee1b1",
+        caught_by=_INSTANCE,
+    ),
+    Mutant(
+        id="W07 again",
+        rule="a broker joins again only while its instance is bound -> whatever is bound",
+        module="broker.membership",
+        name="join",
+        replacement=Edit("checks = [Check(PATH, bound.version)]", "pass"),
+        source_hash="191213dac6a2",
+        caught_by=_INSTANCE,
+    ),
+    Mutant(
+        id="W08 list",
+        rule="a list that names another instance is not opened -> it is",
+        module="managed_ledger.open",
+        name="_check_instance",
+        replacement=Edit("said != context.instance", "not said"),
+        source_hash="bee74e11e4f6",
+        caught_by=_INSTANCE,
+    ),
+    Mutant(
+        id="W09 beside",
+        rule="a broker does not join beside one of another instance -> it does",
+        module="broker.membership",
+        name="check_others",
+        replacement=Edit("guard.instance != bound.instance_id", "not guard.instance"),
+        source_hash="4ce946f644ae",
+        caught_by=_INSTANCE,
     ),
 ]

@@ -7,15 +7,23 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from random import SystemRandom
+from typing import Any, TypeVar
 
 import pytest
+import trio
 
+from bookie.registry.instance import PATH
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
 from clients.testing.standalone import StandaloneProcess
+from wire.metadata.store import MetadataStore
+from wire.metadata.zookeeper import open_zookeeper
 
 pytestmark = pytest.mark.real
+T = TypeVar("T")
 TIMEOUT_S = 180
 
 
@@ -38,7 +46,7 @@ def run(**settings: object) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def broker(cluster: StandaloneProcess, **settings: object) -> Iterator[subprocess.Popen[str]]:
+def broker(cluster: StandaloneProcess, /, **settings: object) -> Iterator[subprocess.Popen[str]]:
     """A further broker of the cluster; killed at the end if it still runs."""
     words, environment = command(
         zookeeper=cluster.ready["zookeeper"], port=0, http_port=0, **settings
@@ -102,6 +110,44 @@ def test_a_port_that_is_taken(cluster: StandaloneProcess) -> None:
             assert done.returncode == 2
             assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
             assert "Traceback" not in done.stderr
+
+
+def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
+    cluster: StandaloneProcess,
+) -> None:
+    """Two roots on one ZooKeeper: it says which, ends with 2, and has changed nothing."""
+    root = LedgerPaths("/two/ledgers")
+
+    async def look(work: Callable[[MetadataStore], Awaitable[T]]) -> T:
+        async with open_zookeeper(str(cluster.ready["zookeeper"]), session_timeout_s=10) as store:
+            return await work(store)
+
+    async def two_roots(store: MetadataStore) -> tuple[str, str]:
+        ours = await ensure_layout(store, LedgerPaths(), SystemRandom())
+        return ours, await ensure_layout(store, root, SystemRandom())
+
+    async def state(store: MetadataStore) -> list[object]:
+        paths = ("/admin/clusters", "/daybook/guards", "/loadbalance/brokers", root.root)
+        bound = await store.get(PATH)
+        assert bound is not None
+        return [bound, *[await store.get_children(path) for path in paths]]
+
+    ours, theirs = trio.run(look, two_roots)
+    before = trio.run(look, state)
+    settings = {"zookeeper": cluster.ready["zookeeper"], "port": 0, "http_port": 0}
+    for where, said in ((root.root, theirs), ("/nowhere", "no bookie has started")):
+        done = run(**settings, ledgers_root=where, cluster="other")
+        assert done.returncode == 2
+        for each in ("does not join", ours, said, where, "daybook cluster show"):
+            assert each in done.stderr
+        assert "Traceback" not in done.stderr
+        assert trio.run(look, state) == before
+    with broker(cluster, cluster="other") as process:  # Another name is no other cluster.
+        ready(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert process.stderr is not None
+        assert "further cluster name" in process.stderr.read()
 
 
 def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess) -> None:

@@ -1,11 +1,15 @@
 """Hosts of the simulated cluster: whose work is whose."""
 
 from random import Random
+from typing import cast
 
+import msgspec
 import trio
 
+from broker.errors import CannotJoinError
+from broker.server import RunningBroker, run_broker
 from tests.simulation import scheduler
-from tests.simulation.cluster import Cluster, Life
+from tests.simulation.cluster import Cluster, Life, start_cluster
 from tests.simulation.disk import Platter
 from tests.simulation.scheduler import Scheduler
 
@@ -89,3 +93,58 @@ def test_a_disk_that_hangs_lets_go_when_the_run_is_over() -> None:
             cluster.end()
 
     scheduler.run(main, seed=1)
+
+
+def test_a_broker_with_the_ledgers_of_another_root_is_refused_and_touches_nothing() -> None:
+    """Two clusters by accident: one metadata store, another `ledgers_root`."""
+
+    async def main(handle: Scheduler) -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = await start_cluster(handle, 1, nursery, brokers=1)
+            said: list[str] = []
+
+            async def stranger(life: Life, status: trio.TaskStatus[object]) -> None:
+                seams = cluster.seams(life)
+                config = msgspec.structs.replace(
+                    cluster.settings.broker(life.host), ledgers_root="/other", cluster="other"
+                )
+                try:
+                    async with seams.metadata.open(life.host) as session:
+                        await run_broker(
+                            config,
+                            store=session,
+                            network=seams.network,
+                            clock=seams.clock,
+                            rng=seams.chance(),
+                            task_status=cast("trio.TaskStatus[RunningBroker]", status),
+                        )
+                except BaseExceptionGroup as group:
+                    refused, others = group.split(CannotJoinError)
+                    assert refused is not None
+                    assert others is None
+                    said.append(str(_leaf(refused)))
+                    status.started(None)
+
+            await trio.sleep(5.0)  # There is a leader.
+            before = _records(cluster)
+            await cluster.live("broker-9", stranger)
+            await trio.sleep(5.0)
+            assert len(said) == 1
+            assert "does not join" in said[0]
+            assert _records(cluster) == before
+            assert cluster.broker("broker-1") is not None
+            assert cluster.deaths == []
+            cluster.end()
+
+    scheduler.run(main, seed=1)
+
+
+def _leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _records(cluster: Cluster) -> dict[str, tuple[bytes, int]]:
+    nodes = cluster.metadata.tree._nodes
+    return {path: (node.value, node.version) for path, node in nodes.items()}

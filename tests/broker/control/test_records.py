@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.registry.instance import InstanceRecord
 from broker import records
 from broker.protocol.bundles import Bundles, bundle_name
 from broker.records import (
@@ -38,6 +39,10 @@ RECORDS: dict[str, object] = {
     ),
     "leader": LeaderRecord("127.0.0.1:8080", "http://127.0.0.1:8080"),
     "guard": GuardRecord("127.0.0.1:8080", "0123456789abcdef"),
+    "guard_with_instance": GuardRecord(
+        "127.0.0.1:8080", "0123456789abcdef", instance="cd613e30-d8f1-4adf-91b7-584a2265b1f5"
+    ),
+    "instance": InstanceRecord("cd613e30-d8f1-4adf-91b7-584a2265b1f5"),
 }
 
 

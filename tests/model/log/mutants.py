@@ -29,7 +29,7 @@ LOG = [
             "await self._swap(info.SerializeToString())",
             "self._context.nursery.start_soon(self._swap, info.SerializeToString())",
         ),
-        source_hash="6f96bf6030a6",
+        source_hash="c14130c4d8f2",
         caught_by=_MODEL,
     ),
     Mutant(

@@ -1,0 +1,97 @@
+"""In which ledgers the topics of a metadata store are kept: the record `/daybook/instance`.
+
+A root of ledgers has an id, its INSTANCEID.  Topics and their lists of ledgers lie beside the
+roots, so nothing else says to which of several roots they belong.  The record names that id and
+nothing else: `zk:2181` with `/p/ledgers` and `zk:2181/p` with `/ledgers` are the same ledgers.
+
+    {"instanceId":"8a6f...","version":1}
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from bookie.errors import ForeignInstanceError, LayoutError, MalformedRecordError
+from bookie.registry.layout import read_instance_id
+from bookie.registry.paths import LedgerPaths
+from wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
+
+PATH = "/daybook/instance"
+_VERSION = 1
+
+
+class InstanceRecord(msgspec.Struct, rename="camel"):
+    instance_id: str
+    version: int = _VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What the record says, and the version of the record."""
+
+    instance_id: str
+    version: int
+
+
+async def read_bound(store: MetadataStore) -> Bound | None:
+    """The newest record; None if there is none.  MalformedRecordError, MetadataError."""
+    await store.sync(PATH)
+    record = await store.get(PATH)
+    if record is None:
+        return None
+    try:
+        found = msgspec.json.decode(record.value, type=InstanceRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRecordError(
+            f"{PATH} does not parse ({error}): nobody can tell which ledgers the topics are kept"
+            " in. Look at the record before anything is started; `daybook cluster rebind` writes it"
+            " again"
+        ) from None
+    if found.version != _VERSION:
+        raise MalformedRecordError(
+            f"{PATH} has version {found.version}, and this process knows version {_VERSION}: a"
+            " newer release has written it. Start that release"
+        )
+    return Bound(found.instance_id, record.stat.version)
+
+
+def encoded(instance_id: str) -> bytes:
+    return msgspec.json.encode(InstanceRecord(instance_id))
+
+
+async def create_bound(store: MetadataStore, instance_id: str) -> Bound:
+    """Create the record, unless somebody else was faster; return what is there then."""
+    while True:
+        with suppress(RecordExistsError, OutcomeUnknownError):  # What is there, the read tells.
+            await store.create(PATH, encoded(instance_id), make_parents=True)
+        found = await read_bound(store)
+        if found is not None:
+            return found
+
+
+async def root_instance_id(store: MetadataStore, paths: LedgerPaths) -> str | None:
+    """The id of a root; None if nothing was ever made there.
+
+    LayoutError for a root that has ledgers and no id.
+    """
+    try:
+        return await read_instance_id(store, paths)
+    except LayoutError:
+        if await store.get(paths.layout) is None:
+            return None
+        raise
+
+
+def check_bound(bound: Bound, instance_id: str | None, where: str) -> None:
+    """ForeignInstanceError if these are not the ledgers that the topics are kept in."""
+    if instance_id == bound.instance_id:
+        return
+    found = f"INSTANCEID {instance_id}" if instance_id else "no INSTANCEID: no bookie has started"
+    raise ForeignInstanceError(
+        f"the ledgers at {where} are not those that the topics of this ZooKeeper are kept in:"
+        f" there is {found}, and {PATH} names {bound.instance_id}. Set `ledgers_root`"
+        " (--ledgers-root) and `zookeeper` as the other brokers have them: `daybook cluster show`"
+        " tells more. If ledgers or ZooKeeper were restored from a copy on purpose, use"
+        " `daybook cluster rebind`"
+    )

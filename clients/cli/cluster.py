@@ -1,0 +1,263 @@
+"""`daybook cluster`: in which ledgers the topics of a ZooKeeper are kept.
+
+    daybook cluster show
+    daybook cluster bind --ledgers-root /ledgers
+    daybook cluster rebind --ledgers-root /ledgers
+
+The first broker of a cluster binds the topics by itself, if nothing speaks against it.
+Exit codes of `show`: 0 the ledgers are those of the topics, 3 they are not, or nothing is bound.
+"""
+
+import sys
+from functools import partial
+from typing import Any
+
+import click
+import msgspec
+
+from bookie.errors import LayoutError, MalformedRecordError
+from bookie.registry.instance import (
+    PATH,
+    Bound,
+    create_bound,
+    encoded,
+    read_bound,
+    root_instance_id,
+)
+from bookie.registry.paths import LedgerPaths
+from clients.cli.errors import UserError
+from clients.cli.metadata import run_with_store
+from clients.cli.options import OutputFormat, output_option, zookeeper_options
+from clients.cli.output import write_record, write_rows
+from managed_ledger.binding import Misfit, log_names, misfits, rebind_list
+from wire.metadata.store import ANY, MetadataStore, VersionConflictError
+
+_GUARDS, _CLUSTERS = "/daybook/guards", "/admin/clusters"
+_BROKER_COLUMNS = ("broker", "instance")
+_UNBOUND = 3
+_SHOWN = 10
+
+
+@click.group()
+def cluster() -> None:
+    """Which ledgers the topics of a ZooKeeper are kept in."""
+
+
+# -- show
+
+
+@cluster.command(short_help="Show which ledgers the topics are kept in, and who uses them.")
+@zookeeper_options
+@output_option
+def show(zookeeper: str, root: str, output: OutputFormat) -> None:
+    """Show which ledgers the topics are bound to, those below the root, and the brokers.
+
+    Exits with 3 unless the topics are bound to the ledgers below that root.
+    """
+    record, brokers = run_with_store(zookeeper, partial(_show, root=root))
+    if output == "json":
+        write_record({**record, "brokers": brokers}, output)
+    else:
+        write_record(record, output)
+        if brokers:
+            click.echo()
+            write_rows(brokers, _BROKER_COLUMNS, output)
+    if record["topics_in"] is None or record["topics_in"] != record["instance"]:
+        sys.exit(_UNBOUND)
+
+
+async def _show(
+    store: MetadataStore, root: str
+) -> tuple[dict[str, Any], list[dict[str, str | None]]]:
+    bound = await read_bound(store)
+    names = await store.get_children(_CLUSTERS) or []
+    record = {
+        "topics_in": None if bound is None else bound.instance_id,
+        "ledgers_root": root,
+        "instance": await _instance_of(store, root),
+        "cluster_names": ", ".join(sorted(names)) or None,
+    }
+    return record, await _brokers(store)
+
+
+async def _brokers(store: MetadataStore) -> list[dict[str, str | None]]:
+    """Brokers of ours that are there; older ones do not say their instance."""
+    rows: list[dict[str, str | None]] = []
+    for name in sorted(await store.get_children(_GUARDS) or []):
+        record = await store.get(f"{_GUARDS}/{name}")
+        if record is not None:
+            said = _said(record.value)
+            rows.append({"broker": said.get("brokerId") or name, "instance": said.get("instance")})
+    return rows
+
+
+def _said(value: bytes) -> dict[str, str]:
+    try:
+        found = msgspec.json.decode(value, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return {key: text for key, text in found.items() if isinstance(text, str)}
+
+
+async def _instance_of(store: MetadataStore, root: str) -> str | None:
+    try:
+        return await root_instance_id(store, LedgerPaths(root))
+    except LayoutError:
+        return None
+
+
+# -- bind
+
+
+@cluster.command(short_help="Say once which ledgers the topics are kept in.")
+@click.option("--yes", is_flag=True, help="Do not ask, also if lists do not fit.")
+@zookeeper_options
+def bind(yes: bool, zookeeper: str, root: str) -> None:
+    """Bind the topics of this ZooKeeper to the ledgers below a root, if they are not bound yet.
+
+    A broker does that by itself unless lists of ledgers speak against it.  All lists are looked at
+    here; a topic whose list does not fit these ledgers can not be opened afterwards.
+    """
+    instance_id, wrong = run_with_store(zookeeper, partial(_look_to_bind, root=root))
+    if instance_id is None:
+        click.echo(f"The topics are bound to the ledgers below {root} already.")
+        return
+    _confirm(wrong, root, yes=yes)
+    bound = run_with_store(zookeeper, lambda store: create_bound(store, instance_id))
+    if bound.instance_id != instance_id:
+        raise _bound_elsewhere(bound, root, instance_id)
+    click.echo(f"The topics are bound to the ledgers below {root}: instance {instance_id}.")
+
+
+async def _look_to_bind(store: MetadataStore, root: str) -> tuple[str | None, list[Misfit]]:
+    """No id: there is nothing to do."""
+    instance_id, bound = await _known_instance(store, root), await read_bound(store)
+    if bound is not None and bound.instance_id != instance_id:
+        raise _bound_elsewhere(bound, root, instance_id)
+    if bound is not None:
+        return None, []
+    return instance_id, await misfits(store, LedgerPaths(root), instance_id)
+
+
+async def _known_instance(store: MetadataStore, root: str) -> str:
+    instance_id = await root_instance_id(store, LedgerPaths(root))
+    if instance_id is None:
+        raise UserError(
+            f"There are no ledgers below {root}: say where they are with --ledgers-root, or start a"
+            " bookie there first."
+        )
+    return instance_id
+
+
+def _bound_elsewhere(bound: Bound, root: str, instance_id: str) -> UserError:
+    return UserError(
+        f"The topics are bound to the instance {bound.instance_id}, and the ledgers below {root}"
+        f" are {instance_id}: if ledgers or ZooKeeper were restored from a copy on purpose, use"
+        " `daybook cluster rebind`."
+    )
+
+
+def _confirm(wrong: list[Misfit], root: str, *, yes: bool) -> None:
+    if not wrong:
+        return
+    _show_misfits(wrong)
+    if not yes:
+        click.confirm(
+            f"{len(wrong)} topics do not fit the ledgers below {root} and will not open. Go on?",
+            abort=True,
+            err=True,
+        )
+
+
+def _show_misfits(wrong: list[Misfit]) -> None:
+    for each in wrong[:_SHOWN]:
+        click.echo(f"{each}.", err=True)
+    if len(wrong) > _SHOWN:
+        click.echo(f"... and {len(wrong) - _SHOWN} more.", err=True)
+
+
+# -- rebind
+
+
+@cluster.command(short_help="Bind the topics to other ledgers, after a restore.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--leave-foreign",
+    is_flag=True,
+    help="Go on if lists do not fit; they stay as they are, and their topics do not open.",
+)
+@zookeeper_options
+def rebind(yes: bool, leave_foreign: bool, zookeeper: str, root: str) -> None:
+    """Bind the topics to the ledgers below a root, whatever they were bound to.
+
+    For ledgers or a ZooKeeper that were restored from a copy, so that the id of the ledgers is
+    another one.  All brokers are to be stopped.  Lists that name another instance are changed if
+    their last ledger proves that it is theirs.  May be interrupted and begun again.
+    """
+    found = run_with_store(zookeeper, partial(_look_to_rebind, root=root))
+    instance_id, before, wrong = found
+    if wrong:
+        _show_misfits(wrong)
+    if wrong and not leave_foreign:
+        raise UserError(
+            f"{len(wrong)} topics do not fit the ledgers below {root}, and nothing was changed. Is"
+            " --ledgers-root right?  --leave-foreign goes on, and these topics do not open."
+        )
+    if not yes:
+        click.confirm(
+            f"Bind the topics to the ledgers below {root} (instance {instance_id}, before:"
+            f" {before})?",
+            abort=True,
+            err=True,
+        )
+    left = frozenset(each.log for each in wrong)
+    work = partial(_rebind, instance_id=instance_id, left=left)
+    changed = run_with_store(zookeeper, work)
+    click.echo(
+        f"The topics are bound to the ledgers below {root}: instance {instance_id}. Lists changed:"
+        f" {changed}."
+    )
+
+
+async def _look_to_rebind(store: MetadataStore, root: str) -> tuple[str, str, list[Misfit]]:
+    await _check_nobody_is_there(store)
+    instance_id = await _known_instance(store, root)
+    try:
+        bound = await read_bound(store)
+    except MalformedRecordError as error:
+        click.echo(f"{error}.", err=True)
+        bound = None
+    former = None if bound is None else bound.instance_id
+    wrong = await misfits(store, LedgerPaths(root), instance_id, formerly=former)
+    return instance_id, former or "nothing", wrong
+
+
+async def _check_nobody_is_there(store: MetadataStore) -> None:
+    there = await _brokers(store)
+    if there:
+        names = ", ".join(str(row["broker"]) for row in there)
+        raise UserError(
+            f"Brokers are there: {names}. Stop them first, and wait some seconds for the sessions"
+            " of those that were killed."
+        )
+
+
+async def _rebind(store: MetadataStore, instance_id: str, left: frozenset[str]) -> int:
+    """Lists first: what was interrupted is found again by what the record still says."""
+    await _check_nobody_is_there(store)
+    changed = 0
+    async for name in log_names(store):
+        if name not in left:
+            changed += await rebind_list(store, name, instance_id)
+    while True:
+        record = await store.get(PATH)
+        if record is None:
+            await create_bound(store, instance_id)
+            record = await store.get(PATH)
+        if record is not None and record.value == encoded(instance_id):
+            return changed
+        try:
+            version = ANY if record is None else record.stat.version
+            await store.set(PATH, encoded(instance_id), version)
+        except VersionConflictError:
+            continue

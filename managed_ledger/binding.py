@@ -1,0 +1,183 @@
+"""Judges whether the lists of a metadata store were written with the ledgers of one root.
+
+A list fits if its last ledger exists below the root and says that it is the list's (or says
+nothing), and if the list does not name another instance.  What cannot be judged does not fit.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from bookie.errors import LayoutError, LedgerError
+from bookie.ledger.catalog import Catalog
+from bookie.registry.instance import (
+    Bound,
+    check_bound,
+    create_bound,
+    read_bound,
+    root_instance_id,
+)
+from bookie.registry.layout import ensure_layout
+from bookie.registry.paths import LedgerPaths
+from managed_ledger.errors import ForeignListsError, ManagedLedgerError
+from managed_ledger.records import (
+    INSTANCE,
+    ROOT,
+    Owner,
+    get_property,
+    log_path,
+    parse,
+    set_property,
+)
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from wire.metadata.store import MetadataStore, NoRecordError
+from wire.metadata.update import update
+
+JUDGED_MAX = 100
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A list that does not fit the root, and why."""
+
+    log: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: {self.why}"
+
+
+async def log_names(store: MetadataStore) -> AsyncIterator[str]:
+    """The names of all logs, in order."""
+    for tenant in sorted(await store.get_children(ROOT) or []):
+        for namespace in sorted(await store.get_children(f"{ROOT}/{tenant}") or []):
+            parent = f"{tenant}/{namespace}/persistent"
+            for topic in sorted(await store.get_children(f"{ROOT}/{parent}") or []):
+                yield f"{parent}/{topic}"
+
+
+async def misfits(
+    store: MetadataStore,
+    paths: LedgerPaths,
+    instance_id: str | None,
+    at_most: int | None = None,
+    *,
+    formerly: str | None = None,
+) -> list[Misfit]:
+    """Of up to `at_most` lists (None: of all) those that do not fit.  MetadataError.
+
+    Nothing is changed.  `instance_id` is that of the root; None if it has none.  A list that names
+    `formerly` is not wrong for that: it may have been restored from a copy.
+    """
+    found: list[Misfit] = []
+    judged = 0
+    catalog = Catalog(store, paths, Random(0))  # noqa: S311  It creates nothing here.
+    async for name in log_names(store):
+        if at_most is not None and judged == at_most:
+            break
+        judged += 1
+        why = await _misfit(store, catalog, name, (instance_id, formerly))
+        if why is not None:
+            found.append(Misfit(name, why))
+    return found
+
+
+async def _misfit(
+    store: MetadataStore, catalog: Catalog, name: str, named: tuple[str | None, ...]
+) -> str | None:
+    """Judged anew if the list was changed meanwhile: its ledger may have been deleted for that."""
+    path, seen = log_path(name), -1
+    while True:
+        await store.sync(path)
+        record = await store.get(path)
+        if record is None:
+            return None  # The log was deleted.
+        try:
+            info = parse(ManagedLedgerInfo(), record.value, path)
+            why = await _misfit_of(catalog, name, info, named)
+        except (ManagedLedgerError, LedgerError) as error:
+            why = str(error)
+        if why is None or record.stat.version == seen:
+            return why
+        seen = record.stat.version
+
+
+async def _misfit_of(
+    catalog: Catalog, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
+) -> str | None:
+    said = get_property(info.properties, INSTANCE)
+    if said is not None and said not in named:
+        return f"its list belongs to the instance {said}"
+    if not info.ledgerInfo:
+        return None
+    ledger_id = info.ledgerInfo[-1].ledgerId
+    if ledger_id < 0:
+        return f"it lists the ledger {ledger_id}, which there cannot be"
+    stored = await catalog.read(ledger_id)
+    other = Owner(name).contradicted_by(stored.metadata.custom)
+    return None if other is None else f"its ledger {ledger_id} belongs to {other} there"
+
+
+async def bind(store: MetadataStore, paths: LedgerPaths, rng: Random, where: str) -> Bound | None:
+    """Find out that the ledgers of the root are those of the topics, or be the first to say so.
+
+    ForeignInstanceError, ForeignListsError, RegistryError, MetadataError; nothing was changed then.
+    None for a root without an INSTANCEID that an old BookKeeper has made: it cannot be named.
+    """
+    bound = await read_bound(store)
+    if bound is not None:
+        check_bound(bound, await _root_instance(store, paths), where)
+        return bound
+    instance_id = await _root_instance(store, paths)
+    wrong = await misfits(store, paths, instance_id, JUDGED_MAX)
+    if wrong:
+        raise ForeignListsError(_refusal(wrong, where, paths))
+    if instance_id is None:
+        if await store.get(paths.layout) is not None:
+            return None  # To give it an id now would keep its bookies from starting.
+        instance_id = await ensure_layout(store, paths, rng)
+    bound = await create_bound(store, instance_id)
+    check_bound(bound, instance_id, where)
+    return bound
+
+
+async def rebind_list(store: MetadataStore, name: str, instance_id: str) -> bool:
+    """Have a list name the instance; False if it is gone or names it already.  MetadataError.
+
+    A broker that has the log open loses it: the version of its list is another one then.
+    """
+
+    def change(value: bytes) -> bytes | None:
+        info = parse(ManagedLedgerInfo(), value, name)
+        if get_property(info.properties, INSTANCE) in (None, instance_id):
+            return None  # A list that names none gets the property at its next write.
+        set_property(info, INSTANCE, instance_id)
+        return info.SerializeToString()
+
+    path = log_path(name)
+    record = await store.get(path)
+    if record is None or change(record.value) is None:
+        return False
+    with suppress(NoRecordError):
+        await update(store, path, change, known=record)
+    return True
+
+
+async def _root_instance(store: MetadataStore, paths: LedgerPaths) -> str | None:
+    try:
+        return await root_instance_id(store, paths)
+    except LayoutError:
+        return None
+
+
+def _refusal(wrong: list[Misfit], where: str, paths: LedgerPaths) -> str:
+    shown = "; ".join(str(each) for each in wrong[:_SHOWN])
+    more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    return (
+        f"nothing says yet which ledgers the topics of this ZooKeeper are kept in, and the ledgers"
+        f" at {where} do not fit {len(wrong)} of the lists that were looked at ({shown}{more})."
+        " Nothing was changed. If another `ledgers_root` is the right one, set it; if this one is,"
+        f" say so once with `daybook cluster bind --ledgers-root {paths.root}`"
+    )
