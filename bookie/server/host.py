@@ -15,6 +15,7 @@ is stored is as it was then.  It may be inside an exception group.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -26,6 +27,7 @@ from bookie.errors import MalformedRecordError, RegistryError
 from bookie.ledger.client import open_ledger_client
 from bookie.ledger.orders import Orders
 from bookie.ledger.protocol.placement import BookieId
+from bookie.registry.instance import read_bound
 from bookie.registry.layout import ensure_layout
 from bookie.registry.paths import LedgerPaths
 from bookie.registry.registrations import BookieInfo, bookie_info
@@ -49,7 +51,12 @@ from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore, open_store
 from wire.arena import ArenaPool
 from wire.clock import WallClock
-from wire.metadata.store import MetadataStore, OutcomeUnknownError, StoreUnavailableError
+from wire.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from wire.outbox import Flusher
 from wire.transport import Listener, Network
 
@@ -137,6 +144,7 @@ async def run_bookie(
     log = log or silent_log()
     paths = LedgerPaths(config.ledgers_root)
     instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
+    await _say_without_topics(log, metadata, instance_id, config.ledgers_root)
     listener = await _listen(network, config)
     try:
         repair = config.cookie_repair == "auto"
@@ -377,6 +385,23 @@ async def _layout(metadata: MetadataStore, paths: LedgerPaths, rng: Random) -> s
         return await ensure_layout(metadata, paths, rng)
     except RegistryError as error:
         raise StartError(str(error)) from error
+
+
+async def _say_without_topics(
+    log: Log, metadata: MetadataStore, instance_id: str, root: str
+) -> None:
+    """A second cluster of ledgers beside that of the topics is allowed, and may be a mistake."""
+    with suppress(MetadataError, MalformedRecordError):
+        bound = await read_bound(metadata)
+        if bound is not None and bound.instance_id != instance_id:
+            log.warning(
+                "no topics are kept in these ledgers: brokers of this ZooKeeper use another"
+                " instance. If that is not meant, set ledgers_root as the brokers have it"
+                " (`daybook cluster show`)",
+                root=root,
+                instance=instance_id,
+                topics_in=bound.instance_id,
+            )
 
 
 async def _listen(network: Network, config: BookieConfig) -> Listener:

@@ -16,6 +16,7 @@ from broker.server import RunningBroker, run_broker
 from managed_ledger.records import INSTANCE, get_property, log_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from tests.managed_ledger.world import Host, VirtualClock, World, append, play, until
+from tests.simulation.host_log import HostLogs
 from wire.metadata.memory import MemorySession
 from wire.metadata.store import ANY
 
@@ -248,5 +249,17 @@ def test_a_record_that_cannot_be_understood_ends_the_start(value: bytes) -> None
         record = await looking.get(PATH)
         assert record is not None
         assert record.value == value
+
+    scenario_with_brokers(scenario)
+
+
+def test_a_bookie_of_other_ledgers_than_those_of_the_topics_says_so() -> None:
+    async def scenario(world: World, brokers: Brokers, looking: MemorySession) -> None:
+        logs = HostLogs()
+        async with brokers.running("broker-1"):
+            await world.add_bookie("bookie-4", log=logs.of("bookie-4").structured())
+            assert not any("no topics are kept" in line for line in logs.lines)
+            await world.add_bookie("other-1", root=OTHER, log=logs.of("other-1").structured())
+            assert any("no topics are kept" in line for line in logs.lines)
 
     scenario_with_brokers(scenario)

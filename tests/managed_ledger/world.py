@@ -20,6 +20,7 @@ import trio
 from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
+from bookie.server.logs import Log
 from managed_ledger.context import LogConfig
 from managed_ledger.log import ManagedLedger
 from managed_ledger.open import ManagedLedgers, open_managed_ledgers
@@ -241,7 +242,7 @@ class World:
         self._sessions: dict[str, MemorySession] = {}
         self._roots: dict[str, str] = {}
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, log: Log | None = None) -> None:
         lives = self._lives[name]
         life = f"{name}#{len(lives)}"
         session = self._sessions[name] = self.metadata.session(life)
@@ -263,18 +264,21 @@ class World:
                     index=self.platters[name].indexes().open,
                     clock=VirtualClock(),
                     rng=self.rng,
+                    log=log,
                     task_status=task_status,
                 )
 
         self.bookies[name] = await self.nursery.start(live)
 
-    async def add_bookie(self, name: str, *, root: str = "/ledgers") -> None:
+    async def add_bookie(
+        self, name: str, *, root: str = "/ledgers", log: Log | None = None
+    ) -> None:
         """A new one; the machine may have a disk already."""
         self._roots[name] = root
         if name not in self.platters:
             self.platters[name] = Platter(self.rng, latency_s=(0.0002, 0.002))
         self._lives[name] = []
-        await self.start(name)
+        await self.start(name, log)
 
     def kill(self, name: str) -> None:
         """The power of a bookie goes, and its session with it."""
