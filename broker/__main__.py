@@ -7,14 +7,15 @@ Prints one line of JSON on standard output when it serves, and logs to standard 
 SIGTERM and SIGINT end it in order: its bundles are handed over, its topics closed.  With
 `exit_with_parent` the end of standard input does the same.  A second signal does not wait.
 
-Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed.
+Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed, 4 the
+watchdog has ended it, because it answered nobody.
 """
 
 import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import cast
@@ -22,13 +23,17 @@ from typing import cast
 import msgspec
 import trio
 
-from broker.admin.http import HttpPort
 from broker.config import BrokerConfig, load
 from broker.errors import BrokerError
 from broker.logs import Log, log_to_stderr
+from broker.membership import Member
+from broker.protocol.watchdog import WatchdogLimits
 from broker.server import RunningBroker, run_broker
+from broker.watchdog import Watchdog
 from wire import process
 from wire.clock import SystemClock
+from wire.descriptors import Descriptors, ShortageLog, open_files_limit, share_out
+from wire.http import HttpPort
 from wire.metadata.store import MetadataError
 from wire.metadata.zookeeper import open_zookeeper
 from wire.settings import ConfigError
@@ -36,6 +41,9 @@ from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
+_DESCRIPTORS_KEPT = 512  # for the metadata store, bookies, other brokers, probes and files
+_TICKS = 60  # in the time after which the watchdog acts
+_LATE_TICKS = 2
 _START_ERRORS = (MetadataError, BrokerError, OSError)
 
 
@@ -51,6 +59,11 @@ def main() -> int:
     process.prepare()
     log = log_to_stderr()
     try:
+        config = _within_descriptors(config, log)
+    except ConfigError as error:
+        log.error("cannot go on", why=str(error))
+        return _CANNOT_START
+    try:
         trio.run(_run, config, log)
     except BaseExceptionGroup as group:
         return _report(log, list(_leaves(group)))
@@ -59,8 +72,49 @@ def main() -> int:
     return _STOPPED
 
 
+def _within_descriptors(config: BrokerConfig, log: Log) -> BrokerConfig:
+    """Return settings whose connections fit under the limit of open files."""
+    shares: Descriptors = share_out(
+        open_files_limit(),
+        reserve=_DESCRIPTORS_KEPT,
+        service_max=config.connections_max,
+        http_max=config.http_connections_max,
+    )
+    if shares.service < config.connections_max:
+        log.warning(
+            "fewer connections than connections_max, because the limit of open files is low",
+            limit=shares.limit,
+            connections=shares.service,
+            wanted=config.connections_max,
+        )
+    return msgspec.structs.replace(
+        config, connections_max=shares.service, http_connections_max=shares.http
+    )
+
+
+def _watchdog(config: BrokerConfig, running: RunningBroker, log: Log) -> Watchdog:
+    tick_s = config.watchdog_silent_s / _TICKS
+    limits = WatchdogLimits(
+        silent_s=config.watchdog_silent_s,
+        quiet_s=config.watchdog_quiet_s,
+        tick_s=tick_s,
+        late_s=_LATE_TICKS * tick_s,
+    )
+
+    def others() -> Sequence[Member] | None:
+        return running.peers.registered if running.ownership.contact else None
+
+    return Watchdog(running.probe, limits, others=others, log=log)
+
+
 async def _run(config: BrokerConfig, log: Log) -> None:
-    with HttpPort(config.host, config.http_port) as http:
+    shortage = ShortageLog(log.warning)
+    with HttpPort(
+        config.host,
+        config.http_port,
+        connections_max=config.http_connections_max,
+        on_accept_failed=shortage.failed,
+    ) as http:
         async with (
             open_zookeeper(
                 config.zookeeper,
@@ -74,7 +128,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                 await run_broker(
                     config,
                     store=store,
-                    network=TcpNetwork(),
+                    network=TcpNetwork(shortage.failed),
                     clock=SystemClock(),
                     rng=SystemRandom(),
                     http=http,
@@ -86,6 +140,8 @@ async def _run(config: BrokerConfig, log: Log) -> None:
             nursery.start_soon(_stop_when_told, config, serving, nursery.cancel_scope, log)
             running: RunningBroker = await nursery.start(broker)
             serving.append(running)
+            if config.watchdog:
+                nursery.start_soon(_watchdog(config, running, log).run)
             process.settle()
             _say_ready(running)
 

@@ -4,7 +4,7 @@ A client too many is told so and cut; those who are connected do not notice.  Wh
 connection ends that connection.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 
 import trio
@@ -28,7 +28,10 @@ class ClientPort:
         *,
         connections_max: int,
         log: Log,
+        reserved: Container[str] = (),
     ) -> None:
+        """Peers in `reserved` are served even if there are `connections_max` others: by them the
+        broker asks itself whether it serves."""
         self.connections = 0
         self.accepted = 0
         self.refused = 0
@@ -36,6 +39,7 @@ class ClientPort:
         self._serve = serve
         self._connections_max = connections_max
         self._log = log
+        self._reserved = reserved
         self._logged_at = -_LOG_EVERY_S
 
     async def run(self) -> None:
@@ -47,7 +51,8 @@ class ClientPort:
                 except trio.ClosedResourceError:
                     return
                 self.accepted += 1
-                if self.connections >= self._connections_max:
+                full = self.connections >= self._connections_max
+                if full and stream.peer not in self._reserved:
                     self._refuse(stream)
                 else:
                     self.connections += 1

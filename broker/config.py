@@ -57,7 +57,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions_max: Positive = 1024  # of one topic
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame, less headers
-    connections_max: Positive = 10_000
+    connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
+    http_connections_max: Positive = 256  # beside those; the oldest idle one makes room
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
     connect_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10)] = 64 << 10  # the frame of CONNECT
     frame_stall_s: Seconds = 5.0  # half a frame may wait so long for its next byte
@@ -67,6 +68,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
     shutdown_timeout_s: Seconds = 20.0
     http_body_bytes_max: Positive = 1 << 20
+
+    # End the process, with exit code 4, if its own port has answered nobody for that long, and
+    # another broker serves; not before it has run for `watchdog_quiet_s`.
+    watchdog: bool = True
+    watchdog_silent_s: Seconds = 60.0
+    watchdog_quiet_s: Seconds = 600.0
 
     def __post_init__(self) -> None:
         quorums = self.quorums

@@ -22,6 +22,7 @@ from wire.errors import ConnectionLostError, NobodyListensError, WireError
 from wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
 from wire.metadata.store import MetadataError, MetadataStore, SessionState
 from wire.outbox import Flusher
+from wire.probe import READY_S, NoAnswerError, NotAskedError, ask_port
 from wire.proto import pulsar_pb2 as pb
 from wire.transport import Network
 
@@ -52,6 +53,52 @@ def address_of(service_url: str) -> tuple[str, int] | None:
     except ValueError:
         return None
     return None if host is None or port is None else (host, port)
+
+
+def greeting() -> bytes:
+    """Return the frame by which a broker introduces itself to another one, or to itself."""
+    hello = pb.CommandConnect(
+        client_version=f"{_PRODUCT} peer",
+        auth_method_name="none",
+        protocol_version=BROKER_PROTOCOL_VERSION,
+    )
+    return encode(hello)
+
+
+def why_not_served(frame: bytes) -> str:
+    """Return "" if `frame` shows that a broker serves, else what is wrong with it.
+
+    A broker that asks for credentials serves, too: the error is an answer of its protocol.
+    """
+    try:
+        command = decode_frame(memoryview(frame))
+    except WireError as error:
+        return f"the answer makes no sense: {error}"
+    match command:
+        case Command(body=pb.CommandConnected()):
+            return ""
+        case Command(body=pb.CommandError() as refused):
+            if refused.error in (pb.AuthenticationError, pb.AuthorizationError):
+                return ""
+            return f"the broker refuses: {refused.message}"
+        case _:
+            return "the answer is no greeting"
+
+
+def serves(member: Member) -> bool:
+    """Return True if the process that registered as `member` answers now.  Blocks; for threads."""
+    address = address_of(member.record.pulsar_service_url)
+    if address is None or member.record.incarnation is None:
+        return False  # Nobody can say: it is not one of ours.
+    try:
+        command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S)))
+    except (NoAnswerError, NotAskedError, WireError):
+        return False
+    match command:
+        case Command(body=pb.CommandConnected() as connected):
+            return connected.server_version == server_version(member.record.incarnation)
+        case _:
+            return False
 
 
 class Greeter:
@@ -98,12 +145,7 @@ class Greeter:
         return verdict, connection if verdict is Verdict.ALIVE else None
 
     async def _handshake(self, connection: FrameConnection, incarnation: str) -> Verdict:
-        hello = pb.CommandConnect(
-            client_version=f"{_PRODUCT} peer",
-            auth_method_name="none",
-            protocol_version=BROKER_PROTOCOL_VERSION,
-        )
-        connection.send([encode(hello)])
+        connection.send([greeting()])
         frames = await connection.receive()
         if not frames:
             return Verdict.SILENT
@@ -142,6 +184,8 @@ class Peers:
         self._connected: set[str] = set()
         self._dead: set[int] = set()  # sessions whose process is dead
         self._look = trio.Event()
+        self.registered: tuple[Member, ...] = ()
+        """The other brokers that are registered, as they were seen last."""
 
     def is_dead(self, session: int) -> bool:
         """Has this broker seen that the process behind a session is dead?"""
@@ -180,6 +224,7 @@ class Peers:
             for member in found
             if member.record.incarnation != self._identity.incarnation
         }
+        self.registered = tuple(others.values())
         for key in [key for key in self._attended if key not in others]:
             self._attended.pop(key).cancel()
         self._dead &= {member.session for member in others.values()}

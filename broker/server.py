@@ -41,7 +41,15 @@ from broker.membership import Identity, Member, check_others
 from broker.metrics import BrokerMetrics
 from broker.operations import Operations
 from broker.ownership import Ownership
-from broker.peers import VERSION, Greeter, Peers, Verdict, server_version
+from broker.peers import (
+    VERSION,
+    Greeter,
+    Peers,
+    Verdict,
+    greeting,
+    server_version,
+    why_not_served,
+)
 from broker.policies import Policies
 from broker.records import INCARNATION, BrokerRecord, ClusterData
 from broker.tenancy import Tenancy
@@ -54,6 +62,7 @@ from wire.arena import ArenaPool
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError, MetadataStore
 from wire.outbox import Flusher
+from wire.probe import PortProbe
 from wire.transport import Listener, Network
 
 _RETRY_S = 0.2
@@ -63,7 +72,7 @@ _BOOKIES_NONE_S = 10.0
 
 
 class HttpServer(Protocol):
-    """A port for HTTP: `broker.admin.http.HttpPort` in production, none in the simulator."""
+    """A port for HTTP: `wire.http.HttpPort` in production, none in the simulator."""
 
     port: int
 
@@ -87,6 +96,7 @@ class RunningBroker:
     leader: Leader
     clients: ClientPort
     metrics: BrokerMetrics
+    probe: PortProbe  # of its own service port
     stop: Callable[[], Awaitable[None]]
 
 
@@ -228,11 +238,13 @@ class _Broker:
             own_urls=(identity.service_url,),
             log=log,
         )
+        self.probe = PortProbe(listener.host, listener.port, greeting(), why_not_served)
         self.clients = ClientPort(
             listener,
             lambda stream: serve_client(stream, context),
             connections_max=config.connections_max,
             log=log,
+            reserved=self.probe.reserved,
         )
         self.metrics = BrokerMetrics(
             config.cluster, self.topics, self.ownership, self.clients, arenas
@@ -254,6 +266,7 @@ class _Broker:
             app = create_app(
                 self.operations,
                 self.metrics.exposition,
+                why_not_ready=self.probe.why_not_ready,
                 body_bytes_max=self.config.http_body_bytes_max,
                 log=self.log,
             )
@@ -272,6 +285,7 @@ class _Broker:
             leader=self.leader,
             clients=self.clients,
             metrics=self.metrics,
+            probe=self.probe,
             stop=partial(self._stop, nursery.cancel_scope),
         )
 

@@ -7,10 +7,9 @@ Between processes of one machine nothing is gained by pacing: where BBR is the d
 connections use CUBIC, which costs less there.
 """
 
-import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -18,7 +17,6 @@ from wire.errors import ConnectionLostError, NobodyListensError
 from wire.transport import Buffer, Listener, Stream
 
 _BACKLOG = 1024
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _ACCEPT_PAUSE_S = 0.1
 _THIS_MACHINE = ("127.", "::1", "::ffff:127.")
 
@@ -79,8 +77,11 @@ class TcpStream:
 class TcpListener:
     """A listening socket, non-blocking."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, on_accept_failed: Callable[[int, OSError], None]
+    ) -> None:
         self._socket = sock
+        self._on_accept_failed = on_accept_failed
         address = sock.getsockname()
         self._host, self._port = str(address[0]), int(address[1])
 
@@ -99,8 +100,11 @@ class TcpListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 await trio.lowlevel.wait_readable(self._socket)
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise trio.ClosedResourceError(str(error)) from error
+                if self._socket.fileno() < 0:
+                    raise trio.ClosedResourceError("the listener was closed") from error
+                # Descriptors or memory are short, or the network has reported an error of a
+                # connection that is gone.  The port is never given up for either.
+                self._on_accept_failed(self._port, error)
                 await trio.sleep(_ACCEPT_PAUSE_S)  # Those who are connected go on meanwhile.
             else:
                 _tune(sock)
@@ -115,6 +119,12 @@ class TcpListener:
 class TcpNetwork:
     """The network of this machine."""
 
+    def __init__(
+        self, on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None
+    ) -> None:
+        """`on_accept_failed` is told the port and the error of each accept that is repeated."""
+        self._on_accept_failed = on_accept_failed
+
     async def connect(self, host: str, port: int) -> Stream:
         """Try the addresses of `host` in turn.  Raises ConnectionLostError if none answers."""
         try:
@@ -123,7 +133,11 @@ class TcpNetwork:
             raise ConnectionLostError(f"{host}: {error.strerror or error}") from error
         failure: OSError | None = None
         for family, kind, protocol, _, address in addresses:
-            attempt = trio.socket.socket(family, kind, protocol)
+            try:
+                attempt = trio.socket.socket(family, kind, protocol)
+            except OSError as error:  # no descriptor is left, or the family is not supported
+                failure = error
+                continue
             try:
                 await attempt.connect(address)
             except OSError as error:
@@ -157,7 +171,7 @@ class TcpNetwork:
             raise OSError(
                 error.errno, f"cannot listen on {host}:{port}: {error.strerror}"
             ) from None
-        return TcpListener(sock)
+        return TcpListener(sock, self._on_accept_failed)
 
 
 def _tune(sock: socket.socket) -> None:

@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import cast
@@ -32,12 +33,14 @@ from bookie.server.admin import admin_routes
 from bookie.server.config import BookieConfig, load
 from bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
 from bookie.server.http import create_app, serve_http
+from bookie.server.identity import StartError
 from bookie.server.logs import Log, log_to_stderr
 from bookie.server.metrics import registry_of
 from bookie.storage.disk import Disk, FileDisk
 from bookie.storage.index import open_rocks_index
 from wire import process
 from wire.clock import SystemClock
+from wire.descriptors import ShortageLog, open_files_limit, share_out
 from wire.metadata.store import MetadataError, MetadataStore
 from wire.metadata.zookeeper import open_zookeeper
 from wire.settings import ConfigError
@@ -45,6 +48,8 @@ from wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
+_DESCRIPTORS_KEPT = 256  # for the metadata store, other bookies, probes
+_DESCRIPTORS_OF_A_DIRECTORY = 400  # 64 segments that are read, each twice, and 256 of the index
 _SILENT_S = 2.0  # what takes no longer needs no word
 
 
@@ -63,10 +68,34 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     process.prepare()
     log = log_to_stderr()
     try:
+        config = _within_descriptors(config, log)
+    except ConfigError as error:
+        return _report(log, [StartError(str(error))])
+    try:
         trio.run(_repair_cookie if arguments.repair_cookie else _run, config, open_disk, log)
     except (Exception, BaseExceptionGroup) as error:
         return _report(log, _leaves(error))
     return _STOPPED
+
+
+def _within_descriptors(config: BookieConfig, log: Log) -> BookieConfig:
+    """Return settings whose connections fit under the limit of open files."""
+    shares = share_out(
+        open_files_limit(),
+        reserve=_DESCRIPTORS_KEPT + len(config.directories) * _DESCRIPTORS_OF_A_DIRECTORY,
+        service_max=config.connections_max,
+        http_max=config.http_connections_max,
+    )
+    if shares.service < config.connections_max:
+        log.warning(
+            "fewer connections than connections_max, because the limit of open files is low",
+            limit=shares.limit,
+            connections=shares.service,
+            wanted=config.connections_max,
+        )
+    return msgspec.structs.replace(
+        config, connections_max=shares.service, http_connections_max=shares.http
+    )
 
 
 @asynccontextmanager
@@ -94,6 +123,7 @@ async def _open_metadata(config: BookieConfig, log: Log) -> AsyncGenerator[Metad
 
 async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
     rng = SystemRandom()
+    shortage = ShortageLog(log.warning)
     async with (
         _open_metadata(config, log) as metadata,
         trio.open_nursery() as nursery,
@@ -103,7 +133,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
         async def bookie(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
             await run_bookie(
                 config,
-                network=TcpNetwork(),
+                network=TcpNetwork(shortage.failed),
                 metadata=metadata,
                 disk=open_disk(),
                 index=open_rocks_index,
@@ -115,8 +145,18 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
 
         running: RunningBookie = await nursery.start(bookie)
         registry = registry_of(running.sources())
-        app = create_app(registry, running.why_unhealthy, admin_routes(running, nursery))
-        http_port: int = await nursery.start(serve_http, app, config.host, config.http_port)
+        app = create_app(
+            registry,
+            running.why_unhealthy,
+            admin_routes(running, nursery),
+            why_not_ready=running.probe.why_not_ready,
+        )
+        serve = partial(
+            serve_http,
+            connections_max=config.http_connections_max,
+            on_accept_failed=shortage.failed,
+        )
+        http_port: int = await nursery.start(serve, app, config.host, config.http_port)
         if config.autorecovery:
             nursery.start_soon(_recover, config, metadata, rng, running.bookie_id)
         process.settle()

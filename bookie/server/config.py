@@ -67,7 +67,8 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     blocks: bool = True  # say that writers may send many entries in one frame
 
-    connections_max: Positive = _LIMITS.connections_max
+    connections_max: Positive = _LIMITS.connections_max  # fewer if few files may be open
+    http_connections_max: Positive = 256  # beside those
     frame_bytes_max: Bytes = _LIMITS.frame_bytes_max
     arena_bytes_max: Bytes = _LIMITS.arena_bytes_max
     add_bytes_max: Bytes = _LIMITS.add_bytes_max

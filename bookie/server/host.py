@@ -51,6 +51,8 @@ from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore, open_store
 from wire.arena import ArenaPool
 from wire.clock import WallClock
+from wire.errors import WireError
+from wire.messages.bookie_v3 import decode_response, encode_bookie_info
 from wire.metadata.store import (
     MetadataError,
     MetadataStore,
@@ -58,6 +60,7 @@ from wire.metadata.store import (
     StoreUnavailableError,
 )
 from wire.outbox import Flusher
+from wire.probe import PortProbe
 from wire.transport import Listener, Network
 
 T = TypeVar("T")
@@ -94,6 +97,7 @@ class RunningBookie:
     housekeeping: Housekeeping
     repairs: Repairs
     limbo: LimboRepair
+    probe: PortProbe  # of its own port
 
     def why_unhealthy(self) -> str:
         """What is wrong, in words; empty while all is well."""
@@ -173,7 +177,7 @@ async def run_bookie(
             command = ReadOnlyCommand(disk, config.directories, store)
             await command.load()
             world = _World(network, metadata, paths, disk, clock, rng, log)
-            running = _assemble(config, identity, listener.port, store, command, marks, world)
+            running = _assemble(config, identity, listener, store, command, marks, world)
             await _serve(running, listener, orders, task_status)
     finally:
         listener.close()
@@ -269,7 +273,7 @@ class _World:
 def _assemble(
     config: BookieConfig,
     identity: Identity,
-    port: int,
+    listener: Listener,
     store: LedgerStore,
     command: ReadOnlyCommand,
     marks: tuple[str, str],
@@ -277,7 +281,7 @@ def _assemble(
 ) -> RunningBookie:
     """Its parts, of which none runs yet."""
     metadata, paths, log = world.metadata, world.paths, world.log
-    registration = _registration(config, identity, port, store, marks, world)
+    registration = _registration(config, identity, listener.port, store, marks, world)
     store.add_writable_listener(registration.look_again)
     housekeeping = Housekeeping(
         store,
@@ -291,6 +295,7 @@ def _assemble(
         store, metadata, paths, identity.bookie_id, clock=world.clock, rng=world.rng, log=log
     )
     flusher = Flusher()
+    probe = PortProbe(listener.host, listener.port, encode_bookie_info(1), why_not_served)
     server = BookieServer(
         store,
         limits=config.limits,
@@ -298,11 +303,12 @@ def _assemble(
         flusher=flusher,
         log=log,
         disk_space=lambda: _disk_space(world.disk, config.directories, store),
+        reserved=probe.reserved,
     )
     return RunningBookie(
         bookie_id=identity.bookie_id,
         host=config.public_host,
-        port=port,
+        port=listener.port,
         server=server,
         flusher=flusher,
         store=store,
@@ -311,6 +317,7 @@ def _assemble(
         housekeeping=housekeeping,
         repairs=repairs,
         limbo=_limbo_repair(config, identity, store, flusher, world),
+        probe=probe,
     )
 
 
@@ -419,6 +426,15 @@ async def _available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
         except (StoreUnavailableError, OutcomeUnknownError) as error:
             log.warning("waiting for the metadata store", why=str(error))
             await trio.sleep(_METADATA_RETRY_S)
+
+
+def why_not_served(frame: bytes) -> str:
+    """Return "" if `frame` is an answer of the protocol, whatever it says of the disks."""
+    try:
+        decode_response(frame)
+    except WireError as error:
+        return f"the answer makes no sense: {error}"
+    return ""
 
 
 async def _disk_space(disk: Disk, directories: tuple[str, ...], store: LedgerStore) -> DiskSpace:

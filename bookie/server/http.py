@@ -1,13 +1,13 @@
-"""Metrics, health and administration over HTTP: `/metrics`, `/healthz`, and `admin`.
+"""Metrics, health and administration over HTTP: `/metrics`, `/healthz`, `/readyz`, and `admin`.
 
 Healthy means that the bookie is registered and takes what it announces; else 503 and why not.
+Ready means that its own port answers the protocol within 2 s: a bookie that is not healthy may
+still serve what it has.  Neither needs a right.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve  # pyright: ignore[reportUnknownVariableType]
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,12 +15,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bookie.server.metrics import exposition
+from wire.http import CONNECTIONS_MAX, HttpPort
 
 
 def create_app(
-    registry: CollectorRegistry, why_unhealthy: Callable[[], str], routes: Sequence[Route] = ()
+    registry: CollectorRegistry,
+    why_unhealthy: Callable[[], str],
+    routes: Sequence[Route] = (),
+    *,
+    why_not_ready: Callable[[], Awaitable[str]],
 ) -> Starlette:
-    """`why_unhealthy` is empty while all is well; `routes` are those of `admin`."""
+    """`why_unhealthy` and `why_not_ready` say "" while all is well; `routes` are `admin`'s."""
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
@@ -29,7 +34,20 @@ def create_app(
         why = why_unhealthy()
         return PlainTextResponse(why or "ok", 503 if why else 200)
 
-    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), *routes])
+    async def readyz(_: Request) -> Response:
+        why = await why_not_ready()
+        return PlainTextResponse(
+            f"the port does not serve: {why}" if why else "ok", 503 if why else 200
+        )
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            *routes,
+        ]
+    )
 
 
 async def serve_http(
@@ -37,24 +55,18 @@ async def serve_http(
     host: str,
     port: int,
     *,
+    connections_max: int = CONNECTIONS_MAX,
+    on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; starts with the port."""
-    config = Config()
-    config.bind = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
-    config.accesslog = None
-    config.errorlog = None
-    config.graceful_timeout = 0.5
-    async with trio.open_nursery() as nursery:
-        try:
-            bound: list[str] = await nursery.start(
-                serve,  # pyright: ignore[reportUnknownArgumentType]
-                app,
-                config,
-            )
-        except* OSError as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise OSError(f"HTTP cannot listen on {host}:{port}: {error}") from error
-        task_status.started(int(bound[0].rpartition(":")[2]))
+    try:
+        http = HttpPort(
+            host, port, connections_max=connections_max, on_accept_failed=on_accept_failed
+        )
+    except OSError as error:
+        raise OSError(error.errno, f"HTTP {error.strerror}") from error
+    with http:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(http.serve, app)
+            task_status.started(http.port)

@@ -24,7 +24,7 @@ Nobody else notices.  An exception other than that is a mistake of ours and ends
 has acknowledged is on the disk, and it starts again from there.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
@@ -74,7 +74,10 @@ class BookieServer:
         flusher: Flusher,
         log: Log,
         disk_space: Callable[[], Awaitable[DiskSpace]],
+        reserved: Container[str] = (),
     ) -> None:
+        """Peers in `reserved` are served however many others there are: by them the bookie asks
+        itself whether it serves."""
         self.store = store
         self.limits = limits
         self.clock = clock
@@ -89,6 +92,7 @@ class BookieServer:
         self._log = log
         self._gate = LogGate(log)
         self._disk_space = disk_space
+        self._reserved = reserved
         self._sessions: dict[Session, None] = {}  # in the order in which they came
         self._newcomers: dict[Session, None] = {}
         self._dirty: list[Session] = []
@@ -121,7 +125,7 @@ class BookieServer:
             listener.close()
 
     def _admit(self, stream: Stream, nursery: trio.Nursery) -> None:
-        if len(self._sessions) < self.limits.connections_max:
+        if len(self._sessions) < self.limits.connections_max or stream.peer in self._reserved:
             nursery.start_soon(self._serve, stream)
             return
         self._connections_refused += 1
@@ -170,7 +174,8 @@ class BookieServer:
             del self._newcomers[oldest]
             self.cut(oldest, "has sent nothing, and others want to connect")
         self._sessions[session] = None
-        self._newcomers[session] = None
+        if session.connection.peer not in self._reserved:
+            self._newcomers[session] = None
 
     def _leave(self, session: Session) -> None:
         self._sessions.pop(session, None)

@@ -4,10 +4,13 @@
 /lookup/v2/...  look-up over HTTP  (`topics`)
 /metrics        Prometheus
 /healthz        the process runs: always 200 while anybody can ask
-/readyz         it can serve: registered, and in contact with the metadata store; else 503
+/readyz         it can serve: its own service port answers the protocol within 2 s, and it is
+                registered and in contact with the metadata store; else 503 and why not
+
+None of these needs a right.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -25,8 +28,15 @@ from broker.operations import Operations
 
 
 def create_app(
-    operations: Operations, metrics: Callable[[], bytes], *, body_bytes_max: int, log: Log
+    operations: Operations,
+    metrics: Callable[[], bytes],
+    *,
+    why_not_ready: Callable[[], Awaitable[str]],
+    body_bytes_max: int,
+    log: Log,
 ) -> ASGIApp:
+    """`why_not_ready` asks the service port, and returns "" if that answers as it should."""
+
     async def show_metrics(_: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
 
@@ -38,6 +48,8 @@ def create_app(
             await operations.check_health()
         except BrokerError as error:
             return PlainTextResponse(str(error), 503)
+        if why := await why_not_ready():
+            return PlainTextResponse(f"the service port does not serve: {why}", 503)
         return PlainTextResponse("ok")
 
     endpoints = Endpoints(operations, body_bytes_max, log)

@@ -62,8 +62,8 @@ class Child:
 
     async def wait(self) -> int:
         """Return the exit code when it has ended."""
-        if hasattr(os, "pidfd_open"):
-            pid_fd = os.pidfd_open(self.pid)
+        pid_fd = self._open_pidfd()
+        if pid_fd is not None:
             try:
                 await trio.lowlevel.wait_readable(pid_fd)
             finally:
@@ -76,6 +76,14 @@ class Child:
             if pipe is not None:
                 pipe.close()
         return code
+
+    def _open_pidfd(self) -> int | None:
+        if not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError:
+            return None  # Without a descriptor a thread can still wait.
 
 
 def _die_with_parent() -> Callable[[], None] | None:

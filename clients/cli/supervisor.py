@@ -31,6 +31,7 @@ RESTART_DELAY_S = 1.0
 RESTART_DELAY_S_MAX = 30.0  # after failed starts in a row: each costs a second of processor time
 STOP_TIMEOUT_S = 30.0
 _LOG_BYTES_MAX = 16 << 20
+_FAILED_STARTS_MAX = 10  # that count for the delay
 _LAST_WORDS_BYTES = 4096
 _REASON = re.compile(r'\bwhy=(?:"([^"]*)"|(\S+))')
 
@@ -171,34 +172,48 @@ class Keeper:
                 self._set(PartState.DOWN)
                 await self._changed.wait()
             self._set(PartState.STARTING)
-            code = await self._run_once()
+            end = await self._run_once()
             if self._wanted:
                 self._set(PartState.RESTARTING)
                 delay_s = min(RESTART_DELAY_S * 2**self._failed_starts, RESTART_DELAY_S_MAX)
                 if self._was_ready:
                     self._report(
-                        f"{self.part.name} ended ({describe_exit(code)}), starting it again"
-                        f" in {delay_s:g} s"
+                        f"{self.part.name} {end}, starting it again in {delay_s:g} s"
                     )
                 with trio.move_on_after(delay_s):
                     while self._wanted and self.state is PartState.RESTARTING:
                         await self._changed.wait()
 
-    async def _run_once(self) -> int:
+    async def _run_once(self) -> str:
+        """Run it until it ends; return how it ended, in words."""
         part = self.part
         _rotate(part.log)
-        with part.log.open("ab") as log:
-            since = log.tell()
-            child = Child(
-                part.command(), output=log, pipe_stdout=part.probe is None, environ=part.environ
-            )
+        child: Child | None = None
+        stdout: trio.lowlevel.FdStream | None = None
+        try:
+            with part.log.open("ab") as log:
+                since = log.tell()
+                child = Child(
+                    part.command(), output=log, pipe_stdout=part.probe is None, environ=part.environ
+                )
+            if part.probe is None:
+                stdout = child.open_stdout()
+        except OSError as error:
+            # Descriptors, memory or processes are short.  That is no reason to end other parts.
+            if child is not None:
+                child.send_signal(signal.SIGKILL)
+                await child.wait()
+            self._failure = f"{part.name} cannot be started: {error}"
+            self._failed_starts = min(self._failed_starts + 1, _FAILED_STARTS_MAX)
+            self._wake()
+            return f"cannot be started ({error})"
         self._child = child
         self.starts += 1
         try:
             async with trio.open_nursery() as nursery:
-                if part.probe is None:
-                    nursery.start_soon(self._listen, child.open_stdout())
-                else:
+                if stdout is not None:
+                    nursery.start_soon(self._listen, stdout)
+                if part.probe is not None:
                     nursery.start_soon(self._probe, part.probe)
                 code = await child.wait()
                 nursery.cancel_scope.cancel()
@@ -210,9 +225,9 @@ class Keeper:
         if self.state is PartState.STARTING:
             words = last_words(part.log, since) or describe_exit(code)
             self._failure = f"{part.name} did not start: {words}"
-            self._failed_starts = min(self._failed_starts + 1, 10)
+            self._failed_starts = min(self._failed_starts + 1, _FAILED_STARTS_MAX)
             self._wake()
-        return code
+        return f"ended ({describe_exit(code)})"
 
     async def _probe(self, probe: Callable[[], Awaitable[None]]) -> None:
         await probe()
@@ -223,7 +238,7 @@ class Keeper:
         line = bytearray()
         async with stdout:
             async for chunk in stdout:
-                with self.part.log.open("ab") as log:
+                with suppress(OSError), self.part.log.open("ab") as log:
                     log.write(chunk)
                 if self.state is PartState.STARTING:
                     line += chunk

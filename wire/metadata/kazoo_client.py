@@ -6,12 +6,16 @@ call kazoo.
 """
 
 import logging
+import selectors
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.utils import (
+    selector_select,  # pyright: ignore[reportUnknownVariableType]
+)
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
@@ -123,15 +127,19 @@ def new_client(
     in its own thread, the state and the session id (0 if there is none)."""
     # kazoo's chatter about its attempts to connect says nothing that listeners are not told.
     silent = logging.Logger("kazoo", level=logging.CRITICAL + 1)
+    retry: Any = KazooRetry(
+        max_tries=-1,
+        delay=RETRY_DELAY_S,
+        max_delay=_RETRY_DELAY_MAX_S,
+        max_jitter=_RETRY_JITTER,
+    )
+    # An attempt can fail before it has a socket: looking up the host opens files.  Without this
+    # kazoo would take that for the end of the session, which may be well.
+    retry.retry_exceptions = (*retry.retry_exceptions, OSError)
     client: Any = KazooClient(
         hosts,
         timeout=session_timeout_s,
-        connection_retry=KazooRetry(
-            max_tries=-1,
-            delay=RETRY_DELAY_S,
-            max_delay=_RETRY_DELAY_MAX_S,
-            max_jitter=_RETRY_JITTER,
-        ),
+        connection_retry=retry,
         handler=_InConnectionThread(),
         logger=silent,
     )
@@ -160,6 +168,36 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
 
     def dispatch_callback(self, callback: "_Callback") -> None:
         callback.func(*callback.args)
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Wait with poll.  kazoo's choice, epoll, needs a descriptor for each call, so a process
+        that has run out of them would drop a connection that is well, and then its session."""
+        return _select(*args, **kwargs, selectors_module=_Poll)
+
+
+_select = cast("Callable[..., Any]", selector_select)
+
+
+class _Poll:
+    """As much of the module `selectors` as kazoo's select uses."""
+
+    EVENT_READ = selectors.EVENT_READ
+    EVENT_WRITE = selectors.EVENT_WRITE
+    DefaultSelector = selectors.PollSelector
+
+
+def start_client(kazoo: Kazoo) -> OSError | None:
+    """Begin to connect.  If that fails, return why; the client is of no use then."""
+    try:
+        kazoo.start_async()
+    except OSError as error:  # No descriptor is left for what wakes its thread.
+        reason = error
+    except RuntimeError as error:  # No thread can be started.
+        reason = OSError(str(error))
+    else:
+        return None
+    kazoo.close()
+    return reason
 
 
 def stop_client(kazoo: Kazoo) -> None:

@@ -9,6 +9,8 @@ calls, and everything that kazoo has to say comes back as a call in trio's threa
 * One kazoo client is one session.  When ZooKeeper says that the session is gone, the client is
   thrown away, with whatever it had queued, and the next one started; so no request crosses from
   one session into another.
+* A client that cannot even be started, because descriptors or threads are short, is tried again;
+  that ends neither this store nor the process.
 * While there is no contact, kazoo tries again at least every 0.3 s, so that a ZooKeeper that was
   restarted finds the session alive.
 * A request waits for contact here, not in kazoo's queue, where nobody could say whether it was
@@ -38,6 +40,7 @@ from wire.metadata.kazoo_client import (
     is_rolled_back,
     new_client,
     refusal,
+    start_client,
     stop_client,
     to_stat,
 )
@@ -63,6 +66,7 @@ from wire.metadata.store import (
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _STOP_TIMEOUT_S = 2.0
+_START_RETRY_S = 0.2
 
 
 class _NoAnswerError(Exception):
@@ -82,6 +86,7 @@ class ZooKeeperStore:
         self._session = HostSession()
         self._token = trio.lowlevel.current_trio_token()
         self._kazoo: Kazoo | None = None
+        self._failure: OSError | None = None  # why no client could be started just now
         self._kazoo_lost = trio.Event()
         self._watches: dict[_OneShot, None] = {}
 
@@ -275,7 +280,12 @@ class ZooKeeperStore:
         while True:
             kazoo = new_client(self._hosts, self._session_timeout_s, self._heard)
             self._kazoo, self._kazoo_lost = kazoo, trio.Event()
-            kazoo.start_async()
+            self._failure = start_client(kazoo)
+            if self._failure is not None:
+                # Nothing was sent, so nobody is told anything; what is short may come back.
+                self._kazoo = None
+                await trio.sleep(_START_RETRY_S)
+                continue
             await self._kazoo_lost.wait()
             self._kazoo = None
             nursery.start_soon(_stop, kazoo)
@@ -299,7 +309,8 @@ class ZooKeeperStore:
         try:
             await self._session.wait_connected(timeout_s)
         except StoreUnavailableError as error:
-            raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {error}") from None
+            why = f" ({self._failure})" if self._failure is not None else ""
+            raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {error}{why}") from None
         if self._root:
             for path in [*ancestors_of(self._root), self._root]:
                 await self._ensure(path)

@@ -54,7 +54,10 @@ class Admin:
 async def administered(running: RunningBookie) -> AsyncGenerator[Admin]:
     async with trio.open_nursery() as nursery:
         app = create_app(
-            registry_of(running.sources()), running.why_unhealthy, admin_routes(running, nursery)
+            registry_of(running.sources()),
+            running.why_unhealthy,
+            admin_routes(running, nursery),
+            why_not_ready=running.probe.why_not_ready,
         )
         port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
         yield Admin(port)
@@ -176,7 +179,12 @@ async def test_a_look_at_everything_when_asked_for(cluster: Cluster) -> None:
 
 
 async def test_a_port_of_http_that_is_taken_is_named() -> None:
-    app = create_app(CollectorRegistry(), lambda: "")
+
+    async def why_not_ready() -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    app = create_app(CollectorRegistry(), lambda: "", why_not_ready=why_not_ready)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
         with pytest.raises((OSError, BaseExceptionGroup)) as caught:

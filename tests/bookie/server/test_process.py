@@ -69,7 +69,8 @@ async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
         assert bookie.ready["ready"] is True
         assert bookie.ready["name"] == f"127.0.0.1:{bookie.port}"
         url = f"http://127.0.0.1:{bookie.ready['http_port']}"
-        assert await trio.to_thread.run_sync(get, f"{url}/healthz") == (200, "ok")
+        for path in ("healthz", "readyz"):
+            assert await trio.to_thread.run_sync(get, f"{url}/{path}") == (200, "ok")
         async with connect(bookie.port) as peer:
             assert await peer.add(7, 0) is Status.OK
         _, metrics = await trio.to_thread.run_sync(get, f"{url}/metrics")

@@ -1,15 +1,20 @@
 """The service port in a flood."""
 
+import pytest
 import trio
+from google.protobuf.message import Message
 from trio.testing import wait_all_tasks_blocked
 
 from broker.accept import ClientPort
 from broker.logs import silent_log
+from broker.peers import greeting, why_not_served
 from wire.arena import ArenaPool
 from wire.connection import FrameConnection
 from wire.errors import MalformedError
-from wire.messages.registry import NO_ID, Command, decode_frame
+from wire.messages.registry import NO_ID, Command, decode_frame, encode
 from wire.outbox import Flusher
+from wire.probe import PortProbe
+from wire.proto import pulsar_pb2 as pb
 from wire.tcp import TcpNetwork
 from wire.transport import Stream
 
@@ -70,3 +75,60 @@ async def test_what_goes_wrong_in_one_connection_ends_only_that() -> None:
         assert ended == 3
         assert port.connections == 0
         listener.close()
+
+
+async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1", 0)
+    arenas, flusher = ArenaPool(), Flusher()
+    serving = True
+    taken = trio.Event()
+
+    async def serve(stream: Stream) -> None:
+        taken.set()
+        frames = FrameConnection(stream, arenas=arenas, flusher=flusher, frame_bytes_max=1000)
+        if await frames.receive() and serving:
+            frames.send([encode(pb.CommandConnected(server_version="x"))])
+            await frames.aclose()
+        await trio.sleep_forever()
+
+    probe = PortProbe("0.0.0.0", listener.port, greeting(), why_not_served)
+    port = ClientPort(listener, serve, connections_max=1, log=silent_log(), reserved=probe.reserved)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+        nursery.start_soon(port.run)
+        idle = await network.connect("127.0.0.1", listener.port)
+        await taken.wait()
+        assert await probe.why_not_ready() == ""
+        assert (port.connections, port.refused, probe.reserved) == (2, 0, set())
+        stranger = PortProbe("127.0.0.1", listener.port, greeting(), why_not_served)
+        assert "takes no more" in await stranger.why_not_ready()
+        serving = False
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append(await probe.why_not_ready())
+
+        async with trio.open_nursery() as asking:
+            for _ in range(3):
+                asking.start_soon(ask)
+        assert said == [f"127.0.0.1:{listener.port} did not answer in time"] * 3
+        assert port.connections == 3  # All who asked together have shared one probe.
+        idle.close()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (pb.CommandConnected(server_version="x"), ""),
+        (pb.CommandError(request_id=0, error=pb.AuthenticationError, message="who?"), ""),
+        (pb.CommandError(request_id=0, error=pb.AuthorizationError, message="no"), ""),
+        (pb.CommandError(request_id=0, error=pb.ServiceNotReady, message="no"), "refuses: no"),
+        (pb.CommandPing(), "no greeting"),
+    ],
+)
+def test_what_counts_as_an_answer(answer: Message, why: str) -> None:
+    said = why_not_served(encode(answer)[4:])
+    assert why in said
+    assert bool(said) == bool(why)

@@ -10,7 +10,6 @@ from trio.testing import MockClock
 
 from broker.admin.app import create_app
 from broker.admin.calls import PeerCalls
-from broker.admin.http import HttpPort
 from broker.balancer import Balancer
 from broker.errors import (
     BrokerError,
@@ -25,6 +24,7 @@ from broker.logs import silent_log
 from broker.operations import Operations
 from broker.owned_topics import MessageIdData, Start
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
+from wire.http import HttpPort
 from wire.tcp import TcpNetwork
 from wire.topics import TopicName
 
@@ -118,6 +118,7 @@ class Admin:
         self.topics = topics
         self.url = url
         self.calls = PeerCalls(TcpNetwork())
+        self.why_not_ready = ""  # what its service port would say
 
     async def __call__(self, method: str, path: str, body: object = None, **query: str) -> object:
         return await self.calls.call(self.url, method, path, query=query, body=body)
@@ -140,9 +141,21 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         topics=topics,
         remote=PeerCalls(TcpNetwork()),
     )
-    app = create_app(operations, lambda: b"up 1\n", body_bytes_max=1000, log=silent_log())
+    admin = Admin(broker, topics, url)
+
+    async def why_not_ready() -> str:
+        await trio.lowlevel.checkpoint()
+        return admin.why_not_ready
+
+    app = create_app(
+        operations,
+        lambda: b"up 1\n",
+        why_not_ready=why_not_ready,
+        body_bytes_max=1000,
+        log=silent_log(),
+    )
     await cluster.nursery.start(port.serve, app)
-    return Admin(broker, topics, url)
+    return admin
 
 
 @asynccontextmanager
@@ -352,6 +365,10 @@ async def test_lookup_brokers_health_and_metrics() -> None:
         assert await text(one, "/admin/v2/brokers/health") == "ok"
         assert await text(one, "/readyz") == "ok"
         assert await text(one, "/metrics") == "up 1\n"
+        one.why_not_ready = "no answer"
+        assert "does not serve: no answer" in await text(one, "/readyz")
+        assert await text(one, "/healthz") == "ok"
+        one.why_not_ready = ""
         one.broker.session.suspend()
         assert "out of reach" in await text(one, "/readyz")
         assert await text(one, "/healthz") == "ok"

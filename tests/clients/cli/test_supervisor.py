@@ -1,5 +1,6 @@
 """Parts as real, small processes."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -122,6 +124,30 @@ async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
         await wait_state(keeper, PartState.RUNNING)
         assert keeper.pid != first
         assert keeper.facts()["restarts"] == 1
+
+
+async def test_a_part_that_cannot_be_started_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of descriptors, the supervisor had ended, and the kernel killed all parts with it."""
+    async with running(part(tmp_path, GOOD), part(tmp_path, GOOD, "other")) as supervisor:
+        await supervisor.wait_ready()
+        keeper, other = supervisor.keepers.values()
+        stays = other.pid
+        failed = trio.Event()
+
+        def no_descriptor(*_: object, **__: object) -> NoReturn:
+            failed.set()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as short:
+            short.setattr(subprocess, "Popen", no_descriptor)
+            assert keeper.pid is not None
+            os.kill(keeper.pid, signal.SIGKILL)
+            await failed.wait()
+            await wait_state(keeper, PartState.RESTARTING)
+        await wait_state(keeper, PartState.RUNNING)
+        assert other.pid == stays
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -1,0 +1,92 @@
+"""When a broker that answers nobody ends itself, so that whoever supervises it starts it again.
+
+    WATCHING --(silent for long enough)--> ASK: does another broker serve?
+        ^                                     |
+        +----(nobody does, or unknown)--------+--(one does)--> END
+
+A probe goes to the broker's own port again and again.  Only time counts in which the process could
+have answered: a tick that comes late, or processors that were busy with others, restart the count,
+and so does a probe that could not even be sent.  A broker that holds the only live registration is
+never ended, because a broker that serves badly is better than none.
+
+A process ends itself at most once and not before it is `quiet_s` old.  So it happens at most once
+in that time however often the process is started again, and nothing has to be remembered.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogLimits:
+    silent_s: float = 60.0  # without any answer, of time in which the process ran
+    quiet_s: float = 600.0  # from its start, in which a process does not end itself
+    tick_s: float = 1.0  # between two ticks
+    late_s: float = 2.0  # a tick that comes later than this shows that the process was stopped
+    starved_share: float = 0.25  # of a tick, in which the process could run and had no processor
+    ask_s: float = 20.0  # for an answer to ASK; one that is older says nothing
+
+
+class Effect(Enum):
+    ASK = auto()  # whether another registered broker serves now; `others_serve` is the answer
+    END = auto()  # write all stacks, and end the process
+
+
+class WatchdogProtocol:
+    """Times are those of one monotonic clock, in seconds."""
+
+    def __init__(self, limits: WatchdogLimits, *, now_s: float) -> None:
+        self.limits = limits
+        self._started_s = now_s
+        self._silent_since_s = now_s
+        self._ticked_s = now_s
+        self._starved_s: float | None = None
+        self._asked_s = _NEVER
+        self._ended = False
+
+    def answered(self, now_s: float) -> None:
+        """A probe was answered."""
+        self._restart(now_s)
+
+    def not_asked(self, now_s: float) -> None:
+        """A probe could not be sent.  That says nothing about who would have answered it."""
+        self._restart(now_s)
+
+    def ticked(self, now_s: float, starved_s: float | None) -> list[Effect]:
+        """Time has passed.  `starved_s` is how long the process has been ready to run without a
+        processor, since it began; None if the system does not tell."""
+        passed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        before_s, self._starved_s = self._starved_s, starved_s
+        late = passed_s > self.limits.tick_s + self.limits.late_s
+        starved = (
+            starved_s is not None
+            and before_s is not None
+            and starved_s - before_s > self.limits.starved_share * passed_s
+        )
+        if late or starved:
+            self._restart(now_s)
+        if not self._may_end(now_s) or self._asked_s != _NEVER:
+            return []
+        self._asked_s = now_s
+        return [Effect.ASK]
+
+    def others_serve(self, serve: bool | None, now_s: float) -> list[Effect]:
+        """Another registered broker answered (True), none did (False), or nobody knows (None)."""
+        asked_s, self._asked_s = self._asked_s, _NEVER
+        if now_s - asked_s <= self.limits.ask_s and serve and self._may_end(now_s):
+            self._ended = True
+            return [Effect.END]
+        self._restart(now_s)
+        return []
+
+    def _may_end(self, now_s: float) -> bool:
+        return (
+            not self._ended
+            and now_s - self._silent_since_s >= self.limits.silent_s
+            and now_s - self._started_s >= self.limits.quiet_s
+        )
+
+    def _restart(self, now_s: float) -> None:
+        self._silent_since_s = now_s

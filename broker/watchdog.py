@@ -1,0 +1,169 @@
+"""The shell of `protocol.watchdog`: two threads that work while the event loop is stuck.
+
+One thread asks the broker's own port, again and again, with more patience than a readiness probe
+has: an answer that comes late is an answer.  The other one ticks, and carries out what the machine
+wants.  Before the process ends, the stacks of all threads and tasks are written to standard error.
+If that blocks, because nobody reads standard error, the process ends all the same.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic  # noqa: TID251  these threads have no loop, and no clock of trio's
+from typing import TextIO
+
+import trio
+
+from broker.logs import Log
+from broker.membership import Member
+from broker.peers import serves
+from broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
+from wire.probe import NoAnswerError, NotAskedError, PortProbe
+
+EXIT_CODE = 4
+_SCHEDSTAT = Path("/proc/self/schedstat")
+_PATIENCE_SHARE = 1 / 3  # of the time without an answer, for one probe
+_PAUSE_SHARE = 1 / 12
+_WRITING_S = 5.0
+_OTHERS_ASKED_MAX = 8
+_FRAMES_MAX = 50  # of one task; one that recurses without end must not fill the log
+
+
+class Watchdog:
+    """`others` returns the other registered brokers; None while there is no contact with the
+    metadata store.  It is called in a thread."""
+
+    def __init__(
+        self,
+        probe: PortProbe,
+        limits: WatchdogLimits,
+        *,
+        others: Callable[[], Sequence[Member] | None],
+        log: Log,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._probe = probe
+        self._limits = limits
+        self._others = others
+        self._log = log
+        self._end = end
+        self._machine = WatchdogProtocol(limits, now_s=monotonic())
+        self._lock = threading.Lock()  # around each call of the machine
+        self._stopped = threading.Event()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        root = trio.lowlevel.current_root_task()
+        for work in (self._ask_own_port, lambda: self._tick(root)):
+            threading.Thread(target=self._guarded, args=(work,), daemon=True).start()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._stopped.set()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._log.error("the watchdog has failed, and watches no longer", exc_info=error)
+            self._stopped.set()
+
+    def _ask_own_port(self) -> None:
+        machine, limits = self._machine, self._limits
+        while not self._stopped.is_set():
+            try:
+                self._probe.ask(limits.silent_s * _PATIENCE_SHARE)
+            except NotAskedError:
+                heard: Callable[[float], None] | None = machine.not_asked
+            except NoAnswerError:
+                heard = None
+            else:
+                heard = machine.answered
+            if heard is not None:
+                with self._lock:
+                    heard(monotonic())
+            self._stopped.wait(limits.silent_s * _PAUSE_SHARE)
+
+    def _tick(self, root: trio.lowlevel.Task | None) -> None:
+        while not self._stopped.wait(self._limits.tick_s):
+            with self._lock:
+                effects = self._machine.ticked(monotonic(), _starved_s())
+            if Effect.ASK in effects:
+                serve = self._do_others_serve()
+                with self._lock:
+                    effects = self._machine.others_serve(serve, monotonic())
+                if Effect.END not in effects and not self._stopped.is_set():
+                    self._log.error(
+                        "this broker answers nobody, and goes on: no other broker is known to serve"
+                    )
+            if Effect.END in effects and not self._stopped.is_set():
+                self._end_process(root)
+
+    def _do_others_serve(self) -> bool | None:
+        """Return True as soon as one of the other registered brokers answers."""
+        others = self._others()
+        if others is None:
+            return None
+        return any(serves(member) for member in others[:_OTHERS_ASKED_MAX])
+
+    def _end_process(self, root: trio.lowlevel.Task | None) -> None:
+        def write() -> None:
+            self._log.error(
+                "this broker answers nobody and ends; its stacks follow",
+                silent_s=self._limits.silent_s,
+                exit_code=EXIT_CODE,
+            )
+            write_stacks(root, sys.stderr)
+
+        writing = threading.Thread(target=write, daemon=True)
+        writing.start()
+        writing.join(_WRITING_S)
+        self._stopped.set()
+        self._end(EXIT_CODE)
+
+
+def write_stacks(root: trio.lowlevel.Task | None, file: TextIO) -> None:
+    """Write the stacks of all threads, and the tree of trio's tasks with theirs.
+
+    The tasks may go on meanwhile: this is a picture for people, taken from another thread.
+    """
+    faulthandler.dump_traceback(file, all_threads=True)
+    if root is not None:
+        file.writelines(_lines(root, 0))
+    file.flush()
+
+
+def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
+    """The lines of a task and of all below it, without recursion: trees may be deep."""
+    waiting: list[tuple[trio.lowlevel.Task, int]] = [(task, depth)]
+    while waiting:
+        task, depth = waiting.pop()
+        indent = "  " * depth
+        yield f"{indent}task {task.name}\n"
+        try:
+            for frame in _frames(task):
+                yield f"{indent}  {frame}\n"
+        except (RuntimeError, ValueError) as error:  # It has moved on while it was looked at.
+            yield f"{indent}  ({error})\n"
+        for nursery in task.child_nurseries:
+            waiting += [(child, depth + 1) for child in nursery.child_tasks]
+
+
+def _frames(task: trio.lowlevel.Task) -> Iterable[str]:
+    for number, (frame, line) in enumerate(task.iter_await_frames()):
+        if number == _FRAMES_MAX:
+            yield "..."
+            return
+        code = frame.f_code
+        yield f"{code.co_filename}:{line} {code.co_qualname}"
+
+
+def _starved_s() -> float | None:
+    """How long the main thread, which runs the loop, has waited for a processor."""
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None  # Not Linux, or a kernel without it: late ticks still show a stopped process.

@@ -1,0 +1,116 @@
+"""The HTTP port: its connections are bounded, and people who say nothing keep nobody out."""
+
+import errno
+import os
+from typing import Any
+
+import pytest
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from wire.http import HttpPort
+
+PATIENCE_S = 60.0
+GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+class Site:
+    """An application with a path that answers, and one that waits until it is told."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.go_on = trio.Event()
+
+        async def ok(_: Request) -> Response:
+            return PlainTextResponse("ok")
+
+        async def wait(_: Request) -> Response:
+            self.waiting += 1
+            await self.go_on.wait()
+            return PlainTextResponse("waited")
+
+        self.app = Starlette(routes=[Route("/ok", ok), Route("/wait", wait)])
+
+    async def wait_waiting(self, count: int) -> None:
+        while self.waiting < count:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def connect(port: HttpPort) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", port.port)
+
+
+async def ask(port: HttpPort, path: bytes) -> bytes:
+    async with await connect(port) as stream:
+        await stream.send_all(GET % path)
+        return await rest(stream)
+
+
+async def rest(stream: trio.SocketStream) -> bytes:
+    return b"".join([chunk async for chunk in stream])
+
+
+async def test_idle_connections_make_room_for_a_request() -> None:
+    site = Site()
+    port = HttpPort("127.0.0.1", 0, connections_max=3)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            idle = [await connect(port) for _ in range(20)]
+            for _ in range(3):
+                assert (await ask(port, b"ok")).endswith(b"ok")
+            assert port.connections <= 4
+            assert await idle[0].receive_some() == b""
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_that_is_under_way_is_not_cut_by_newcomers() -> None:
+    site = Site()
+    port = HttpPort("127.0.0.1", 0, connections_max=2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            busy = [await connect(port) for _ in range(2)]
+            for stream in busy:
+                await stream.send_all(GET % b"wait")
+            await site.wait_waiting(2)
+            try:
+                refused = await ask(port, b"ok")
+            except trio.BrokenResourceError:
+                refused = b""
+            assert refused == b""
+            site.go_on.set()
+            for stream in busy:
+                assert (await rest(stream)).endswith(b"waited")
+            assert (await ask(port, b"ok")).endswith(b"ok")
+        nursery.cancel_scope.cancel()
+
+
+async def test_accepts_that_fail_are_told_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypercorn's own loop had written 20 lines of traceback for each, ten times a second."""
+    failures: list[tuple[int, int | None]] = []
+    site = Site()
+    port = HttpPort(
+        "127.0.0.1",
+        0,
+        on_accept_failed=lambda number, error: failures.append((number, error.errno)),
+    )
+    kind: Any = type(trio.socket.socket())
+
+    async def fail_twice(self: Any) -> Any:
+        if len(failures) < 2:
+            await trio.lowlevel.checkpoint()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await accept_of_kind(self)
+
+    accept_of_kind = kind.accept
+    monkeypatch.setattr(kind, "accept", fail_twice)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            assert (await ask(port, b"ok")).endswith(b"ok")
+        nursery.cancel_scope.cancel()
+    assert failures == [(port.port, errno.EMFILE)] * 2

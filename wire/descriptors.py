@@ -1,0 +1,79 @@
+"""How a process shares out its file descriptors, and what it says when they run out.
+
+A process that has no descriptor left can neither reach the metadata store again nor open a file, so
+clients must never get the last ones.  Each port has a bound on its connections, and the bounds
+leave a reserve for everything else:
+
+    limit = service port + HTTP port + reserve
+
+The limit is the hard limit of the process, because `process.prepare` raises the soft one to it.
+"""
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from wire.settings import ConfigError
+
+LIMIT_MIN = 96
+_RESERVE_SHARE = 2  # at most this part of a small limit is kept back
+_HTTP_SHARE = 4  # at most this part of what is left goes to HTTP
+_UNLIMITED = 1 << 30
+_LINE_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """The most connections that each port may have."""
+
+    limit: int
+    service: int
+    http: int
+
+
+def open_files_limit() -> int:
+    """Return how many descriptors this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def share_out(limit: int, *, reserve: int, service_max: int, http_max: int) -> Descriptors:
+    """Return the bounds of both ports under a limit; ConfigError if the limit is too low.
+
+    `reserve` descriptors are kept for everything else, or half of a limit that is small.
+    """
+    if limit < LIMIT_MIN:
+        raise ConfigError(
+            f"this process may open {limit} files, and needs {LIMIT_MIN} to serve anybody:"
+            " raise the limit (ulimit -n, or LimitNOFILE of the service)"
+        )
+    left = limit - min(reserve, limit // _RESERVE_SHARE)
+    http = min(http_max, left // _HTTP_SHARE)
+    return Descriptors(limit, service=min(service_max, left - http), http=http)
+
+
+class ShortageLog:
+    """Counts connections that could not be accepted, and says so once a second at most."""
+
+    def __init__(self, warn: Callable[..., object]) -> None:
+        """`warn(event, **facts)` writes one line."""
+        self.failures = 0
+        self._warn = warn
+        self._said_at = -_LINE_EVERY_S
+        self._unsaid = 0
+
+    def failed(self, port: int, error: OSError) -> None:
+        """An accept on `port` has failed, and will be tried again."""
+        self.failures += 1
+        self._unsaid += 1
+        now = trio.current_time()
+        if now - self._said_at >= _LINE_EVERY_S:
+            self._warn(
+                "connections wait: none can be accepted",
+                port=port,
+                why=error.strerror or str(error),
+                failures=self._unsaid,
+            )
+            self._said_at, self._unsaid = now, 0

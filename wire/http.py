@@ -1,0 +1,146 @@
+"""The HTTP port of a broker or a bookie: Hypercorn's connections behind an accept loop of our own.
+
+Hypercorn's own loop knows no bound on connections and logs a traceback for each accept that fails.
+Here the connections are bounded apart from those of the service port.  When they are all taken, the
+connection that has been idle for longest makes room, so that people who connect and say nothing
+cannot keep a probe of the orchestrator out; if each has a request under way, the newcomer is cut.
+
+A client that sends nothing, or half of something, is cut by Hypercorn after `_IDLE_S`.  A client
+that never reads its answer is cut by the kernel: Hypercorn shields its sending, and would wait for
+ever, also at the end.
+"""
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Updated
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableType]
+from starlette.types import ASGIApp
+
+CONNECTIONS_MAX = 256
+_BACKLOG = 128
+_IDLE_S = 10
+_ACCEPT_PAUSE_S = 0.1
+_UNREAD_MS = 5_000
+_TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
+
+
+class _Connection(TCPServer):
+    """A connection that knows whether a request is under way."""
+
+    idle = True
+
+    async def protocol_send(self, event: Any) -> None:  # noqa: ANN401  one of Hypercorn's events
+        if isinstance(event, Updated):
+            self.idle = event.idle
+        await super().protocol_send(event)
+
+
+class HttpPort:
+    """A port that is taken, and not served yet."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
+    ) -> None:
+        """OSError, with the address in it, if the port is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._connections_max = connections_max
+        self._on_accept_failed = on_accept_failed
+        # In the order in which they came.
+        self._connections: dict[_Connection, trio.CancelScope] = {}
+        self._socket = sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if _TCP_USER_TIMEOUT is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _UNREAD_MS)
+            sock.bind((host, port))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            message = f"cannot listen on {host}:{port}: {error.strerror}"
+            raise OSError(error.errno, message) from None
+        self.port = int(sock.getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the port up, if it was not served.  Idempotent."""
+        self._socket.close()
+
+    async def serve(
+        self, app: ASGIApp, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until cancelled."""
+        config = Config()
+        config.accesslog = None
+        config.errorlog = None
+        config.keep_alive_timeout = _IDLE_S  # also for one who connects and says nothing
+        context = WorkerContext(None)
+        wrapped: Any = wrap_app(app, config.wsgi_max_body_size, None)  # type: ignore[arg-type]
+        with trio.socket.from_stdlib_socket(self._socket) as listening:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    accepted = await self._accept(listening)
+                    stream: Any = trio.SocketStream(accepted)
+                    connection = _Connection(wrapped, config, context, ConnectionState({}), stream)
+                    if self._has_room():
+                        scope = self._connections[connection] = trio.CancelScope()
+                        nursery.start_soon(self._serve_one, connection, scope, stream)
+                    else:
+                        accepted.close()
+
+    async def _accept(self, listening: trio.socket.SocketType) -> trio.socket.SocketType:
+        while True:
+            try:
+                accepted, _ = await listening.accept()
+            except OSError as error:
+                # Neither a lack of descriptors nor a connection that is gone ends the port.
+                self._on_accept_failed(self.port, error)
+                await trio.sleep(_ACCEPT_PAUSE_S)
+            else:
+                return accepted
+
+    def _has_room(self) -> bool:
+        """Return True if one more connection is allowed, after an idle one was cut if need be."""
+        if len(self._connections) < self._connections_max:
+            return True
+        for connection, scope in self._connections.items():
+            if connection.idle and not scope.cancel_called:
+                scope.cancel()
+                return True
+        return False
+
+    async def _serve_one(
+        self, connection: _Connection, scope: trio.CancelScope, stream: trio.SocketStream
+    ) -> None:
+        try:
+            with scope:
+                await connection.run()
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # The end of this connection, and of nothing else.
+        finally:
+            del self._connections[connection]
+            with suppress(OSError):
+                await trio.aclose_forcefully(stream)
