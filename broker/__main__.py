@@ -43,7 +43,6 @@ _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
 _DESCRIPTORS_KEPT = 512  # for the metadata store, bookies, other brokers, probes and files
 _TICKS = 60  # in the time after which the watchdog acts
-_LATE_TICKS = 2
 _START_ERRORS = (MetadataError, BrokerError, OSError)
 
 
@@ -93,12 +92,10 @@ def _within_descriptors(config: BrokerConfig, log: Log) -> BrokerConfig:
 
 
 def _watchdog(config: BrokerConfig, running: RunningBroker, log: Log) -> Watchdog:
-    tick_s = config.watchdog_silent_s / _TICKS
     limits = WatchdogLimits(
         silent_s=config.watchdog_silent_s,
         quiet_s=config.watchdog_quiet_s,
-        tick_s=tick_s,
-        late_s=_LATE_TICKS * tick_s,
+        tick_s=config.watchdog_silent_s / _TICKS,
     )
 
     def others() -> Sequence[Member] | None:

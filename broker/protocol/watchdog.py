@@ -25,7 +25,7 @@ class WatchdogLimits:
     quiet_s: float = 600.0  # from its start, in which a process does not end itself
     tick_s: float = 1.0  # between two ticks
     late_s: float = 2.0  # a tick that comes later than this shows that the process was stopped
-    starved_share: float = 0.25  # of a tick, in which the process could run and had no processor
+    starved_share: float = 0.25  # of `silent_s`, in which it could run and had no processor
     ask_s: float = 20.0  # for an answer to ASK; one that is older says nothing
 
 
@@ -42,7 +42,8 @@ class WatchdogProtocol:
         self._started_s = now_s
         self._silent_since_s = now_s
         self._ticked_s = now_s
-        self._starved_s: float | None = None
+        self._starved_s: float | None = None  # at the last tick
+        self._starved_before_s: float | None = None  # when the count began
         self._asked_s = _NEVER
         self._ended = False
 
@@ -58,12 +59,15 @@ class WatchdogProtocol:
         """Time has passed.  `starved_s` is how long the process has been ready to run without a
         processor, since it began; None if the system does not tell."""
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
-        before_s, self._starved_s = self._starved_s, starved_s
+        self._starved_s = starved_s
+        if self._starved_before_s is None:
+            self._starved_before_s = starved_s
         late = passed_s > self.limits.tick_s + self.limits.late_s
         starved = (
             starved_s is not None
-            and before_s is not None
-            and starved_s - before_s > self.limits.starved_share * passed_s
+            and self._starved_before_s is not None
+            and starved_s - self._starved_before_s
+            > self.limits.starved_share * self.limits.silent_s
         )
         if late or starved:
             self._restart(now_s)
@@ -90,3 +94,4 @@ class WatchdogProtocol:
 
     def _restart(self, now_s: float) -> None:
         self._silent_since_s = now_s
+        self._starved_before_s = self._starved_s

@@ -24,6 +24,7 @@ from tests.mutants import (
     storage,
     stuck,
     turns,
+    watchdog,
 )
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
@@ -49,6 +50,7 @@ _AREAS = (
     ending,
     shells,
     turns,
+    watchdog,
 )
 
 MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]

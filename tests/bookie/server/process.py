@@ -1,6 +1,7 @@
 """A bookie as a process, against a real ZooKeeper; to be killed."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,20 @@ PATIENCE_S = 180.0
 class BookieProcess:
     """Started by the constructor; `wait_ready` reads its first line."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, *, files: int | None = None) -> None:
+        """`files`: how many the process may have open."""
+
+        def limit() -> None:
+            if files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
         with (config.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bookie.server", "--config", str(config)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                preexec_fn=limit,
             )
         self.ready: dict[str, Any] = {}
 

@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -23,6 +25,9 @@ from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
 from tests.bookie.server.process import PATIENCE_S, BookieProcess
 from tests.wire.metadata.test_zookeeper import RunningServer
 from wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
+
+# Other processes say nothing when they change: we have to look again and again.
+# ruff: noqa: ASYNC110
 
 pytestmark = pytest.mark.real
 
@@ -82,6 +87,50 @@ async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
     log = (config.parent / "log").read_text()
     assert "event=stopping why=SIGTERM" in log
     assert "Traceback" not in log
+
+
+async def takes_an_add(port: int, entry_id: int) -> bool:
+    async with connect(port) as peer:
+        await peer.send(add_frame(7, entry_id))
+        return await peer.receive() is not None
+
+
+async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> None:
+    """Out of them it can open no segment, and its storage fails for good."""
+    files = 200
+    bookie = await BookieProcess(config, files=files).wait_ready()
+    url = f"http://127.0.0.1:{bookie.ready['http_port']}"
+    try:
+        async with connect(bookie.port) as peer:
+            assert await peer.add(7, 0) is Status.OK
+            with ExitStack() as stack:
+                for port in (bookie.port, bookie.ready["http_port"]):
+                    for _ in range(2 * files):
+                        idle = stack.enter_context(socket.socket())
+                        idle.setblocking(False)
+                        idle.connect_ex(("127.0.0.1", port))
+                with trio.fail_after(PATIENCE_S):
+                    while (
+                        "refused_total 0.0"
+                        in (await trio.to_thread.run_sync(get, f"{url}/metrics"))[1].partition(
+                            "connections_"
+                        )[2]
+                    ):
+                        await trio.sleep(0.1)
+                assert await trio.to_thread.run_sync(get, f"{url}/readyz") == (200, "ok")
+                assert len(os.listdir(f"/proc/{bookie.process.pid}/fd")) < files
+                for entry_id in range(1, 20):
+                    assert await peer.add(7, entry_id) is Status.OK
+        with trio.fail_after(PATIENCE_S):
+            while not await takes_an_add(bookie.port, 20):  # It has to notice that they have gone.
+                await trio.sleep(0.1)
+        assert await trio.to_thread.run_sync(get, f"{url}/healthz") == (200, "ok")
+    finally:
+        bookie.kill()
+    log = (config.parent / "log").read_text()
+    assert "fewer connections than connections_max" in log
+    assert "Traceback" not in log
+    assert len(log.splitlines()) < 60
 
 
 async def test_it_ends_with_whoever_started_it(config: Path) -> None:

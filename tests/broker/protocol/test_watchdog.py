@@ -71,8 +71,17 @@ def test_time_in_which_others_had_the_processors_does_not_count() -> None:
         assert broker.starved_s is not None
         broker.starved_s += 0.5 * LIMITS.tick_s
         assert broker.tick() == []
-    assert broker.run(LIMITS.silent_s - 1) == []
-    assert broker.tick() == [ASK]
+    assert broker.run(2 * LIMITS.silent_s) == [ASK]
+
+
+def test_a_little_waiting_for_a_processor_is_usual() -> None:
+    broker = Broker()
+    effects: list[Effect] = []
+    for _ in range(int(LIMITS.silent_s)):
+        assert broker.starved_s is not None
+        broker.starved_s += 0.1 * LIMITS.tick_s
+        effects += broker.tick()
+    assert effects == [ASK]
 
 
 def test_without_the_figures_of_the_kernel_late_ticks_tell() -> None:

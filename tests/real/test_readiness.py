@@ -1,0 +1,282 @@
+"""Readiness, the watchdog, a lack of file descriptors: real brokers beside a whole cluster."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from clients.python.client import Client
+from clients.python.connect import connect
+from clients.testing.standalone import StandaloneProcess
+from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
+
+# Other processes say nothing when they change: we have to look again and again.
+
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
+PATIENCE_S = 180.0
+FILES = 160  # that the process may have open
+
+
+class BrokerProcess:
+    """A further broker of a cluster, which writes its log into a file."""
+
+    def __init__(
+        self, log: Path, module: str, zookeeper: str, files: int | None, settings: dict[str, object]
+    ) -> None:
+        self.log = log
+        values = {"zookeeper": zookeeper, "port": 0, "http_port": 0, **settings}
+        environment = {f"DAYBOOK_BROKER_{k.upper()}": str(v) for k, v in values.items()}
+
+        def limit() -> None:
+            if files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                preexec_fn=limit,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, log.read_text()
+        self.facts: dict[str, Any] = json.loads(line)
+
+    @property
+    def port(self) -> int:
+        return int(self.facts["port"])
+
+    @property
+    def http_port(self) -> int:
+        return int(self.facts["http_port"])
+
+    @property
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def let_open(self, files: int) -> None:
+        """Change the limit of the process while it runs."""
+        _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, hard))
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"{self.facts['admin_url']}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    async def wait_for(self, path: str, accepted: Callable[[tuple[int, str]], bool]) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while not accepted(answer := await trio.to_thread.run_sync(self.get, path)):
+                assert self.process.poll() is None, self.log.read_text()
+                print(path, answer)
+                await trio.sleep(0.2)
+
+    async def wait_ready(self) -> None:
+        await self.wait_for("/readyz", lambda answer: answer == (200, "ok"))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def open_broker(
+    cluster: StandaloneProcess,
+    tmp_path: Path,
+    *,
+    module: str = "broker",
+    zookeeper: str = "",
+    files: int | None = None,
+    **settings: object,
+) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(
+        tmp_path / "broker.log", module, zookeeper or cluster.zookeeper, files, settings
+    )
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@asynccontextmanager
+async def behind_a_proxy(
+    cluster: StandaloneProcess, tmp_path: Path, **settings: Any
+) -> AsyncIterator[tuple[BrokerProcess, Proxy]]:
+    """A broker that reaches ZooKeeper over a proxy, which can cut it off."""
+    port = int(cluster.zookeeper.rpartition(":")[2])
+    async with open_proxy(port) as proxy:
+        running = await trio.to_thread.run_sync(
+            lambda: BrokerProcess(
+                tmp_path / "broker.log",
+                "broker",
+                f"127.0.0.1:{proxy.port}",
+                settings.pop("files", None),
+                settings,
+            )
+        )
+        try:
+            yield running, proxy
+        finally:
+            running.close()
+
+
+async def topic_of(client: Client, url: str, name: str) -> str:
+    """A topic that the broker at `url` serves."""
+    for number in range(100):
+        topic = f"{name}-{number}"
+        if await client.lookup(topic) == url:
+            return topic
+    raise AssertionError(f"none of 100 topics is served at {url}")
+
+
+def flood(stack: ExitStack, port: int, count: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    sockets: list[socket.socket] = []
+    for _ in range(count):
+        sock = stack.enter_context(socket.socket())
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", port))
+        sockets.append(sock)
+    return sockets
+
+
+@contextmanager
+def busy_processors() -> Iterator[None]:
+    """Three processes for each processor, which all want it."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(spin) for _ in range(3 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+async def test_idle_connections_leave_a_broker_its_descriptors(
+    cluster: StandaloneProcess, topic: str, tmp_path: Path
+) -> None:
+    """Idle clients on both ports take no descriptor that the broker needs: it stays ready, keeps
+    its session when ZooKeeper is cut off, serves the connected, and accepts others afterwards."""
+    async with behind_a_proxy(
+        cluster, tmp_path, files=FILES, session_timeout_s=30.0, connect_timeout_s=600.0
+    ) as (victim, proxy):
+        await victim.wait_ready()
+        url = str(victim.facts["service_url"])
+        async with connect(url) as client:
+            mine = await topic_of(client, url, topic)
+            async with await client.create_producer(mine) as producer:
+                await producer.send(b"before")
+                with ExitStack() as stack:
+                    for port in (victim.port, victim.http_port):
+                        flood(stack, port, 2 * FILES)
+                    await victim.wait_for(
+                        "/metrics", lambda answer: "connections_refused_total{" in answer[1]
+                    )
+                    proxy.set_mood(Mood.REFUSE)
+                    await producer.send(b"without ZooKeeper")
+                    proxy.set_mood(Mood.FORWARD)
+                    await victim.wait_ready()
+                    await producer.send(b"with it")
+                    assert victim.open_files < FILES
+                await victim.wait_ready()
+                async with connect(url) as newcomer:
+                    assert await newcomer.lookup(mine) == url
+        log = victim.log.read_text()
+        assert "session=LOST" not in log
+        assert "Traceback" not in log
+        assert len(log.splitlines()) < 50
+        assert victim.process.poll() is None
+
+
+async def test_a_broker_without_any_descriptor_lives_and_recovers(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    """Nothing can be opened, not even to reach ZooKeeper, until the session is lost."""
+    async with behind_a_proxy(cluster, tmp_path, session_timeout_s=2.0) as (victim, proxy):
+        await victim.wait_ready()
+        with ExitStack() as stack:
+            # One is left, so that ZooKeeper can say that the session is gone.  A new one needs two.
+            victim.let_open(victim.open_files)
+            proxy.set_mood(Mood.REFUSE)
+            await trio.sleep(5.0)  # longer than the session
+            for port in (victim.port, victim.http_port):
+                flood(stack, port, 20)
+            proxy.set_mood(Mood.FORWARD)
+            await trio.sleep(5.0)
+            assert victim.process.poll() is None, victim.log.read_text()
+        victim.let_open(FILES)
+        await victim.wait_ready()
+        lines = victim.log.read_text().splitlines()
+        assert not [line for line in lines if "Traceback" in line]
+        assert len(lines) < 80  # ten seconds, one line a second for each thing that is short
+        print("\n".join(lines))
+
+
+async def test_a_broker_whose_connections_are_all_taken_is_ready(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    with open_broker(cluster, tmp_path, connections_max=3) as victim, ExitStack() as stack:
+        flood(stack, victim.port, 20)
+        await victim.wait_for("/metrics", lambda answer: "connections_refused_total{" in answer[1])
+        assert await trio.to_thread.run_sync(victim.get, "/readyz") == (200, "ok")
+
+
+async def test_a_broker_that_answers_nobody_is_not_ready_and_ends(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    """/readyz had said 200."""
+    with open_broker(
+        cluster,
+        tmp_path,
+        module="tests.real.stuck_broker",
+        watchdog_silent_s=6.0,
+        watchdog_quiet_s=1.0,
+    ) as victim:
+        status, why = await trio.to_thread.run_sync(victim.get, "/readyz")
+        assert (status, "did not answer in time" in why) == (503, True)
+        assert await trio.to_thread.run_sync(victim.get, "/healthz") == (200, "ok")
+        code = await trio.to_thread.run_sync(victim.process.wait, PATIENCE_S)
+        assert code == 4
+        log = victim.log.read_text()
+        assert "answers nobody and ends" in log
+        assert "answer_nobody" in log  # the stack of a connection that waits
+
+
+async def test_a_stop_and_busy_processors_end_nobody(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    with open_broker(cluster, tmp_path, watchdog_silent_s=4.0, watchdog_quiet_s=0.5) as victim:
+        await victim.wait_ready()
+        victim.process.send_signal(signal.SIGSTOP)
+        await trio.sleep(9.0)
+        victim.process.send_signal(signal.SIGCONT)
+        await victim.wait_ready()
+        with busy_processors():
+            await trio.sleep(12.0)
+        await victim.wait_ready()
+        assert victim.process.poll() is None
+        assert "answers nobody" not in victim.log.read_text()
