@@ -101,7 +101,9 @@ def _watchdog(config: BrokerConfig, running: RunningBroker, log: Log) -> Watchdo
     def others() -> Sequence[Member] | None:
         return running.peers.registered if running.ownership.contact else None
 
-    return Watchdog(running.probe, limits, others=others, log=log)
+    return Watchdog(
+        running.probe, limits, broker_id=running.identity.broker_id, others=others, log=log
+    )
 
 
 async def _run(config: BrokerConfig, log: Log) -> None:

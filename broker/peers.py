@@ -22,7 +22,7 @@ from wire.errors import ConnectionLostError, NobodyListensError, WireError
 from wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
 from wire.metadata.store import MetadataError, MetadataStore, SessionState
 from wire.outbox import Flusher
-from wire.probe import READY_S, NoAnswerError, NotAskedError, ask_port
+from wire.probe import READY_S, NoAnswerError, NotAskedError, SilentError, ask_port
 from wire.proto import pulsar_pb2 as pb
 from wire.transport import Network
 
@@ -85,13 +85,16 @@ def why_not_served(frame: bytes) -> str:
             return "the answer is no greeting"
 
 
-def serves(member: Member) -> bool:
-    """Return True if the process that registered as `member` answers now.  Blocks; for threads."""
+def serves(member: Member) -> bool | None:
+    """Return True if the process that registered as `member` answers now, None if its port accepts
+    connections and is silent, and False in all other cases.  Blocks; for threads."""
     address = address_of(member.record.pulsar_service_url)
     if address is None or member.record.incarnation is None:
         return False  # Nobody can say: it is not one of ours.
     try:
         command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S)))
+    except SilentError:
+        return None
     except (NoAnswerError, NotAskedError, WireError):
         return False
     match command:

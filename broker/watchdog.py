@@ -41,12 +41,14 @@ class Watchdog:
         probe: PortProbe,
         limits: WatchdogLimits,
         *,
+        broker_id: str,
         others: Callable[[], Sequence[Member] | None],
         log: Log,
         end: Callable[[int], object] = os._exit,
     ) -> None:
         self._probe = probe
         self._limits = limits
+        self._broker_id = broker_id
         self._others = others
         self._log = log
         self._end = end
@@ -103,11 +105,22 @@ class Watchdog:
                 self._end_process(root)
 
     def _do_others_serve(self) -> bool | None:
-        """Return True as soon as one of the other registered brokers answers."""
+        """Return True if one of the other registered brokers would be left when this one ends."""
         others = self._others()
         if others is None:
             return None
-        return any(serves(member) for member in others[:_OTHERS_ASKED_MAX])
+        silent: list[str] = []
+        for member in others[:_OTHERS_ASKED_MAX]:
+            match serves(member):
+                case True:
+                    return True
+                case None:
+                    silent.append(member.broker_id)
+                case False:
+                    pass  # It may be dead, and its registration about to end.
+        # All are stuck.  The first of them ends, and the others when that one serves again, so
+        # that they are never away at the same time.
+        return bool(silent) and self._broker_id < min(silent)
 
     def _end_process(self, root: trio.lowlevel.Task | None) -> None:
         def write() -> None:

@@ -31,6 +31,10 @@ class NoAnswerError(Exception):
     """The port has not answered in time, or with something else than an answer."""
 
 
+class SilentError(NoAnswerError):
+    """The port has accepted the connection, and has not answered in time."""
+
+
 class NotAskedError(Exception):
     """The question could not be sent, for a reason on the side of the caller."""
 
@@ -142,9 +146,11 @@ def ask(sock: socket.socket, address: tuple[object, ...], request: bytes, until:
             received += chunk
         return received
 
+    connected = False
     try:
         sock.settimeout(patience_s())
         sock.connect(address)
+        connected = True
         sock.settimeout(patience_s())
         sock.sendall(request)
         (size,) = _SIZE.unpack(receive(_SIZE.size))
@@ -152,6 +158,7 @@ def ask(sock: socket.socket, address: tuple[object, ...], request: bytes, until:
             raise NoAnswerError(f"{where} answered with a frame of {size} bytes")
         return receive(size)
     except TimeoutError:
-        raise NoAnswerError(f"{where} did not answer in time") from None
+        kind = SilentError if connected else NoAnswerError
+        raise kind(f"{where} did not answer in time") from None
     except OSError as error:
         raise NoAnswerError(f"{where}: {error.strerror or error}") from error

@@ -30,7 +30,7 @@ class WatchdogLimits:
 
 
 class Effect(Enum):
-    ASK = auto()  # whether another registered broker serves now; `others_serve` is the answer
+    ASK = auto()  # whether another broker would be left; `others_serve` is the answer
     END = auto()  # write all stacks, and end the process
 
 
@@ -77,7 +77,7 @@ class WatchdogProtocol:
         return [Effect.ASK]
 
     def others_serve(self, serve: bool | None, now_s: float) -> list[Effect]:
-        """Another registered broker answered (True), none did (False), or nobody knows (None)."""
+        """Another live registration would be left (True), none would (False), or nobody knows."""
         asked_s, self._asked_s = self._asked_s, _NEVER
         if now_s - asked_s <= self.limits.ask_s and serve and self._may_end(now_s):
             self._ended = True

@@ -177,9 +177,7 @@ class Keeper:
                 self._set(PartState.RESTARTING)
                 delay_s = min(RESTART_DELAY_S * 2**self._failed_starts, RESTART_DELAY_S_MAX)
                 if self._was_ready:
-                    self._report(
-                        f"{self.part.name} {end}, starting it again in {delay_s:g} s"
-                    )
+                    self._report(f"{self.part.name} {end}, starting it again in {delay_s:g} s")
                 with trio.move_on_after(delay_s):
                     while self._wanted and self.state is PartState.RESTARTING:
                         await self._changed.wait()

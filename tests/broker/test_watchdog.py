@@ -69,7 +69,11 @@ class Port:
 
 
 async def watch(
-    own: Port, others: Callable[[], Sequence[Member] | None], *, stuck_s: float = 0.0
+    own: Port,
+    others: Callable[[], Sequence[Member] | None],
+    *,
+    stuck_s: float = 0.0,
+    broker_id: str = "own",
 ) -> list[int]:
     """The exit codes with which a watchdog ends, in the time that it needs, or that is given."""
     ended: list[int] = []
@@ -81,7 +85,7 @@ async def watch(
         token.run_sync_soon(done.set)
 
     probe = PortProbe("127.0.0.1", own.number, greeting(), why_not_served)
-    dog = Watchdog(probe, LIMITS, others=others, log=silent_log(), end=end)
+    dog = Watchdog(probe, LIMITS, broker_id=broker_id, others=others, log=silent_log(), end=end)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dog.run)
         with trio.move_on_after(stuck_s or PATIENCE_S):
@@ -117,6 +121,18 @@ async def test_the_only_broker_is_not_ended(known: bool) -> None:
     assert asked > 0
     own.close()
     dead.close()
+
+
+@pytest.mark.parametrize(("broker_id", "ends"), [("a", True), ("z", False)])
+async def test_of_brokers_that_are_all_stuck_one_is_ended(broker_id: str, ends: bool) -> None:
+    own, stuck = Port(answers=False), Port(answers=False)
+    ended = await watch(
+        own, lambda: [stuck.member("b")], stuck_s=0.0 if ends else 6.0, broker_id=broker_id
+    )
+    assert ended == ([EXIT_CODE] if ends else [])
+    assert stuck.asked.is_set()
+    own.close()
+    stuck.close()
 
 
 async def test_a_broker_that_answers_is_not_ended() -> None:

@@ -32,7 +32,7 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.others_serve",
         replacement=Edit(" and serve and ", " and "),
-        source_hash="2a1f5292db68",
+        source_hash="1e65db3b0f77",
         caught_by=f"{_TESTS}::test_the_only_broker_that_is_known_to_live_is_never_ended",
     ),
     Mutant(
@@ -41,7 +41,7 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.others_serve",
         replacement=Edit(" and serve and ", " and serve is not False and "),
-        source_hash="2a1f5292db68",
+        source_hash="1e65db3b0f77",
         caught_by=f"{_TESTS}::test_the_only_broker_that_is_known_to_live_is_never_ended",
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = [
         replacement=Edit(
             "connected.server_version == server_version(member.record.incarnation)", "True"
         ),
-        source_hash="9d280a707bfd",
+        source_hash="38e7424905f8",
         caught_by=f"{_SHELL}::test_the_only_broker_is_not_ended",
     ),
     Mutant(
@@ -92,5 +92,14 @@ MUTANTS = [
         replacement=Edit("limit - min(reserve, limit // _RESERVE_SHARE)", "limit"),
         source_hash="7a74791277cf",
         caught_by="tests:tests/wire/test_descriptors.py",
+    ),
+    Mutant(
+        id="WD10",
+        rule="of brokers that are all stuck one ends at a time -> all of them do",
+        module="broker.watchdog",
+        name="Watchdog._do_others_serve",
+        replacement=Edit("bool(silent) and self._broker_id < min(silent)", "bool(silent)"),
+        source_hash="d68a64a55ef5",
+        caught_by=f"{_SHELL}::test_of_brokers_that_are_all_stuck_one_is_ended",
     ),
 ]

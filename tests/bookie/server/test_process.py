@@ -185,7 +185,7 @@ async def test_killed_at_any_time_it_has_everything_that_it_acknowledged(config:
                 nursery.start_soon(write, bookie.port, ledger_id, next_ids, acknowledged)
             goal = len(acknowledged) + rng.randrange(20, 400)
             with trio.fail_after(PATIENCE_S):
-                while len(acknowledged) < goal:  # noqa: ASYNC110  nothing tells
+                while len(acknowledged) < goal:
                     await trio.sleep(0.001)
             async with connect(bookie.port) as peer:
                 ledger_id = 100 + round_number
