@@ -15,5 +15,5 @@ async def answer_nobody(_stream: Stream, _broker: BrokerContext) -> None:
 
 
 if __name__ == "__main__":
-    server.serve_client = answer_nobody
+    vars(server)["serve_client"] = answer_nobody
     sys.exit(main())
