@@ -50,6 +50,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trim_interval_s: Seconds = 60.0
     roll_entries: Annotated[int, msgspec.Meta(ge=1, lt=1 << 26)] = 50_000  # of a topic's ledger
     roll_age_s: Seconds = 4 * 3600.0
+    roll_age_min_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0  # a younger ledger is not rolled
+    # Bytes of the list of a topic's ledgers.  The fuller it is, the larger and older (by `roll_*`)
+    # a ledger is when it is rolled; above 3/4 none is, above 15/16 nothing is published.
+    ledger_list_bytes_max: Annotated[int, msgspec.Meta(ge=512, le=1_000_000)] = 1_000_000
     cursor_roll_records: Positive = 5_000  # then a cursor goes over to a new ledger
     balance_interval_s: Seconds = 60.0  # one bundle at most is moved in this time
 

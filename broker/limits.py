@@ -1,7 +1,9 @@
 """What one client, one topic, one subscription may take of a broker."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from broker.errors import PreconditionError
 from broker.protocol.dispatch.events import DispatchLimits
 
 
@@ -45,3 +47,16 @@ class ConnectionLimits:
     unread_bytes_max: int = 16 << 20  # with more to send, a connection is not read from
     names_chars_max: int = 1 << 10  # of producers, consumers, subscriptions
     topic_list_max: int = 100_000
+
+
+PROPERTIES_BYTES_MAX = 64 << 10  # They lie in records that grow by other things, too.
+
+
+def check_properties(whose: str, properties: Mapping[str, str] | None) -> None:
+    """Raises PreconditionError for more than their record should hold."""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in (properties or {}).items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise PreconditionError(
+            f"the properties of the {whose} take {size} bytes; at most {PROPERTIES_BYTES_MAX} are"
+            " stored: shorten them"
+        )

@@ -84,6 +84,8 @@ class LogConfigs:
             retention=retained(policies.retention),
             roll_entries=self._config.roll_entries,
             roll_age_s=self._config.roll_age_s,
+            roll_age_min_s=self._config.roll_age_min_s,
+            list_bytes_max=self._config.ledger_list_bytes_max,
             cursor_roll_records=self._config.cursor_roll_records,
         )
 

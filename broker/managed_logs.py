@@ -136,6 +136,10 @@ class ManagedLogs:
             "lastConfirmedEntry": str(managed.last_confirmed),
             "state": managed.state.name.title(),
             "waitingFor": managed.waiting_for,
+            "ledgerListBytes": managed.room.bytes,
+            "ledgerListBytesMax": managed.room.bytes_max,
+            "ledgerListRollStretch": managed.room.stretch,
+            "ledgerListFull": managed.full,
             "ledgers": [*sealed, current],
             "cursors": {
                 name: {

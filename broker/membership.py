@@ -20,6 +20,7 @@ from broker.records import BrokerRecord, GuardRecord, OwnerRecord
 from wire.errors import MalformedError
 from wire.metadata.store import (
     ANY,
+    REQUEST_BYTES_MAX,
     Check,
     Create,
     Delete,
@@ -30,9 +31,12 @@ from wire.metadata.store import (
     OutcomeUnknownError,
     Record,
     RecordExistsError,
+    Set,
+    Stat,
     StoreUnavailableError,
     VersionConflictError,
     Watch,
+    request_bytes,
 )
 
 _RETRY_S = 0.1
@@ -291,9 +295,13 @@ async def withdraw(store: MetadataStore, broker_id: str) -> None:
 
 
 async def remove(store: MetadataStore, member: Member) -> bool:
-    """Delete what a dead broker left, guard and all, in one step.  False if that did not work.
+    """Delete what a dead broker left, its guard last.  False if that did not work.
 
     True also if somebody else, or the end of its session, was faster.
+
+    More than one request takes is deleted in several steps.  Each of them names the version that
+    the guard had before the records were read, and all but the last give it another one: whoever
+    has read them earlier, and would delete what is a successor's by now, comes too late.
     """
     session = member.session
     while True:
@@ -309,22 +317,40 @@ async def remove(store: MetadataStore, member: Member) -> bool:
             for path, record in ((records.LEADER, leader), (registration, registered))
             if record is not None and record.stat.owner == session
         ]
-        deletes: list[Operation] = [Delete(path, ANY) for path in [*guards, *paths]]
+        ends: list[Operation] = [Delete(path, stat.version) for path, _, stat in guards]
+        touches = [Set(path, value, stat.version) for path, value, stat in guards]
+        first = _first_step(paths, touches)
+        last = len(first) == len(paths)
         try:
-            await store.multi(deletes)
-        except NoRecordError:
+            await store.multi([*(ends if last else touches), *first])
+            if not last:
+                continue
+        except (NoRecordError, VersionConflictError):
             continue  # Something has changed since: look again.
         except MetadataError:
             return False
         return True
 
 
-async def _guards(store: MetadataStore, session: int) -> list[str]:
+def _first_step(paths: Sequence[str], others: Sequence[Operation]) -> list[Operation]:
+    """As many deletions as fit into one request beside the others."""
+    size, step = request_bytes(others), list[Operation]()
+    for path in paths:
+        delete = Delete(path, ANY)
+        size += request_bytes([delete])
+        if size > REQUEST_BYTES_MAX:
+            break
+        step.append(delete)
+    return step
+
+
+async def _guards(store: MetadataStore, session: int) -> list[tuple[str, bytes, Stat]]:
+    """The guards of a session: paths, values, and what the store knows of them."""
     names = await store.get_children(records.GUARDS) or []
     paths = [f"{records.GUARDS}/{name}" for name in names]
     found = await _read_all(store, paths)
     return [
-        path
+        (path, record.value, record.stat)
         for path, record in zip(paths, found, strict=True)
         if record is not None and record.stat.owner == session
     ]

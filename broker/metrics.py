@@ -154,6 +154,18 @@ _TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...
     (GaugeMetricFamily, "throughput_out", "Bytes a second.", lambda s: s.msg_throughput_out),
     (GaugeMetricFamily, "msg_backlog", "Entries not acknowledged.", _backlog),
     (GaugeMetricFamily, "storage_size", "Bytes stored.", lambda s: s.storage_size),
+    (
+        GaugeMetricFamily,
+        "ml_ledger_list_bytes",
+        "Of the list of ledgers in the metadata store.",
+        lambda s: s.ledger_list_bytes,
+    ),
+    (
+        GaugeMetricFamily,
+        "ml_ledger_list_alarm",
+        "1: half of what such a list may take is used; 2: it is full, nothing is published.",
+        lambda s: 2 if s.ledger_list_full else int(s.ledger_list_alarm),
+    ),
     (GaugeMetricFamily, "average_msg_size", "Bytes.", lambda s: s.average_msg_size),
     (CounterMetricFamily, "in_messages", "Messages.", lambda s: s.msg_in_counter),
     (CounterMetricFamily, "out_messages", "Messages.", lambda s: s.msg_out_counter),

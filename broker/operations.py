@@ -26,6 +26,7 @@ from broker.errors import (
 )
 from broker.fan_out import FanOut, Local, Remote, RemoteCalls
 from broker.leader import Leader
+from broker.limits import check_properties
 from broker.lookup import LookupResult, Lookups
 from broker.membership import members, owner_record, owners
 from broker.owned_topics import MessageIdData, OwnedTopics, Start
@@ -198,6 +199,7 @@ class Operations:
         """Create a topic that is not partitioned.  Raises ConflictError if the name is taken."""
         if topic.partition >= 0:
             raise PreconditionError(f"{topic} is the name of a partition")
+        check_properties(f"topic {topic}", properties)
         await self._check_owner(topic, authoritative=authoritative)
         await self._check_free(topic)
         await self._topics.create(topic, properties)
@@ -209,6 +211,7 @@ class Operations:
             raise PartitionCountError(f"a topic has 1 to {self._partitions_max} partitions")
         if topic.partition >= 0:
             raise PreconditionError(f"{topic} is the name of a partition")
+        check_properties(f"topic {topic}", properties)
         if (await self.policies.namespace(topic.namespace)).deleted:
             raise ConflictError(f"{topic.namespace} is being deleted")
         await self._check_free(topic)

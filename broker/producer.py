@@ -14,7 +14,7 @@ import trio
 
 from broker.protocol.access import ProducerKey
 from broker.topic_log import TopicLog
-from managed_ledger.errors import TerminatedError
+from managed_ledger.errors import ListFullError, TerminatedError
 from managed_ledger.position import Position
 from wire.batch import has_broker_metadata, num_messages, parse_metadata, verify_checksum
 from wire.errors import ChecksumError
@@ -176,13 +176,15 @@ class Producer:
 
     def _not_stored(self, error: Exception | None) -> None:
         assert error is not None
-        if isinstance(error, TerminatedError):
+        if isinstance(error, TerminatedError | ListFullError):
+            full = isinstance(error, ListFullError)
             # A log says so at once, of what was handed to it last; others may be waiting before it.
             sequence_id, highest, _ = self._outstanding.pop()
             refused = pb.CommandSendError(
                 producer_id=self.producer_id,
                 sequence_id=max(sequence_id, highest or 0),
-                error=pb.TopicTerminatedError,
+                # A full log is opened anew by nobody; clients do not repeat what is not allowed.
+                error=pb.NotAllowedError if full else pb.TopicTerminatedError,
                 message=str(error),
             )
             self._outstanding.append((sequence_id, highest, encode(refused)))

@@ -86,6 +86,10 @@ class TopicStats(_Record, frozen=True):
     deduplication_status: str
     topic_epoch: int | None
     waiting_for: str  # why nothing is stored; empty while all is well
+    ledger_list_bytes: int  # of the list of ledgers in the metadata store
+    ledger_list_bytes_max: int
+    ledger_list_alarm: bool  # half of that is used
+    ledger_list_full: str  # why nothing is taken, if that is the reason; else empty
 
 
 def topic_stats(topic: Topic, owner: str) -> dict[str, object]:
@@ -125,6 +129,10 @@ def statistics(topic: Topic) -> TopicStats:
         deduplication_status="Disabled",
         topic_epoch=topic.producers.epoch,
         waiting_for=topic.log.waiting_for,
+        ledger_list_bytes=topic.log.room.bytes,
+        ledger_list_bytes_max=topic.log.room.bytes_max,
+        ledger_list_alarm=topic.log.room.alarming,
+        ledger_list_full=topic.log.full,
     )
 
 

@@ -13,6 +13,7 @@ from bookie.errors import LedgerError
 from broker.errors import UnavailableError
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
+from managed_ledger.protocol.room import Room
 from managed_ledger.reading import LogEntry
 from wire.metadata.store import MetadataError
 from wire.topics import TopicName
@@ -75,6 +76,16 @@ class TopicLog(Protocol):
     @property
     def waiting_for(self) -> str:
         """Why nothing is confirmed, in words; empty while all is well."""
+        ...
+
+    @property
+    def full(self) -> str:
+        """Why nothing is taken, in words, if the list of ledgers is full; else empty."""
+        ...
+
+    @property
+    def room(self) -> Room:
+        """Of the list of ledgers."""
         ...
 
     @property

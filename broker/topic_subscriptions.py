@@ -14,7 +14,7 @@ from broker.errors import (
     SubscriptionNotFoundError,
     UnavailableError,
 )
-from broker.limits import TopicLimits
+from broker.limits import TopicLimits, check_properties
 from broker.subscription import Subscription, SubscriptionTopic
 from broker.topic_log import TopicCursor, translated
 from managed_ledger.errors import InvalidNameError
@@ -159,6 +159,7 @@ class TopicSubscriptions:
     ) -> Subscription:
         if len(self.by_name) >= self._limits.subscriptions_max:
             raise NotAllowedError(f"{self._topic.name} has too many subscriptions")
+        check_properties(f"subscription {name}", properties)
         with translated(self._topic.name):
             cursor = await self._topic.log.open_cursor(
                 name, initial=mark_delete, properties=properties

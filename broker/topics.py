@@ -121,6 +121,7 @@ class Topics:
         self._keys: Iterator[int] = count(1)  # of producers and consumers
         self._names = count()
         self._doomed: set[str] = set()  # to be deleted when they are closed
+        self._lists_told: dict[str, int] = {}  # how full the lists of topics were when we told
 
     def attach(self, ownership: OwnershipPort) -> None:
         """Who says what may be loaded; ownership itself needs the topics."""
@@ -136,6 +137,8 @@ class Topics:
                     await trio.sleep(self._maintain_interval_s)
                     for topic in list(self._loaded.values()):
                         await self._maintain(topic)
+                    told = self._lists_told
+                    self._lists_told = {name: told[name] for name in told if name in self._loaded}
             finally:
                 self._nursery = None
 
@@ -152,10 +155,29 @@ class Topics:
         try:
             topic.log.check_roll()
             await topic.log.trim()
+            self._check_list(topic)
         except FencedError as error:
             self._topic_failed(topic, error)
         except (ManagedLedgerError, LedgerError, MetadataError) as error:
             self._log.info("not trimmed now", topic=topic.name.full, why=str(error))
+
+    def _check_list(self, topic: Topic) -> None:
+        """Tell people while there is time: once for each sixteenth that is used, from half on."""
+        room, name = topic.log.room, topic.name.full
+        told, parts = self._lists_told.get(name, 0), 16 * room.bytes // room.bytes_max
+        if room.alarming and parts > told:
+            self._log.warning(
+                "the list of ledgers of a topic fills up",
+                topic=name,
+                bytes=room.bytes,
+                bytes_max=room.bytes_max,
+                roll_stretch=room.stretch,
+                why=topic.log.full or "its ledgers are kept by subscriptions or by retention",
+            )
+        if room.alarming:
+            self._lists_told[name] = parts
+        else:
+            self._lists_told.pop(name, None)
 
     # -- what there is
 

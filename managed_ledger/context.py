@@ -20,23 +20,35 @@ from managed_ledger.protocol.stuck import Pauses
 from managed_ledger.protocol.trim import Retention
 from managed_ledger.records import Owner
 from wire.clock import WallClock
-from wire.metadata.store import MetadataError, MetadataStore, Record, StoreUnavailableError
+from wire.metadata.store import (
+    VALUE_BYTES_MAX,
+    MetadataError,
+    MetadataStore,
+    Record,
+    StoreUnavailableError,
+)
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+LIST_BYTES_MIN = 512
 _RETRY_S = (0.05, 0.3)
 _DELETIONS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One log.  A ledger is full at `roll_entries` or `roll_bytes`, and old after `roll_age_s`."""
+    """One log.  A ledger is full at `roll_entries` or `roll_bytes`, and old after `roll_age_s`.
+
+    The fuller the list of ledgers is, the larger and older is a ledger before it is rolled.
+    """
 
     quorums: Quorums = field(default_factory=Quorums)
     retention: Retention = field(default_factory=Retention)
     roll_entries: int = 50_000
     roll_bytes: int = 2 << 30
     roll_age_s: float = 4 * 3600.0
+    roll_age_min_s: float = 0.0  # a full ledger that is younger is not rolled
+    list_bytes_max: int = VALUE_BYTES_MAX  # of the list of ledgers, see `protocol.room`
     heal_interval_s: float = 60.0  # roll this often at most to get missing copies back
     stuck_s: float = 30.0  # without an ack quorum for so long, a ledger is left for a new one
     flush_s: float = 1.0  # acknowledgements without a receipt are durable after this
@@ -47,6 +59,10 @@ class LogConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.roll_entries < ENTRIES_MAX:
             raise ValueError(f"roll_entries: 1 to {ENTRIES_MAX - 1}, not {self.roll_entries}")
+        if not LIST_BYTES_MIN <= self.list_bytes_max <= VALUE_BYTES_MAX:
+            raise ValueError(
+                f"list_bytes_max: {LIST_BYTES_MIN} to {VALUE_BYTES_MAX}, not {self.list_bytes_max}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

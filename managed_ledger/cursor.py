@@ -32,12 +32,13 @@ from managed_ledger.records import Owner, custom_metadata, log_path, parse
 from managed_ledger.records_pb2 import ManagedCursorInfo
 from managed_ledger.stuck import Watch
 from wire.errors import WireError
-from wire.metadata.store import MetadataError
+from wire.metadata.store import VALUE_BYTES_MAX, MetadataError
 from wire.topics import url_decode, url_encode
 
 __all__ = ["IN_RECORD", "RANGES_IN_RECORD_MAX", "Cursor", "recover_cursor"]
 
 RANGES_IN_RECORD_MAX = 1000
+RECORD_BYTES_MAX = VALUE_BYTES_MAX // 2  # A larger state stays in the cursor's ledger.
 _READ_ENTRIES = 1000
 _READ_BYTES = 8 << 20
 
@@ -335,8 +336,12 @@ class Cursor:
             return
         mark_delete, old_id = self.mark_delete, self.ledger_id
         runs = list(self._state.acked.ranges())
+        whole = folded(self._record.info, mark_delete, runs, self.properties)
+        if whole.ByteSize() > RECORD_BYTES_MAX:
+            await self._start_ledger()
+            return
         self._state.take_change()
-        await self._record.store(folded(self._record.info, mark_delete, runs, self.properties))
+        await self._record.store(whole)
         self._stored = mark_delete
         if self._writer is not None:
             self._writer.abandon()
@@ -371,25 +376,44 @@ async def recover_cursor(log: Log, encoded: str) -> Cursor:
     Raises ManagedLedgerError, LedgerError.
     """
     path = f"{log_path(log.name)}/{encoded}"
-    found = await log.context.newest(path)
-    if found is None:
-        raise FencedError(f"{path} vanished while it was being recovered")
-    info = parse(ManagedCursorInfo(), found.value, path)
+    info, version = await _stored_record(log.context, path)
     try:
         name = url_decode(encoded)
     except WireError as error:
         raise LogCorruptError(f"{path}: {error}") from error
     if url_encode(name) != encoded:
         raise LogCorruptError(f"{path}: the name of a cursor, encoded as nobody does it")
-    lengths = {row.ledger_id: row.entries for row in log.ledgers.rows}
+    lengths = log.ledgers.lengths
     recovered = await _recovered(log.context, Owner(log.name, encoded), info, lengths)
     assert recovered.mark_delete is not None
     mark_delete, acked = log.clip(recovered.mark_delete), recovered.acked
     acked.keep_within(lengths)  # An entry that is appended later is not acknowledged by anybody.
     cursor = Cursor(log, name, mark_delete, durable=True, acked=acked)
     cursor.properties = recovered.properties
-    cursor.restore(info, found.stat.version)
+    cursor.restore(info, version)
     return cursor
+
+
+async def stored_position(
+    context: LogContext, log_name: str, encoded: str, ledgers: LedgerList
+) -> Position:
+    """Where the durable cursor behind a record would stand if it was recovered now.
+
+    Fences its ledger: call this after the list is ours.  ManagedLedgerError, LedgerError.
+    """
+    info, _ = await _stored_record(context, f"{log_path(log_name)}/{encoded}")
+    owner = Owner(log_name, encoded)
+    mark_delete = (await _recovered(context, owner, info, ledgers.lengths)).mark_delete
+    assert mark_delete is not None
+    return mark_delete
+
+
+async def _stored_record(context: LogContext, path: str) -> tuple[ManagedCursorInfo, int]:
+    """What the record of a cursor says, and its version."""
+    found = await context.newest(path)
+    if found is None:
+        raise FencedError(f"{path} vanished while it was being recovered")
+    return parse(ManagedCursorInfo(), found.value, path), found.stat.version
 
 
 async def _recovered(

@@ -6,6 +6,7 @@ ManagedLedgerError
                          doubt, this handle is of no use any more
   ClosedError            this handle was closed by its owner
   TerminatedError        the log was terminated: nothing can be appended
+  ListFullError          the list of ledgers is full: nothing can be appended until it is trimmed
   NoSuchLogError         there is no such log
   LogCorruptError        a ledger that the list names is gone, or does not parse
   ForeignListsError      the lists of the metadata store do not fit the ledgers of a root
@@ -27,6 +28,10 @@ class ClosedError(ManagedLedgerError):
 
 class TerminatedError(ManagedLedgerError):
     """Nothing can be appended to a terminated log."""
+
+
+class ListFullError(ManagedLedgerError):
+    """The list of ledgers has no room for another one: nothing is appended until it is trimmed."""
 
 
 class NoSuchLogError(ManagedLedgerError):

@@ -6,7 +6,7 @@ one that was begun goes on when whoever asked for it stops waiting.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -64,9 +64,11 @@ class LedgerList:
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # ascending; all that are listed
         self.rows: list[Row] = []  # those of them that are sealed, in order
+        self.bytes = info.ByteSize()  # of the list as it was read or written last
         self.doubtful = False  # a write of ours may have been, or may yet be, carried out
         self._first = self.ids[0] if self.ids else -1
         self._sums = [0]  # entries in the first so many rows
+        self._lengths: dict[int, int] | None = None  # None: to be made again
         self._context = context
         self._lock = trio.Lock()
         self._stopped: ManagedLedgerError | None = None
@@ -86,6 +88,13 @@ class LedgerList:
     def lists(self, ledger_id: int) -> bool:
         i = bisect_left(self.ids, ledger_id)
         return i < len(self.ids) and self.ids[i] == ledger_id
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        """How many entries there are in each sealed ledger."""
+        if self._lengths is None:
+            self._lengths = {row.ledger_id: row.entries for row in self.rows}
+        return self._lengths
 
     def row(self, ledger_id: int) -> Row | None:
         i = self._first_row(ledger_id)
@@ -156,6 +165,7 @@ class LedgerList:
         assert not self.rows or self.rows[-1].ledger_id < row.ledger_id
         self.rows.append(row)
         self._sums.append(self._sums[-1] + row.entries)
+        self._lengths = None
 
     def learn(self, row: Row) -> None:
         """More is known of a sealed ledger; nothing if it has gone meanwhile."""
@@ -209,8 +219,9 @@ class LedgerList:
                 set_property(info, INSTANCE, self._context.instance)
             ids = [ledger.ledgerId for ledger in info.ledgerInfo] or self.ids[-1:]
             self._first = max(self._first, ids[0])
-            await self._swap(info.SerializeToString())
-            self.info, self.ids = info, ids
+            value = info.SerializeToString()
+            await self._swap(value)
+            self.info, self.ids, self.bytes = info, ids, len(value)
             self._drop_rows(frozenset(ids))
             if last is not None:
                 self.stop(last)
@@ -220,6 +231,7 @@ class LedgerList:
         kept = [row for row in self.rows if row.ledger_id in listed]
         if len(kept) < len(self.rows):
             self.rows = kept
+            self._lengths = None
             self._sums = list(accumulate((row.entries for row in kept), initial=0))
 
     async def _swap(self, value: bytes) -> None:
@@ -303,6 +315,15 @@ def set_sealed(info: ManagedLedgerInfo, row: Row) -> None:
             if row.last_offset is not None:
                 set_property(ledger, LAST_OFFSET, str(row.last_offset))
             return
+
+
+def drop(info: ManagedLedgerInfo, ledger_ids: Iterable[int]) -> None:
+    """Take these ledgers off the list."""
+    dropped = frozenset(ledger_ids)
+    if dropped:
+        kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in dropped]
+        del info.ledgerInfo[:]
+        info.ledgerInfo.extend(kept)
 
 
 def news(ledgers: LedgerList) -> list[Row]:

@@ -25,7 +25,7 @@ from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor import Cursor
 from managed_ledger.cursors import Cursors
 from managed_ledger.ending import Ending
-from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError
+from managed_ledger.errors import ClosedError, FencedError, ListFullError, ManagedLedgerError
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from managed_ledger.protocol.log import (
@@ -43,14 +43,20 @@ from managed_ledger.protocol.log import (
     Submit,
     Switch,
 )
+from managed_ledger.protocol.room import Room
 from managed_ledger.reading import LogEntry, LogReader
 from managed_ledger.records import get_property, position_of, set_property
 from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.rolling import Rolling
+from managed_ledger.rolling import APPEND_ENTRIES_MAX, Rolling
 from managed_ledger.stuck import Leaving
 from managed_ledger.trimming import Trimming
 from wire.batch import broker_entry_metadata
 from wire.transport import Buffer
+
+_MAKE_ROOM = (
+    "Acknowledge what subscriptions hold back, delete subscriptions that nobody uses, or shorten"
+    " the retention of the namespace (`daybook topics retention`)"
+)
 
 
 class ManagedLedger:
@@ -92,7 +98,10 @@ class ManagedLedger:
         self._confirmed_offset = next_offset - 1
         self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
-        self._room = trio.Event()
+        self._has_room = trio.Event()
+        self.room = Room(ledgers.bytes, config.list_bytes_max)  # of the list of ledgers
+        self._full: ListFullError | None = None
+        self._look_at_room()
         self.listen(writer)
 
     # -- what there is
@@ -164,7 +173,7 @@ class ManagedLedger:
 
         The buffers must not change until `done` was called.
         """
-        refused = self._ending.refused
+        refused = self._ending.refused or self._full
         if refused is not None or not self._protocol.usable:
             done(None, self.fenced or refused or ClosedError(f"{self.name} was closed"))
             return
@@ -179,7 +188,7 @@ class ManagedLedger:
         """Return when little enough is pending; at once if the log is of no use any more."""
         room_bytes = self.config.pending_bytes_max
         while self._appends.held_bytes > room_bytes and self._protocol.usable:
-            await self._room.wait()
+            await self._has_room.wait()
 
     def _submit(self, count: int) -> None:
         for _ in range(count):
@@ -216,9 +225,9 @@ class ManagedLedger:
         if self._grown.statistics().tasks_waiting:
             self._grown.set()
             self._grown = trio.Event()
-        if self._room.statistics().tasks_waiting:
-            self._room.set()
-            self._room = trio.Event()
+        if self._has_room.statistics().tasks_waiting:
+            self._has_room.set()
+            self._has_room = trio.Event()
 
     # -- the machine
 
@@ -267,12 +276,15 @@ class ManagedLedger:
         """For a timer: is the present ledger old, could it be healthier, or is it, or that of a
         cursor, stuck?
         """
+        self._look_at_room()
         self._check_roll()
         self._leaving.check(self._writer)
         for cursor in self.cursors.values():
             cursor.check_stuck()
 
     def _check_roll(self) -> None:
+        if self.current_entries >= APPEND_ENTRIES_MAX:
+            self._look_at_room()
         if self._protocol.state is State.OPEN and self._ending.refused is None:
             self._rolling.check()
 
@@ -281,8 +293,9 @@ class ManagedLedger:
         return [*self._rolling.unclosed, *self._cursors.writers]
 
     def roll(self) -> None:
-        """Go over to a new ledger as soon as that is possible."""
-        self._feed(RollDue())
+        """Go over to a new ledger as soon as that is possible, unless the list is too full."""
+        if self.room.allows_roll:
+            self._feed(RollDue())
 
     async def update_list(
         self,
@@ -296,6 +309,32 @@ class ManagedLedger:
         except FencedError as error:
             self.lost(str(error))
             raise
+        self._look_at_room()
+
+    # -- room on the list
+
+    @property
+    def full(self) -> str:
+        """Why no append is taken, in words, if the list of ledgers is full; else empty."""
+        return "" if self._full is None else str(self._full)
+
+    def _look_at_room(self) -> None:
+        """The list has changed, or the settings may have."""
+        room = self.room = Room(self.ledgers.bytes, self.config.list_bytes_max)
+        if not room.allows_append:
+            self._full = ListFullError(
+                f"{self.name}: its list of {len(self.ledgers.ids)} ledgers takes {room.bytes}"
+                f" bytes, of at most {room.bytes_max}: nothing is appended until ledgers leave it."
+                f" {_MAKE_ROOM}"
+            )
+        elif self.current_entries >= APPEND_ENTRIES_MAX and not room.allows_roll:
+            self._full = ListFullError(
+                f"{self.name}: ledger {self._writer.ledger_id} is full, and its list of ledgers has"
+                f" no room for another one ({room.bytes} bytes, of at most {room.bytes_max})."
+                f" {_MAKE_ROOM}"
+            )
+        else:
+            self._full = None
 
     # -- reading
 

@@ -12,27 +12,55 @@ Opening takes a log over from whoever served it before, alive or not:
 Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
 means that somebody else does the same: FencedError, and the caller finds out whether the log is
 still meant to be its own before it tries again.
+
+A list of which half is used is trimmed by the same write that puts the new ledger on it.  What may
+go depends on where cursors stand, and that is not known before the log is ours: until then its
+owner may create a cursor, or set one back, in front of what we would drop, and no condition on the
+version of the list, or on records that we have seen, rules that out (a change in a cursor's ledger
+moves no version, and a new cursor has none that we could name).  So step 4 has two writes there:
+
+4a. claim the list: the lengths of step 2 and the id of our new ledger, as a property, by
+    compare-and-swap with the version of step 1.  From here on the log is ours: every write of the
+    old owner to a cursor's record checks the version of the list, and fails
+4b. read where the cursors stand, which fences their ledgers: nothing can change that any more
+4c. by compare-and-swap with the version of 4a: put the new ledger on the list, take the claim back,
+    and drop what every cursor and retention have let go
+
+Whoever reads the list between 4a and 4c may take it over, as ever, and then 4c fails.  The id in
+the claim is what tells two claims apart that would be the same otherwise.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
 import trio
 
 from bookie.ledger.client import LedgerClient
 from managed_ledger.cache import EntryCache
 from managed_ledger.context import LogConfig, LogContext, open_home
-from managed_ledger.cursor import Cursor, recover_cursor
+from managed_ledger.cursor import recover_cursor, stored_position
 from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
-from managed_ledger.ledger_list import LedgerList, news, set_sealed
+from managed_ledger.ledger_list import LedgerList, Row, drop, news, set_sealed
 from managed_ledger.log import ManagedLedger
 from managed_ledger.orphans import remove_orphans
-from managed_ledger.records import INSTANCE, Owner, get_property, log_path, parse, set_property
+from managed_ledger.protocol.room import Room
+from managed_ledger.records import (
+    INSTANCE,
+    OPENING,
+    Owner,
+    clear_property,
+    get_property,
+    log_path,
+    parse,
+    set_property,
+)
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from managed_ledger.recovery import recover_tail
 from managed_ledger.rolling import create_ledger, put_on_list
+from managed_ledger.trimming import trimmable
 from wire.clock import WallClock
 from wire.metadata.store import (
     Check,
@@ -48,6 +76,7 @@ from wire.metadata.store import (
     VersionConflictError,
 )
 
+T = TypeVar("T")
 _CURSORS_AT_ONCE = 32
 _OPENED_MIN = 64
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
@@ -202,11 +231,21 @@ async def _take_over(
     writer = await create_ledger(context, name, config)
     learned = news(ledgers)
     empty = [row.ledger_id for row in learned if not row.entries]
+    trimmed: list[int] = []
 
     async def update(add: Callable[[ManagedLedgerInfo], None]) -> None:
+        if Room(ledgers.bytes, config.list_bytes_max).alarming:
+            await _claim(ledgers, learned, writer.ledger_id, next_offset)
+            held = await _of_cursors(
+                context, name, lambda cursor: stored_position(context, name, cursor, ledgers)
+            )
+            now_ms = context.clock.now_ms()
+            trimmed[:] = trimmable(ledgers.rows, held.values(), config, now_ms)
+
         def change(info: ManagedLedgerInfo) -> None:
-            for row in learned:
-                set_sealed(info, row)
+            _settle(info, learned)
+            clear_property(info, OPENING)
+            drop(info, trimmed)
             add(info)
 
         await ledgers.update(change, next_offset)
@@ -215,6 +254,8 @@ async def _take_over(
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
         await context.forget(empty, ledgers.owner)
+        # There may be thousands.
+        context.nursery.start_soon(context.forget, trimmed, ledgers.owner)
         await _recover_cursors(log)
     except BaseException:
         log.abandon()  # Else its writer would hear of bookies for as long as the host lives.
@@ -235,31 +276,56 @@ def _check_instance(context: LogContext, path: str, info: ManagedLedgerInfo) -> 
         )
 
 
+def _settle(info: ManagedLedgerInfo, learned: Sequence[Row]) -> None:
+    """Write into the list what recovery has found.  Of a long list, most rows stay as they are."""
+    for row in learned:
+        set_sealed(info, row)
+
+
+async def _claim(
+    ledgers: LedgerList, learned: Sequence[Row], ledger_id: int, next_offset: int
+) -> None:
+    """Make the log ours by a write of the list that names no new ledger yet."""
+
+    def change(info: ManagedLedgerInfo) -> None:
+        _settle(info, learned)
+        set_property(info, OPENING, str(ledger_id))
+
+    await ledgers.update(change, next_offset)
+
+
 async def _recover_cursors(log: ManagedLedger) -> None:
-    """Several at once; one that cannot be recovered fails the open."""
-    context = log.context
-    names = await context.newest_children(log_path(log.name))
-    found: dict[str, Cursor] = {}
+    """One that cannot be recovered fails the open."""
+    found = await _of_cursors(log.context, log.name, lambda name: recover_cursor(log, name))
+    log.check()  # It may have been lost meanwhile: then nothing of it runs any more.
+    for name in sorted(found):
+        log.adopt(found[name])
+
+
+async def _of_cursors(
+    context: LogContext, log_name: str, ask: Callable[[str], Awaitable[T]]
+) -> dict[str, T]:
+    """What `ask` says of each durable cursor of a log, several at once; or its first error."""
+    names = await context.newest_children(log_path(log_name))
+    found: dict[str, T] = {}
     errors: list[Exception] = []
     limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)
 
-    async def recover(name: str) -> None:
+    async def run(name: str) -> None:
         async with limiter:
             if errors:
                 return
             try:
-                found[name] = await recover_cursor(log, name)
+                found[name] = await ask(name)
             except Exception as error:
                 errors.append(error)
 
     async with trio.open_nursery() as nursery:
         for name in names:
-            nursery.start_soon(recover, name)
+            nursery.start_soon(run, name)
     if errors:
         raise errors[0]
-    log.check()  # It may have been lost meanwhile: then nothing of it runs any more.
-    for name in names:
-        log.adopt(found[name])
+    return found
 
 
 @asynccontextmanager

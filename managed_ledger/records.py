@@ -6,10 +6,11 @@
 Fields that we do not know are kept: messages are changed in place, never rebuilt.  Values that
 Pulsar compressed are read; what is written is plain.
 
-Three properties are ours.  `index` of the list: the offset of the last message when the list was
+Four properties are ours.  `index` of the list: the offset of the last message when the list was
 written; it keeps offsets from starting again when everything has been trimmed.  `daybook.last` of
 a sealed ledger: the offset of its last message.  `daybook.instance` of the list: the INSTANCEID of
-the root where its ledgers are.
+the root where its ledgers are.  `daybook.opening` of the list, while a log with a long list is
+being opened: the id of the ledger that will be put on it (`open`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,6 +38,7 @@ ROOT = "/managed-ledgers"
 INDEX = "index"
 INSTANCE = "daybook.instance"
 LAST_OFFSET = "daybook.last"
+OPENING = "daybook.opening"
 LOG_NAME = "pulsar/managed-ledger"
 CURSOR_NAME = "pulsar/cursor"
 _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
@@ -172,6 +174,13 @@ def set_property(message: ManagedLedgerInfo | LedgerInfo, key: str, value: str) 
             found.value = value
             return
     message.properties.add(key=key, value=value)
+
+
+def clear_property(message: ManagedLedgerInfo, key: str) -> None:
+    for i, found in enumerate(message.properties):
+        if found.key == key:
+            del message.properties[i]
+            return
 
 
 def message_ranges(runs: Iterable[tuple[int, int, int]]) -> list[MessageRange]:

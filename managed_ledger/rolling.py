@@ -12,17 +12,22 @@ import trio
 
 from bookie.errors import LedgerError
 from bookie.ledger.writer import LedgerWriter
+from managed_ledger.ack_set import ENTRIES_MAX
 from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_list import LedgerList, Row, set_sealed
 from managed_ledger.protocol.healing import Healing
 from managed_ledger.protocol.log import CreateFailed, Event, Listed, RollDue, Sealed, State
+from managed_ledger.protocol.room import Room
 from managed_ledger.records import custom_metadata
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from wire.metadata.store import MetadataError
 
+ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3  # However full the list is, a ledger is rolled here,
+APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7  # and takes none beyond this, but for what is pending.
 _CREATE_RETRY_S = 1.0
 _TIDY_S = 2.0
+_REFUSALS = ManagedLedgerError | MetadataError | LedgerError
 
 
 class RollingLog(Protocol):
@@ -43,6 +48,11 @@ class RollingLog(Protocol):
 
     @property
     def confirmed_offset(self) -> int: ...
+
+    @property
+    def room(self) -> Room:
+        """Of the list of ledgers."""
+        ...
 
     def feed(self, event: Event) -> None:
         """Give an event to the machine, and wake whoever waits for its state."""
@@ -93,24 +103,38 @@ class Rolling:
 
     def check(self) -> None:
         """Roll if the present ledger is full, or old, or could be healthier."""
+        room = self._log.room
+        if not room.allows_roll:
+            return
         config, writer, now_s = self._log.config, self.present, trio.current_time()
-        entries = writer.last_add_confirmed + 1
-        full = entries >= config.roll_entries or writer.length >= config.roll_bytes
-        old = entries > 0 and now_s - self._opened_s >= config.roll_age_s
-        if full or old or self._could_be_whole(config, now_s):
+        entries, age_s, stretch = (
+            writer.last_add_confirmed + 1,
+            now_s - self._opened_s,
+            room.stretch,
+        )
+        full = (
+            entries >= config.roll_entries * stretch or writer.length >= config.roll_bytes * stretch
+        )
+        old = entries > 0 and age_s >= config.roll_age_s * stretch
+        due = full and age_s >= config.roll_age_min_s * stretch
+        due |= old or entries >= ROLL_ENTRIES_MAX or writer.crowded
+        if due or self._could_be_whole(config.heal_interval_s * stretch, now_s):
             self._log.feed(RollDue())
 
-    def _could_be_whole(self, config: LogConfig, now_s: float) -> bool:
+    def _could_be_whole(self, interval_s: float, now_s: float) -> bool:
         if not self.present.under_replicated:
             self._healing.whole(now_s)
             return False
         replaceable = self.present.replaceable
-        return self._healing.due(now_s, config.heal_interval_s, replaceable=replaceable)
+        return self._healing.due(now_s, interval_s, replaceable=replaceable)
 
     # -- how
 
     async def create_next(self) -> None:
         log = self._log
+        if not log.room.allows_roll:  # The list has grown since the roll was asked for.
+            log.feed(CreateFailed())
+            return
         try:
             writer = await create_ledger(log.context, log.name, log.config)
             await put_on_list(log.context, log.ledgers, writer, log.update_list)
@@ -192,7 +216,7 @@ async def put_on_list(
         await update(add)
     except BaseException as error:
         writer.abandon()
-        if isinstance(error, ManagedLedgerError | MetadataError) and not ledgers.doubtful:
+        if isinstance(error, _REFUSALS) and not ledgers.doubtful:
             with trio.move_on_after(_TIDY_S):
                 await context.forget([writer.ledger_id], ledgers.owner)
         raise

@@ -5,14 +5,15 @@ The list comes first, the data after it; what is left of them when a process die
 orphan (`orphans`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import trio
 
 from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursors import Cursors
-from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledger_list import LedgerList, Row, drop
+from managed_ledger.position import Position
 from managed_ledger.protocol import trim
 from managed_ledger.reading import LogReader
 from managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -49,10 +50,7 @@ class Trimming:
 
         def cut(info: ManagedLedgerInfo) -> None:
             gone[:] = self._trimmable()  # Cursors may have been set back while we waited.
-            dropped = frozenset(gone)
-            kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in dropped]
-            del info.ledgerInfo[:]
-            info.ledgerInfo.extend(kept)
+            drop(info, gone)
 
         async with self._one_at_a_time:
             if self._trimmable():
@@ -63,10 +61,16 @@ class Trimming:
         return gone
 
     def _trimmable(self) -> list[int]:
-        sealed = [
-            trim.Sealed(row.ledger_id, row.entries, row.bytes, row.closed_ms)
-            for row in self._rolling.sealed
-        ]
         now_ms = self._log.context.clock.now_ms()
         held = self._cursors.held_from()
-        return trim.trimmable(sealed, held, self._log.config.retention, now_ms)
+        return trimmable(self._rolling.sealed, held, self._log.config, now_ms)
+
+
+def trimmable(
+    sealed: Iterable[Row], held: Iterable[Position], config: LogConfig, now_ms: int
+) -> list[int]:
+    """The ids of those sealed ledgers that may go: the same rule for a log that is open, and for
+    one that is being opened.
+    """
+    ledgers = [trim.Sealed(row.ledger_id, row.entries, row.bytes, row.closed_ms) for row in sealed]
+    return trim.trimmable(ledgers, held, config.retention, now_ms)

@@ -34,6 +34,7 @@ from bookie.registry.paths import LedgerPaths
 from wire.metadata.store import (
     ANY,
     Check,
+    MetadataError,
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,
@@ -185,7 +186,7 @@ class Catalog:
             return Conflict() if lives else Missing()  # Which record, the next read says.
         except OutcomeUnknownError:
             return Unknown()
-        except StoreUnavailableError:
+        except MetadataError:  # The store does not answer, or refuses: nothing was carried out.
             return Unavailable()
 
     async def _read(self, ledger_id: int) -> Event:

@@ -15,7 +15,7 @@ from bookie.ledger.marks import mark_under_replicated
 from bookie.ledger.protocol.placement import BookieId
 from bookie.ledger.protocol.recover import READS_MAX
 from wire.clock import WallClock
-from wire.metadata.store import MetadataError
+from wire.metadata.store import VALUE_BYTES_MAX, MetadataError
 from wire.proto import bookkeeper_pb2 as pb
 
 
@@ -32,6 +32,7 @@ class LedgerLimits:
     lac_pause_s: float = 0.05  # after a poll that brought nothing; twice as long each time
     lac_pause_s_max: float = 1.0
     explicit_lac_s: float = 0.02  # a writer that has been idle for so long tells its LAC
+    metadata_bytes_max: int = VALUE_BYTES_MAX  # of one ledger; each ensemble change adds to them
     mark_attempts: int = 10
     mark_retry_s: float = 2.0
 

@@ -32,7 +32,7 @@ from bookie.ledger.catalog import StoredMetadata
 from bookie.ledger.changes import Changes
 from bookie.ledger.context import LedgerContext
 from bookie.ledger.lanes import Lane
-from bookie.ledger.metadata import LedgerMetadata
+from bookie.ledger.metadata import LedgerMetadata, encode_metadata
 from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
 from bookie.ledger.protocol.write import (
     Added,
@@ -103,6 +103,7 @@ class LedgerWriter:
         self._withdrawn: Callable[[LedgerError], None] | None = None
         self._waiters = EntryWaiters()
         self._changes = Changes(context, ledger_id, stored, self)
+        self._metadata_bytes = 0  # as they were when the ensemble changed last
         self._marked: set[BookieId] = set()  # as lacking entries
         context.directory.add_listener(self.try_again)
         self._mark_missing()
@@ -110,6 +111,14 @@ class LedgerWriter:
     @property
     def metadata(self) -> LedgerMetadata:
         return self._changes.stored.metadata
+
+    @property
+    def crowded(self) -> bool:
+        """Ensemble changes fill half of the metadata that a ledger may have: a new one is better.
+
+        At three quarters the writer withdraws, so that recovery finds room to close the ledger.
+        """
+        return 2 * self._metadata_bytes >= self._context.limits.metadata_bytes_max
 
     @property
     def ensemble(self) -> Ensemble:
@@ -419,7 +428,15 @@ class LedgerWriter:
 
     def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
         ensemble = self._replaced(failed)
-        if ensemble is None or not self._context.catalog.reachable:
+        size, size_max = self._metadata_bytes, self._context.limits.metadata_bytes_max
+        if 4 * size >= 3 * size_max:
+            reason = (
+                f"ledger {self.ledger_id}: {len(self.metadata.fragments)} changes of its bookies"
+                f" take {size} bytes of metadata, of at most {size_max}: no other one fits; go on"
+                " in a new ledger"
+            )
+            self.refused(WriterWithdrawnError(reason))
+        elif ensemble is None or not self._context.catalog.reachable:
             # The directory tells when there is a spare, or the metadata store is back.
             self._feed(ChangePostponed())
         else:
@@ -427,6 +444,7 @@ class LedgerWriter:
             self._context.nursery.start_soon(self._changes.change_ensemble, wanted)
 
     def ensemble_changed(self, event: EnsembleChanged | ChangePostponed) -> None:
+        self._metadata_bytes = len(encode_metadata(self.metadata))
         self._feed(event)
 
     def _mark_missing(self) -> None:

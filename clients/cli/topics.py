@@ -121,6 +121,35 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
     write_record({"deleted": topic}, output)
 
 
+@topics.command()
+@click.option(
+    "--namespace",
+    default="public/default",
+    show_default=True,
+    metavar="TENANT/NAME",
+    help="Whose topics.",
+)
+@click.option("--minutes", type=click.IntRange(-1), required=True, help="-1: for ever.")
+@click.option("--megabytes", type=click.IntRange(-1), required=True, help="-1: without limit.")
+@admin_url_option
+@output_option
+def retention(
+    namespace: str, minutes: int, megabytes: int, admin_url: str, output: OutputFormat
+) -> None:
+    """Set how long the topics of a namespace keep what is acknowledged.
+
+    Messages are kept until one of the two limits is reached; with 0 and 0 none is kept.  What no
+    subscription has acknowledged stays in any case.
+    """
+    name = parse_namespace(namespace)
+    _ask(
+        admin_url,
+        lambda admin: admin.set_retention(name, minutes=minutes, megabytes=megabytes),
+        changes=True,
+    )
+    write_record({"namespace": name, "minutes": minutes, "megabytes": megabytes}, output)
+
+
 def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: bool = False) -> T:
     async def ask() -> T:
         admin = Admin(admin_url, timeout_s=PATIENCE_S)

@@ -29,7 +29,7 @@ from wire.tcp import TcpNetwork
 JAVA_VERSION_MIN = 17
 _AUTO_ARCHIVE_JAVA_VERSION = 19
 TICK_MS = 500
-HEAP_MB = 64
+HEAP_MB = 256  # ZooKeeper keeps the last 500 requests; one that writes a long list takes 1 MB.
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = (
     *("zookeeper-[0-9]*.jar", "zookeeper-jute-*.jar", "metrics-core-*.jar", "snappy-java-*.jar"),

@@ -13,8 +13,9 @@ from bookie.errors import ReadUnknownError
 from broker.entries import delivered_head
 from broker.errors import NotFoundError
 from broker.topic_log import Done, TopicLog
-from managed_ledger.errors import ClosedError, FencedError, TerminatedError
+from managed_ledger.errors import ClosedError, FencedError, ListFullError, TerminatedError
 from managed_ledger.position import Position
+from managed_ledger.protocol.room import Room
 from managed_ledger.reading import LogEntry
 from wire.batch import broker_entry_metadata, split_broker_metadata
 from wire.clock import WallClock
@@ -93,6 +94,8 @@ class FakeLog:
     reads: int = 0
     reads_to_fail: int = 0  # so many: the bookies of what is read are away
     waiting_for: str = ""
+    full: str = ""
+    room: Room = field(default_factory=lambda: Room(100, 4096))
 
     def __post_init__(self) -> None:
         self.by_name: dict[str, FakeCursor] = {}
@@ -160,6 +163,9 @@ class FakeLog:
             return
         if self.terminated:
             done(None, TerminatedError("terminated"))
+            return
+        if self.full:
+            done(None, ListFullError(self.full))
             return
         self.next_offset += messages
         head = broker_entry_metadata(self.clock.now_ms(), self.next_offset - 1)

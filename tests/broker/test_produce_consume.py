@@ -7,7 +7,9 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
+from broker.stats import topic_stats
 from managed_ledger.position import Position
+from managed_ledger.protocol.room import Room
 from managed_ledger.reading import LogEntry
 from tests.broker.fake_log import FakeLog
 from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_of
@@ -73,6 +75,30 @@ async def test_what_waits_when_a_topic_is_terminated_is_not_refused(
         refused = await client.wait(pb.CommandSendError, 2)
         assert [error.sequence_id for error in refused] == [2, 3]
         assert {error.error for error in refused} == {pb.TopicTerminatedError}
+
+
+async def test_a_topic_whose_list_is_full_refuses_sends_and_is_served_on(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=10)
+        log = cluster.broker.log()
+        client.send(0)
+        assert await client.entry_ids(1) == [0]
+        log.full, log.room = "no room: shorten the retention", Room(4000, 4096)
+        client.send(1)
+        (refused,) = await client.wait(pb.CommandSendError, 1)
+        assert (refused.sequence_id, refused.error) == (1, pb.NotAllowedError)
+        assert refused.message == "no room: shorten the retention"
+        stats = topic_stats(cluster.broker.topics.loaded[TOPIC], "us:8080")
+        assert stats["ledgerListFull"] == "no room: shorten the retention"
+        assert (stats["ledgerListAlarm"], stats["ledgerListBytes"]) == (True, 4000)
+        log.full, log.room = "", Room(100, 4096)
+        client.send(2)
+        assert await client.entry_ids(1) == [1]
+        assert [sequence_id for sequence_id, _, _ in await client.receipts(2)] == [0, 2]
 
 
 async def test_a_consumer_gets_what_its_permits_allow_in_order(autojump_clock: MockClock) -> None:

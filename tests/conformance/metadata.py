@@ -11,6 +11,7 @@ import trio
 
 from wire.metadata.store import (
     ANY,
+    REQUEST_BYTES_MAX,
     VALUE_BYTES_MAX,
     Check,
     Create,
@@ -143,7 +144,7 @@ class MetadataSuite:
         with pytest.raises(NotEmptyError):
             await store.delete("/a", ANY)
         with pytest.raises(MetadataError):
-            await store.create("/huge", bytes(VALUE_BYTES_MAX + 1))
+            await store.create("/huge", bytes(REQUEST_BYTES_MAX))
         await store.create("/large", bytes(VALUE_BYTES_MAX))
 
     async def test_missing_parents_are_made_on_request(self, world: World) -> None:

@@ -162,6 +162,7 @@ _BROKER_CONFIG = BrokerConfig(
     port=BROKER_PORT,
     quorums=QuorumsConfig(1, 1, 1),
     roll_entries=7,
+    roll_age_min_s=0.0,
     keep_alive_s=30.0,
 )
 

@@ -18,7 +18,7 @@ LOGS = [
         module="managed_ledger.open",
         name="_take_over",
         replacement=Edit("        log.abandon()  # Else", "        pass  # Else"),
-        source_hash="65eb38f37abf",
+        source_hash="c3fb3381db93",
         caught_by=f"{_GIVEN_UP} -k hears_of_bookies",
     ),
     Mutant(

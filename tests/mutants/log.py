@@ -31,7 +31,7 @@ OWNERS = [
             "log.context.nursery.start_soon(\n"
             "                put_on_list, log.context, log.ledgers, writer, log.update_list)",
         ),
-        source_hash="d23631698f63",
+        source_hash="980775e4c1ea",
         caught_by=f"{_TAKEOVER}::test_a_ledger_takes_nothing_before_the_list_names_it",
     ),
     Mutant(
@@ -44,7 +44,7 @@ OWNERS = [
             "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
             "    ledgers.ids.append(writer.ledger_id)",
         ),
-        source_hash="65eb38f37abf",
+        source_hash="c3fb3381db93",
         caught_by=f"{_TAKEOVER}::test_nothing_is_served_before_the_list_is_ours",
     ),
     Mutant(
@@ -71,7 +71,7 @@ OWNERS = [
         module="managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("    log.check()", "    pass"),
-        source_hash="6c8cdc2851a6",
+        source_hash="fb295453daf1",
         caught_by=f"{_GIVEN_UP}::test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened",
     ),
     Mutant(
@@ -98,7 +98,7 @@ OWNERS = [
         module="managed_ledger.rolling",
         name="put_on_list",
         replacement=Edit(" and not ledgers.doubtful", ""),
-        source_hash="c609264ac14a",
+        source_hash="c6de3adf1d62",
         caught_by=f"{_GIVEN_UP}::test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet",
     ),
     Mutant(
@@ -176,7 +176,7 @@ TRIMMING = [
         replacement=Edit(
             "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
         ),
-        source_hash="86dd52f474f9",
+        source_hash="4cb14c2ab05c",
         caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
     ),
     Mutant(
@@ -282,7 +282,7 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor._store_whole",
         replacement=Edit("list(self._state.acked.ranges())", "[]"),
-        source_hash="92b6118d9be4",
+        source_hash="c06feec38e4f",
         caught_by=f"{_CURSORS}::test_a_clean_close_keeps_every_ack",
     ),
     Mutant(
@@ -349,4 +349,77 @@ WHOSE = [
     ),
 ]
 
-MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE]
+_LONG = f"{_SCENARIOS}/test_long_list.py"
+
+LONG_LISTS = [
+    Mutant(
+        id="K6a",
+        rule="no ledger is rolled above three quarters of its list's limit -> it is",
+        module="managed_ledger.protocol.room",
+        name="Room.allows_roll",
+        replacement=Edit("return not self._reaches(_NO_ROLL_ABOVE)", "return True"),
+        source_hash="d8423a7e8600",
+        caught_by=f"{_LONG}::test_above_three_quarters_nothing_rolls",
+    ),
+    Mutant(
+        id="K6b",
+        rule="rolls are rarer the fuller the list is -> as frequent as ever",
+        module="managed_ledger.protocol.room",
+        name="Room.stretch",
+        replacement=Edit("return 1 << min", "return 1 or min"),
+        source_hash="7f543d657ace",
+        caught_by=f"{_LONG}::test_rolls_become_rarer_and_end_at_three_quarters",
+    ),
+    Mutant(
+        id="K6c",
+        rule="nothing is appended above fifteen sixteenths -> it is",
+        module="managed_ledger.protocol.room",
+        name="Room.allows_append",
+        replacement=Edit("return not self._reaches(_NO_APPEND_ABOVE)", "return True"),
+        source_hash="4804dfec6695",
+        caught_by=f"{_LONG}::test_takeovers_without_end_do_not_fill_the_list",
+    ),
+    Mutant(
+        id="K6d",
+        rule="opening trims what every cursor has let go -> without asking cursors",
+        module="managed_ledger.open",
+        name="_take_over",
+        replacement=Edit("held.values()", "()"),
+        source_hash="c3fb3381db93",
+        caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
+    ),
+    Mutant(
+        id="K6e",
+        rule="opening trims what retention has let go -> whatever retention says",
+        module="managed_ledger.open",
+        name="_take_over",
+        replacement=Edit(
+            "trimmable(ledgers.rows, held.values(), config, now_ms)",
+            "[row.ledger_id for row in ledgers.rows]",
+        ),
+        source_hash="c3fb3381db93",
+        caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
+    ),
+    Mutant(
+        id="K6f",
+        rule="cursors are read when the list is claimed -> without a claim",
+        module="managed_ledger.open",
+        name="_take_over",
+        replacement=Edit(
+            "            await _claim(ledgers, learned, writer.ledger_id, next_offset)\n", ""
+        ),
+        source_hash="c3fb3381db93",
+        caught_by=f"{_LONG}::test_what_the_old_owner_does_to_a_cursor_before_the_claim_holds_its_ledgers",
+    ),
+    Mutant(
+        id="K6g",
+        rule="a claim names the ledger that will be listed -> all claims are the same",
+        module="managed_ledger.open",
+        name="_claim",
+        replacement=Edit("str(ledger_id)", '"claimed"'),
+        source_hash="eddc68d26d7f",
+        caught_by=f"{_LONG}::test_a_claim_whose_answer_was_lost_is_not_taken_for_that_of_another",
+    ),
+]
+
+MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE, *LONG_LISTS]

@@ -172,4 +172,13 @@ MUTANTS = [
         source_hash="4ce946f644ae",
         caught_by=_INSTANCE,
     ),
+    Mutant(
+        id="O22",
+        rule="each step of a removal names the guard's version before it -> any version",
+        module="broker.membership",
+        name="remove",
+        replacement=Edit("Set(path, value, stat.version)", "Set(path, value, ANY)"),
+        source_hash="7e9839e40fb2",
+        caught_by=f"{_TESTS}::test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small",
+    ),
 ]

@@ -350,7 +350,7 @@ MUTANTS = [
         module=_CATALOG,
         name="Catalog._write",
         replacement=Edit(", *checks]", "]"),
-        source_hash="db968ab72634",
+        source_hash="c3d67849061a",
         caught_by=f"{_LIVES} -k on_its_way",
     ),
     Mutant(

@@ -24,7 +24,10 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
     With a third broker there is somebody to take over while the last owner is being started.
     """
     directory = tmp_path_factory.mktemp("broken")
-    with StandaloneProcess(directory=directory, brokers=3, options=ANY_PORTS) as running:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAYBOOK_BROKER_ROLL_AGE_MIN_S", "0")  # Tests wait for rolls.
+        running = StandaloneProcess(directory=directory, brokers=3, options=ANY_PORTS)
+    with running:
         yield running
 
 

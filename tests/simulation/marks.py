@@ -38,6 +38,7 @@ SOMETIMES = (
     "a recovered ledger was empty",
     "a list had two open ledgers",
     "a list was trimmed",
+    "list claimed",
     "a send had an unknown outcome",
     "a message was stored twice",
     "a message was delivered twice",

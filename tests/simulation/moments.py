@@ -14,6 +14,7 @@ the product is touched; the seams are looked at.
         copies moved: entries that nobody writes any more have another bookie
         ledger marked, mark cleared: it lacks copies; it has them
         cursor ledger created, and then as the others
+        list claimed: a long one, by who opens the log, before cursors are read
         list created, list changed, list deleted, cursor created, cursor changed, cursor deleted
         owner taken, owner gone, broker joined, broker gone, bookie joined, bookie gone
     disk (subject: the bookie)
@@ -28,7 +29,7 @@ from typing import TypeAlias
 
 from bookie.errors import MalformedMetadataError
 from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
-from managed_ledger.records import owner_of
+from managed_ledger.records import OPENING, owner_of
 from tests.simulation.settings import BOOKIE_PORT
 from tests.simulation.stream import SimulatedStream
 from wire.messages.bookie import Flag, Operation, Status
@@ -175,6 +176,8 @@ class Moments:
             case ["", "ledgers", _, _, *_] if parts[-1].startswith("L") and parts[2] != "available":
                 self._ledger(host, path, record)
             case ["", "managed-ledgers", _, _, "persistent", _]:
+                if record is not None and OPENING.encode() in record.value:
+                    self.happened("list claimed", host)
                 self._versioned("list", host, record)
             case ["", "managed-ledgers", _, _, "persistent", _, _]:
                 self._versioned("cursor", host, record)

@@ -54,6 +54,7 @@ class _Draw:
         self._seed = seed
         self._rng = Random(f"plan {seed}")
         self._of_ledgers = Random(f"ledgers {seed}")  # what has no brokers is drawn by itself
+        self._of_lists = Random(f"lists {seed}")  # so is how long lists of ledgers may be
         self._size = self._rng.random()
         self._tiny = self._size < _TINY
         self._storm_s = self._rng.choice([3.0, 5.0, 8.0] if self._tiny else [8.0, 12.0, 20.0])
@@ -142,6 +143,8 @@ class _Draw:
             split=rng.choice([0.0, 0.0, 0.1, 0.5]),
             recovery=self._draw_recovery() if bookies > 1 and self._chance(0.5) else None,
             racks=self._of_ledgers.choice([0, 0, 2, 3]) if bookies > 1 else 0,
+            roll_age_min_s=self._of_lists.choice([0.0, 0.0, 0.5]),
+            list_bytes_max=self._of_lists.choice([512, 512, 1024, 1_000_000]),
         )
 
     def _draw_recovery(self) -> AutoRecovery:

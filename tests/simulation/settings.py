@@ -47,6 +47,8 @@ class Settings:
     quorums: tuple[int, int, int] | None = None  # None: by the number of bookies
     roll_entries: int = 50_000
     roll_age_s: float = 4 * 3600.0
+    roll_age_min_s: float = 0.0
+    list_bytes_max: int = 1_000_000  # of the list of a topic's ledgers
     cursor_roll_records: int = 5_000
     trim_interval_s: float = 60.0
     retention: bool = True  # else what every subscription has acknowledged goes
@@ -70,6 +72,8 @@ class Settings:
             quorums="auto" if self.quorums is None else QuorumsConfig(*self.quorums),
             roll_entries=self.roll_entries,
             roll_age_s=self.roll_age_s,
+            roll_age_min_s=self.roll_age_min_s,
+            ledger_list_bytes_max=self.list_bytes_max,
             cursor_roll_records=self.cursor_roll_records,
             trim_interval_s=self.trim_interval_s,
             default_retention_minutes=_RETENTION_MINUTES if self.retention else 0,

@@ -53,7 +53,14 @@ STEPS = (
     ),
     Step("closing", (Moment("ledger closed", _WRITE), Moment("ledger deleted", _WRITE))),
     Step("ledger to list", (Moment("ledger created", _WRITE),)),
-    Step("list", (Moment("list created", _WRITE, (1,)), Moment("list changed", _WRITE))),
+    Step(
+        "list",
+        (
+            Moment("list created", _WRITE, (1,)),
+            Moment("list changed", _WRITE),
+            Moment("list claimed", _WRITE),
+        ),
+    ),
     Step("fragments", (Moment("ledger fragments", _WRITE, (1,)),), BOOKIE),
     Step(
         "cursor roll",

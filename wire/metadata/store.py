@@ -17,7 +17,8 @@ caller re-reads and decides.  No write is ever retried in here.  A read that get
       NotEmptyError            delete: it has children
       StoreUnavailableError    no answer to a read, or the request was certainly not carried out
       OutcomeUnknownError      no answer to a write: it may have been carried out, or may yet be
-    and MetadataError itself   the store forbids it: a child of an ephemeral record, a huge value
+    and MetadataError itself   the store forbids it: a child of an ephemeral record, a request of
+                               more than REQUEST_BYTES_MAX
 
 Session: ephemeral records live as long as the session of their creator.  SUSPENDED means that the
 store cannot be reached and nobody knows whether the session lives; only LOST says that it is gone,
@@ -33,13 +34,17 @@ behind a gap in the contact, so it is also called when contact is back, or the s
 says "look again", not what happened.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 ANY = -1  # The version that matches every version.
-VALUE_BYTES_MAX = 1_000_000  # ZooKeeper cuts the connection of a client that sends 2**20 bytes.
+VALUE_BYTES_MAX = 1_000_000  # What a record that grows has to keep to.
+# What is sent in one request, with the names of records.  ZooKeeper cuts the connection of a client
+# that sends 2**20 bytes.  The room above VALUE_BYTES_MAX is for a record that has come up to that.
+REQUEST_BYTES_MAX = 1_040_000
+_OPERATION_BYTES = 64  # of an operation besides its path and value, and of a root before the path
 
 Watch: TypeAlias = Callable[[], None]
 
@@ -127,6 +132,25 @@ class Check:
 
 
 Operation: TypeAlias = Create | Set | Delete | Check
+
+
+def request_bytes(operations: Iterable[Operation]) -> int:
+    """What these operations take, sent as one request; a little more rather than less."""
+    return sum(
+        _OPERATION_BYTES
+        + len(operation.path.encode())
+        + (len(operation.value) if isinstance(operation, Create | Set) else 0)
+        for operation in operations
+    )
+
+
+def check_request(operations: Iterable[Operation]) -> None:
+    """MetadataError if the store would not take them in one request."""
+    size = request_bytes(operations)
+    if size > REQUEST_BYTES_MAX:
+        raise MetadataError(
+            f"{size} bytes in one request, and the metadata store takes at most {REQUEST_BYTES_MAX}"
+        )
 
 
 class MetadataStore(Protocol):

@@ -17,7 +17,6 @@ from wire.clock import WallClock
 from wire.metadata.paths import check_path, name_of, parent_of
 from wire.metadata.store import (
     ANY,
-    VALUE_BYTES_MAX,
     Check,
     Create,
     Delete,
@@ -31,6 +30,7 @@ from wire.metadata.store import (
     Stat,
     VersionConflictError,
     Watch,
+    check_request,
 )
 
 Notify: TypeAlias = Callable[[Watch], None]
@@ -156,8 +156,7 @@ class Tree:
     def multi(self, session_id: int, operations: Sequence[Operation]) -> list[int]:
         """Carry out all of them or, if one raises, none."""
         self._check_session(session_id)
-        if sum(len(o.value) for o in operations if isinstance(o, Create | Set)) > VALUE_BYTES_MAX:
-            raise MetadataError(f"more than {VALUE_BYTES_MAX} bytes in one request")
+        check_request(operations)
         self._txid += 1
         undo: list[Callable[[], None]] = []
         try:

@@ -19,7 +19,7 @@ calls, and everything that kazoo has to say comes back as a call in trio's threa
   yet be carried out.  A cancelled request is left to its fate.  Nothing is retried.
 * `root` is put in front of every path, and created.
 
-Values above `VALUE_BYTES_MAX` are refused here: ZooKeeper would cut the connection, and the
+Requests above `REQUEST_BYTES_MAX` are refused here: ZooKeeper would cut the connection, and the
 request look like one of unknown outcome for ever.
 """
 
@@ -47,7 +47,6 @@ from wire.metadata.kazoo_client import (
 from wire.metadata.paths import ancestors_of, check_path
 from wire.metadata.session import HostSession, create_with_parents
 from wire.metadata.store import (
-    VALUE_BYTES_MAX,
     Check,
     Create,
     Delete,
@@ -61,6 +60,7 @@ from wire.metadata.store import (
     Set,
     StoreUnavailableError,
     Watch,
+    check_request,
 )
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class ZooKeeperStore:
         sequential: bool = False,
         make_parents: bool = False,
     ) -> str:
-        _check_size(len(value))
+        check_request([Create(path, value)])
         full = self._full(f"{path}0")[:-1] if sequential else self._full(path)
 
         async def create_one() -> str:
@@ -160,7 +160,7 @@ class ZooKeeperStore:
         return await create_with_parents(path, create_one, lambda parent: self.create(parent, b""))
 
     async def set(self, path: str, value: bytes, version: int) -> int:
-        _check_size(len(value))
+        check_request([Set(path, value, version)])
         full = self._full(path)
         stat = await self._write(lambda kazoo: kazoo.set_async(full, value, version))
         return stat.version
@@ -173,7 +173,7 @@ class ZooKeeperStore:
         operations = list(operations)
         if not operations:
             return []
-        _check_size(sum(len(o.value) for o in operations if isinstance(o, Create | Set)))
+        check_request(operations)
         results = await self._write(lambda kazoo: self._commit(kazoo, operations))
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, Exception) and not is_rolled_back(result):
@@ -346,11 +346,6 @@ class _OneShot:
 async def _stop(kazoo: Kazoo) -> None:
     with trio.move_on_after(_STOP_TIMEOUT_S, shield=True):
         await trio.to_thread.run_sync(stop_client, kazoo, abandon_on_cancel=True)
-
-
-def _check_size(size: int) -> None:
-    if size > VALUE_BYTES_MAX:
-        raise MetadataError(f"{size} bytes in one request, at most {VALUE_BYTES_MAX} are allowed")
 
 
 def _version(operation: Operation, result: TransactionResult) -> int:

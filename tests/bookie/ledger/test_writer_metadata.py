@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.client import Quorums
+from bookie.errors import LedgerError
+from bookie.ledger.client import LedgerLimits, Quorums
 from bookie.ledger.metadata import LedgerMetadata, encode_metadata
 from bookie.ledger.protocol.placement import BookieId, Fragment
 from tests.bookie.ledger.cluster import PATHS, Cluster
@@ -95,3 +96,54 @@ async def test_an_id_that_somebody_else_uses_is_passed_over(
         await three.sessions[0].create(PATHS.ledger(ledger_id), value, make_parents=True)
     assert (await client.create(QUORUMS)).ledger_id == 2
     assert [ledger_id async for ledger_id in client.list_ledgers()] == [0, 1, 2]
+
+
+async def test_a_writer_withdraws_before_its_metadata_are_full(
+    four: Cluster, autojump_clock: Clock
+) -> None:
+    """Each change of the ensemble adds to them; recovery must find room to close the ledger.
+
+    Before, the change that did not fit ended the whole client.
+    """
+    limits = LedgerLimits(metadata_bytes_max=800)
+    client = await four.client(limits)
+    writer = await client.create(QUORUMS)
+    ended: list[LedgerError] = []
+    writer.set_listener(lambda first, last: None, ended.append)
+    stored = crowded = 0
+    for _ in range(40):
+        dead = four.of(writer.metadata.last_fragment.ensemble)[0]
+        dead.kill()
+        try:
+            await append(writer, 1)
+        except (LedgerError, AssertionError):
+            break
+        stored += 1
+        crowded += writer.crowded
+        await dead.restart()
+        await trio.sleep(60)
+    assert stored > 3
+    assert crowded
+    assert len(ended) == 1
+    assert "go on in a new ledger" in str(ended[0])
+    assert len(encode_metadata(writer.metadata)) <= 800
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert reader.last_add_confirmed >= stored - 1
+    assert len(encode_metadata(await client.metadata(writer.ledger_id))) <= 800
+
+
+async def test_a_change_that_the_store_refuses_does_not_end_the_client(
+    four: Cluster, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await four.client()
+    writer = await client.create(QUORUMS)
+    await append(writer, 1)
+    monkeypatch.setattr("wire.metadata.store.REQUEST_BYTES_MAX", 200)
+    four.of(writer.metadata.last_fragment.ensemble)[0].kill()
+    await append(writer, 2)
+    await trio.sleep(5)
+    assert writer.under_replicated
+    monkeypatch.undo()
+    await trio.sleep(5)
+    assert not writer.under_replicated
+    assert await contents(writer) == expected(3)

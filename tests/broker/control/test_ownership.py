@@ -297,6 +297,52 @@ async def test_who_was_removed_by_mistake_drops_its_topics_and_joins_again(
         assert len(await members(two.session)) == 2
 
 
+async def test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the request was too large each time, and its bundles stayed until its session ended.
+
+    Another broker, which has read the records before the first step, deletes nothing that has a
+    successor by the time of its own.
+    """
+    async with open_cluster() as cluster:
+        one, two, three = [await cluster.start(name) for name in ("one", "two", "three")]
+        for bundle in (A, B):
+            await one.ownership.acquire(bundle)
+        (dead,) = [m for m in await members(three.session) if m.broker_id == "one:8080"]
+        one.kill()
+        monkeypatch.setattr("broker.membership.REQUEST_BYTES_MAX", 380)
+        late_has_read, half, late_is_done = trio.Event(), trio.Event(), trio.Event()
+        steps = 0
+
+        async def in_steps() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 1:
+                await late_has_read.wait()
+            elif not half.is_set():  # Some bundle is free, and the guard still there.
+                freed = A if A not in await owner_sessions(two) else B
+                assert await two.ownership.acquire(freed) is Answer.OURS
+                half.set()
+                await late_is_done.wait()
+
+        async def between() -> None:
+            late_has_read.set()
+            await half.wait()
+
+        async def remove_late() -> None:
+            assert await remove(SlowToRemove(three.session, between), dead)  # type: ignore[arg-type]
+            late_is_done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(remove_late)
+            assert await remove(SlowToRemove(two.session, in_steps), dead)  # type: ignore[arg-type]
+        assert steps > 1
+        assert set((await owner_sessions(three)).values()) == {two.session_id}
+        for bundle in (A, B):
+            assert await two.ownership.acquire(bundle) is Answer.OURS
+
+
 async def test_unowned_bundles_are_spread_evenly(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         brokers = [await cluster.start(name) for name in ("one", "two", "three")]

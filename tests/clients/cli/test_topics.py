@@ -106,3 +106,17 @@ def test_bad_names_are_sentences(daybook: Daybook, arguments: tuple[str, ...]) -
     assert code == 1
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
+
+
+def test_retention_is_set_for_a_namespace(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    path = "/admin/v2/namespaces/public/default/retention"
+    fake_admin.answers["POST", path] = 204, None
+    code, out, _ = daybook(
+        "topics", "retention", "--minutes", "60", "--megabytes", "-1", "--output", "json"
+    )
+    assert code == 0
+    assert json.loads(out) == {"namespace": "public/default", "minutes": 60, "megabytes": -1}
+    assert fake_admin.asked == [
+        ("POST", path, {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
+    ]
+    assert daybook("topics", "retention", "--minutes", "60")[0] == 2

@@ -86,7 +86,7 @@ M22 = Mutant(
         "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)\n"
         "        self._feed(EnsembleChanged(ensemble))",
     ),
-    source_hash="12d4dd3634f7",
+    source_hash="cf62f1178620",
     caught_by=_MODEL,
     also=(
         Mutant(

@@ -26,10 +26,9 @@ LOG = [
         module=_LIST,
         name="LedgerList._update",
         replacement=Edit(
-            "await self._swap(info.SerializeToString())",
-            "self._context.nursery.start_soon(self._swap, info.SerializeToString())",
+            "await self._swap(value)", "self._context.nursery.start_soon(self._swap, value)"
         ),
-        source_hash="c14130c4d8f2",
+        source_hash="bcc235129881",
         caught_by=_MODEL,
     ),
     Mutant(
