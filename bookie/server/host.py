@@ -46,6 +46,7 @@ from bookie.storage.directories import StorageLayoutError
 from bookie.storage.disk import DirectoryInUseError, Disk
 from bookie.storage.index import OpenIndex
 from bookie.storage.limits import StoreLimits
+from bookie.storage.rebuild import IndexRebuild
 from bookie.storage.records import UnsupportedVersionError
 from bookie.storage.status import StoreError
 from bookie.storage.store import LedgerStore, open_store
@@ -105,9 +106,10 @@ class RunningBookie:
         reasons: list[str] = []
         if not self.registration.registered:
             reasons.append("not registered: no session with the metadata store")
-        if statistics.limbo:
+        if statistics.limbo and (statistics.losses or not self.store.rebuilding):
             losses = statistics.losses or ["it is not known yet of which ledgers"]
             reasons.append("records were lost: " + "; ".join(losses))
+        reasons += [str(rebuild) for rebuild in self.store.rebuilding]
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
@@ -171,6 +173,7 @@ async def run_bookie(
             limits=limits,
             ask=partial(facts_of, metadata, paths),
             in_doubt=in_doubt,
+            rebuild=partial(_tell_rebuild, log),
         ) as store:
             await _available(log, identity.stamp)
             marks = await new_mark(disk, config.directories[0], rng)
@@ -181,6 +184,29 @@ async def run_bookie(
             await _serve(running, listener, orders, task_status)
     finally:
         listener.close()
+
+
+def _tell_rebuild(log: Log, rebuild: IndexRebuild) -> None:
+    directory, why = rebuild.directory, rebuild.why
+    match rebuild.state:
+        case "damaged":
+            log.warning(
+                "an index is damaged; the bookie makes it again from its log, and until then takes"
+                " no new entries and answers 'unknown' for what it cannot find",
+                directory=directory,
+                why=why,
+            )
+        case "failed":
+            # Only a log that has failed, or a full disk, leads here; both are told as well.
+            log.warning("a new index was not made", directory=directory, why=rebuild.trouble)
+        case "rebuilt":
+            log.warning(
+                "the index is made again; every ledger is compared with its other copies now",
+                directory=directory,
+            )
+        case _:
+            done, total = rebuild.done_bytes, rebuild.total_bytes
+            log.warning("the index is being made again", directory=directory, bytes=done, of=total)
 
 
 async def repair_cookie(

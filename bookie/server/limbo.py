@@ -103,7 +103,7 @@ def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Sus
 
 
 class LimboRepair:
-    """`run` ends with the limbo; `open_client` is only called if there is some."""
+    """`run` resolves what is in limbo, whenever; `open_client` is only called if there is some."""
 
     def __init__(
         self,
@@ -134,6 +134,11 @@ class LimboRepair:
         self._entries_copied = 0
         self._bytes_copied = 0
         self._failed = 0
+        self._changed = trio.Event()
+        store.add_writable_listener(self._look)
+
+    def _look(self) -> None:
+        self._changed.set()
 
     def statistics(self) -> LimboStatistics:
         return LimboStatistics(
@@ -153,10 +158,19 @@ class LimboRepair:
         }
 
     async def run(self) -> None:
-        """Until nothing is in limbo."""
+        """Run forever: a doubt may also begin while the bookie serves (`storage.rebuild`)."""
+        while True:
+            self._changed = trio.Event()
+            if not self._store.rebuilding and (self._store.limbo or self._store.suspects.ledgers()):
+                await self._resolve()
+            else:
+                await self._changed.wait()
+
+    async def _resolve(self) -> None:
+        """Return when nothing is in limbo, or a new doubt has begun."""
         if self._store.limbo:
             await self._end_doubt()
-        while self._store.suspects.ledgers():
+        while self._store.suspects.ledgers() and not self._store.limbo:
             try:
                 async with self._open_client() as client:
                     await self._repair_all(client.context)
@@ -165,7 +179,8 @@ class LimboRepair:
             except* Exception as errors:  # A repair that fails must not end the bookie.
                 self._log.error("repairing has failed and starts again", exc_info=errors)
             else:
-                self._log.info("nothing is in limbo any more", ledgers=self._cleared)
+                if not self._store.limbo:
+                    self._log.info("nothing is in limbo any more", ledgers=self._cleared)
                 return
             await trio.sleep(self._rng.uniform(0.5, 1.5) * _RETRY_S_MAX)
 
@@ -173,7 +188,7 @@ class LimboRepair:
 
     async def _end_doubt(self) -> None:
         retry_s = _RETRY_S
-        while True:
+        while not self._store.rebuilding:  # A damaged index cannot say what a ledger lacks.
             try:
                 birth = await self._find_suspects()
                 await self._store.end_doubt(birth)
@@ -229,7 +244,7 @@ class LimboRepair:
 
     async def _repair_all(self, context: LedgerContext) -> None:
         room = trio.CapacityLimiter(_REPAIRS_MAX)
-        while ledger_ids := self._store.suspects.ledgers():
+        while (ledger_ids := self._store.suspects.ledgers()) and not self._store.limbo:
             now = trio.current_time()
             async with trio.open_nursery() as nursery:
                 for ledger_id in ledger_ids:

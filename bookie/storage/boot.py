@@ -9,6 +9,7 @@ bookie that dies while it starts does not begin anew, unless segments further on
 its index looks like an old one.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from bookie.storage.removed import Gap, read_gaps
 from bookie.storage.replay import Replayed, list_segments, replay
 from bookie.storage.segments import Segment
 from bookie.storage.shares import decode_shares
+from bookie.storage.status import StoreError, StoreStatus
 
 _ROWS_A_SCAN = 4096
 _NO_CHECKPOINT = Checkpoint(0, limbo=False)
@@ -94,7 +96,7 @@ async def load(
     checkpoint = Checkpoint.decode(stored) if stored is not None else _NO_CHECKPOINT
     gaps = await read_gaps(disk, log_directory)
     if finish and await _is_old(index, checkpoint, gaps):
-        await _empty(index)
+        await empty(index)
         checkpoint = _NO_CHECKPOINT
     segments = await _segments(disk, log_directory, gaps, finish=finish)
     for segment in segments:
@@ -109,11 +111,53 @@ async def load(
     async def applied(so_far: Replayed) -> None:
         contents.limbo |= bool(so_far.losses)
         if places.recent_entries >= checkpoint_entries:
-            await places.checkpoint(so_far.mark, limbo=contents.limbo)
+            try:
+                await places.checkpoint(so_far.mark, limbo=contents.limbo)
+            except OSError as error:  # `replay` would take it for an error of the segment
+                raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
             contents.checkpoint = so_far.mark
 
     replayed = await replay(disk, segments, checkpoint.position, apply, applied, gaps=gaps)
     contents.limbo |= bool(replayed.losses)
+    return contents, replayed
+
+
+async def load_below(
+    disk: Disk,
+    segments: list[Segment],
+    gaps: list[Gap],
+    places: Places,
+    end: int,
+    *,
+    checkpoint_entries: int,
+    progress: Callable[[int], None],
+) -> tuple[Contents, Replayed]:
+    """What the log says below `end`, where it is durable; all of it is in the index on return.
+
+    `progress` is told below which position everything is there.  The checkpoint says limbo: an
+    index is made again for a store that is in doubt.
+    """
+    for segment in segments:
+        places.shares.begin(segment.first)
+    contents = Contents({}, places, limbo=True, checkpoint=0, gaps=gaps)
+
+    async def checkpoint(position: int) -> None:
+        try:
+            await places.checkpoint(position, limbo=True)
+        except OSError as error:  # `replay` would take it for an error of the segment
+            raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
+        contents.checkpoint = position
+
+    async def applied(so_far: Replayed) -> None:
+        progress(so_far.mark)
+        if places.recent_entries >= checkpoint_entries:
+            await checkpoint(so_far.mark)
+
+    def apply(record: Record) -> None:
+        contents.apply(record, record.position)
+
+    replayed = await replay(disk, segments, 0, apply, applied, gaps=gaps, end=end)
+    await checkpoint(end)
     return contents, replayed
 
 
@@ -128,7 +172,7 @@ async def _is_old(index: IndexStore, checkpoint: Checkpoint, gaps: list[Gap]) ->
     )
 
 
-async def _empty(index: IndexStore) -> None:
+async def empty(index: IndexStore) -> None:
     """Cut short, it leaves an index that is as old, or one without a checkpoint: that is, too."""
     for first, end in (BLOCK_KEYS, LEDGER_KEYS):
         while found := await index.scan(first, end, _ROWS_A_SCAN):

@@ -25,9 +25,11 @@ filled block of a file again with the next bytes; the file ends in zeros then, u
 import errno
 import fcntl
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -108,6 +110,10 @@ class Disk(Protocol):
 
     async def remove(self, path: str) -> None: ...
 
+    async def remove_directory(self, path: str) -> None:
+        """Remove it with all that is in it, if it is there."""
+        ...
+
     async def size(self, path: str) -> int: ...
 
     async def free_bytes(self, path: str) -> int:
@@ -145,6 +151,14 @@ class FileDisk:
         def remove() -> None:
             os.unlink(path)
             _sync_directory(os.path.dirname(path))
+
+        await self._in_thread(remove)
+
+    async def remove_directory(self, path: str) -> None:
+        def remove() -> None:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(path)
+                _sync_directory(os.path.dirname(path))
 
         await self._in_thread(remove)
 

@@ -12,16 +12,26 @@ What the keys of a bookie are:
     shares_key()                how much of each segment still counts (`shares`)
 """
 
+import errno
 import struct
 import tempfile
 from bisect import bisect_left, insort
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 import trio
-from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    DbClosedError,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
 
 from bookie.storage.records import UnsupportedVersionError
 
@@ -33,6 +43,21 @@ _CHECKPOINT = struct.Struct(">BBQ")
 _CHECKPOINT_VERSION = 1
 LEDGER_KEYS = (b"l", b"m")  # all rows of ledgers are between these two
 BLOCK_KEYS = (b"b", b"c")  # all blocks
+
+
+# The index is not damaged by these: the machine lacked something for a moment.
+_PASSING = frozenset(
+    (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EAGAIN,
+        errno.EACCES,
+        errno.EROFS,
+    )
+)
 
 
 class IndexDamagedError(OSError):
@@ -120,6 +145,93 @@ class IndexStore(Protocol):
 OpenIndex: TypeAlias = Callable[[str], AbstractAsyncContextManager[IndexStore]]  # by its directory
 
 
+@dataclass(slots=True)
+class _InUse:
+    """A store, and how many calls of it are under way."""
+
+    store: IndexStore
+    calls: int = 0
+    idle: trio.Event | None = None  # somebody waits until there are none
+
+
+class WatchedIndex:
+    """The index of a directory: it reports damage, and another store can take its place.
+
+    A read error is damage unless its cause is known to pass: the index cannot say then what is
+    absent.  `damaged` is called with each one, in the middle of the failing call.  An error of
+    a store that was replaced meanwhile says nothing about its successor.
+    """
+
+    def __init__(self, store: IndexStore) -> None:
+        self.damage: OSError | None = None  # the first one of the present store
+        self._current = _InUse(store)
+        self._damaged: Callable[[OSError], None] = lambda _: None
+
+    def watch(self, damaged: Callable[[OSError], None]) -> None:
+        """Report damage there from now on."""
+        self._damaged = damaged
+
+    def report(self, error: OSError, store: IndexStore | None = None) -> None:
+        """The index was found damaged, by its own words or by what it gave."""
+        if store is not None and store is not self._current.store:
+            return
+        self.damage = self.damage or error
+        self._damaged(error)
+
+    async def get(self, key: bytes) -> bytes | None:
+        with self._reading() as store:
+            return await store.get(key)
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._reading() as store:
+            return await store.get_many(keys)
+
+    async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        with self._reading() as store:
+            return await store.scan(first, end, limit)
+
+    async def write(self, puts: Mapping[bytes, bytes], deletes: list[bytes]) -> None:
+        with self._using() as store:
+            try:
+                await store.write(puts, deletes)
+            except IndexDamagedError as error:  # Other errors end the checkpoints (`places`).
+                self.report(error, store)
+                raise
+
+    def replace(self, store: IndexStore) -> Callable[[], Awaitable[None]]:
+        """Use this one from now on; what is returned waits until nobody uses the old one."""
+        old, self._current = self._current, _InUse(store)
+        self.damage = None
+
+        async def until_idle() -> None:
+            if old.calls:
+                old.idle = trio.Event()
+                await old.idle.wait()
+
+        return until_idle
+
+    @contextmanager
+    def _reading(self) -> Generator[IndexStore]:
+        with self._using() as store:
+            try:
+                yield store
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    self.report(error, store)
+                raise
+
+    @contextmanager
+    def _using(self) -> Generator[IndexStore]:
+        current = self._current
+        current.calls += 1
+        try:
+            yield current.store
+        finally:
+            current.calls -= 1
+            if not current.calls and current.idle is not None:
+                current.idle.set()
+
+
 class MemoryIndex:
     """Keeps its batches as long as the object lives."""
 
@@ -175,6 +287,9 @@ class RocksIndex:
         self._threads = threads
         self._synced = WriteOptions()
         self._synced.sync = True
+        reading = ReadOptions()
+        reading.set_verify_checksums(True)
+        database.set_read_options(reading)
 
     async def get(self, key: bytes) -> bytes | None:
         value: bytes | None = await self._in_thread(lambda: self._database.get(key))
@@ -219,7 +334,7 @@ class RocksIndex:
         except DbClosedError:
             raise
         except Exception as error:  # rocksdict raises a bare Exception for what RocksDB reports
-            raise OSError(f"index: {error}") from error
+            raise _error_of("index", error) from error
 
 
 @asynccontextmanager
@@ -252,17 +367,45 @@ async def _opened(
     try:
         database = await trio.to_thread.run_sync(open_database)
     except Exception as error:  # as above
-        raise OSError(f"cannot open the index {directory}: {error}") from error
+        raise _error_of(f"cannot open the index {directory}", error) from error
     try:
         yield RocksIndex(database, threads)
     finally:
-        with trio.CancelScope(shield=True):
+        # Closing a damaged database raises, since it cannot be flushed.  Nothing is lost by that:
+        # each batch was synced to its write-ahead log.
+        with trio.CancelScope(shield=True), suppress(Exception):
             await trio.to_thread.run_sync(database.close)
+
+
+_PASSING_WORDS = {
+    "Too many open files": errno.EMFILE,
+    "Cannot allocate memory": errno.ENOMEM,
+    "No space left": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Resource temporarily unavailable": errno.EAGAIN,
+    "No locks available": errno.EAGAIN,  # another process has it open
+    "Permission denied": errno.EACCES,
+    "Read-only file system": errno.EROFS,
+}
+
+
+def _error_of(what: str, error: Exception) -> OSError:
+    """RocksDB says in words only what has happened."""
+    text = str(error)
+    for words, number in _PASSING_WORDS.items():
+        if words in text:
+            return OSError(number, f"{what}: {text}")
+    return IndexDamagedError(f"{what}: {text}")
 
 
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
+    # A file that is missing or has another size is told when the index is opened, and a damaged
+    # block when it is read.  A damaged write-ahead log is cut off at the damage: what remains is
+    # the index as it was at an earlier checkpoint, with the position of that one.
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_write_buffer_size(8 << 20)
     options.set_max_write_buffer_number(2)
     options.set_keep_log_file_num(2)

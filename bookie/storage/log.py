@@ -123,6 +123,15 @@ class Log(Generic[K]):
         self._waiting: list[tuple[int, trio.Event]] = []
 
     @property
+    def mark(self) -> int:
+        """Everything below this is known to be durable.
+
+        After a start that is less than `durable`, which is behind all bytes of the old segments:
+        the last one may end with a torn write, or with zeros that were to be overwritten.
+        """
+        return self._mark
+
+    @property
     def pending_bytes(self) -> int:
         return self.end - self.durable
 

@@ -68,7 +68,8 @@ class Maintenance:
         return sorted(
             ledger_id
             for volume in self._directories.volumes
-            if volume.log.failure or volume.places.failure
+            # What a damaged index hides is in the log, and back when the index is rebuilt.
+            if volume.log.failure or (volume.places.failure and not volume.rebuilding)
             for ledger_id, state in volume.ledgers.items()
             if not state.deleted
         )

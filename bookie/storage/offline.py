@@ -1,12 +1,11 @@
 """A directory that no bookie uses: checked, its index made again, its entries exported.
 
 On the files of this machine; the directory is locked meanwhile (`DirectoryInUseError`).  Checking
-and exporting change nothing; a new index is made beside the old one, which goes when the new one is
-whole.  What cannot be done because of the directory is an `OfflineError`, in words.
+and exporting change nothing; a new index is made beside the old one, which goes when the file INDEX
+names the new one (`rebuild`).  What cannot be done because of the directory is an `OfflineError`,
+in words.
 """
 
-import os
-import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,13 @@ from bookie.storage.growing import Buffer
 from bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
 from bookie.storage.memory import is_dirty
 from bookie.storage.places import Lookup, Places
+from bookie.storage.rebuild import (
+    IndexRecord,
+    next_name,
+    read_index_record,
+    remove_others,
+    write_index_record,
+)
 from bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
 from bookie.storage.replay import Replayed
 from bookie.storage.segments import ReadLimits, Segment, Segments
@@ -121,20 +127,21 @@ async def check_directory(directory: Path, progress: Progress) -> CheckReport:
 
 
 async def remake_index(directory: Path, progress: Progress) -> list[str]:
-    """Make the index again from the log alone; return what the log has lost."""
-    fresh, index_path, old = (directory / name for name in ("index.new", "index", "index.old"))
+    """Make the index again from the log alone; return what the log has lost.
+
+    If the bookie had found its index damaged it was in doubt, and stays so: the new index says it.
+    """
     async with _locked(directory, progress) as disk:
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
-        async with open_rocks_index(str(fresh)) as index:
+        record = await read_index_record(disk, str(directory))
+        await remove_others(disk, str(directory), record.name)
+        name = await next_name(disk, str(directory), record)
+        async with open_rocks_index(str(directory / name)) as index:
             opened = await _load(disk, directory, index, checkpoint_entries=_CHECKPOINT_ENTRIES)
             contents, replayed = opened.contents, opened.replayed
-            await contents.places.checkpoint(replayed.mark, limbo=contents.limbo)
-        if index_path.exists():
-            index_path.rename(old)
-        fresh.rename(index_path)
-        _sync(directory)
-        shutil.rmtree(old, ignore_errors=True)
+            limbo = contents.limbo or record.damaged
+            await contents.places.checkpoint(replayed.mark, limbo=limbo)
+        await write_index_record(disk, str(directory), IndexRecord(name, damaged=False))
+        await remove_others(disk, str(directory), name)
         return replayed.losses
 
 
@@ -189,11 +196,17 @@ async def _locked(directory: Path, progress: Progress) -> AsyncGenerator[Disk]:
 
 @asynccontextmanager
 async def _index(directory: Path) -> AsyncGenerator[IndexStore]:
-    if not (directory / "index" / "CURRENT").is_file():  # RocksDB's pointer to all the rest
+    record = await read_index_record(FileDisk(), str(directory))
+    if record.damaged:
+        raise OfflineError(
+            f"the index of {directory} is damaged, as its bookie has found: a start of the bookie,"
+            " or rebuild-index, makes it again from the log"
+        )
+    if not (directory / record.name / "CURRENT").is_file():  # RocksDB's pointer to all the rest
         raise OfflineError(
             f"{directory} has no index: a start of the bookie, or rebuild-index, makes it again"
         )
-    async with view_rocks_index(str(directory / "index")) as index:
+    async with view_rocks_index(str(directory / record.name)) as index:
         yield index
 
 
@@ -239,14 +252,6 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
         report.problems.append(
             f"{segment.path}: the index points to {missing} bytes of entries that are not there"
         )
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _CountingDisk(FileDisk):

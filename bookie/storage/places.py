@@ -9,11 +9,12 @@ Entries whose records were written again elsewhere in the log *move* with a chec
 batch; the shares of the segments (`shares`) change with it, too.
 
 After an error of the index there is no further checkpoint (`failure`): what was frozen stays in
-memory and in the log.
+memory and in the log.  If the error is damage (`damaged`), a new index is made from the log
+(`rebuild`); `hold` and `adopt` are the two ends of that.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,22 +23,27 @@ import trio
 
 from bookie.storage.index import (
     BLOCK_KEYS,
+    LEDGER_KEYS,
     Checkpoint,
+    IndexDamagedError,
     IndexStore,
+    WatchedIndex,
     block_key,
     block_keys,
     block_number_of_key,
     checkpoint_key,
     ledger_key,
     ledger_of_block_key,
+    ledger_of_key,
     shares_key,
 )
-from bookie.storage.ledgers import LedgerState, encode_row
-from bookie.storage.recent import BLOCK_ENTRIES, Block, RecentEntries
+from bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from bookie.storage.recent import BLOCK_ENTRIES, PLACE_BYTES, Block, RecentEntries
 from bookie.storage.shares import Shares
 from bookie.storage.status import StoreError, StoreStatus
 
 Place: TypeAlias = tuple[int, int]
+Spend: TypeAlias = Callable[[int], Awaitable[None]]  # so many bytes, of a budget
 
 # Ledger and block number; of its entries the low byte of the id, and where it was and is.
 Moves: TypeAlias = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
@@ -88,11 +94,13 @@ class Places:
 
     def __init__(self, index: IndexStore, *, blocks_cached: int) -> None:
         self.recent_entries = 0  # in memory, without those being written by a checkpoint
+        self.held_entries = 0  # in memory until a new index is made
         self.checkpoints = 0
         self.failure: OSError | None = None
         self.shares = Shares()
-        self._index = index
+        self.index = index if isinstance(index, WatchedIndex) else WatchedIndex(index)
         self._dirty: list[LedgerState] = []
+        self._under_way = False  # a checkpoint
         self._blocks_cached = blocks_cached
         self._cache: OrderedDict[bytes, Block | None] = OrderedDict()
 
@@ -158,10 +166,17 @@ class Places:
 
     async def _read_block(self, key: bytes) -> Block | None:
         try:
-            data = await self._index.get(key)
-            return Block.decode(data) if data is not None else None
+            data = await self.index.get(key)
+            return self._decode(data) if data is not None else None
         except OSError as error:
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
+
+    def _decode(self, data: bytes) -> Block:
+        try:
+            return Block.decode(data)
+        except IndexDamagedError as error:
+            self.index.report(error)
+            raise
 
     async def checkpoint(
         self,
@@ -178,6 +193,7 @@ class Places:
         """
         assert self.failure is None
         frozen = self._freeze()
+        self._under_way = True
         try:
             await when_durable()
             changes = await self._encode(frozen)
@@ -186,11 +202,13 @@ class Places:
             puts, deletes = changes.puts, changes.deletes
             puts[checkpoint_key()] = Checkpoint(position, limbo).encode()
             puts[shares_key()] = self.shares.encode(position, changes.shares)
-            await self._index.write(puts, deletes)
+            await self.index.write(puts, deletes)
         except BaseException as error:
             # What is frozen is in no list any more: a later checkpoint would leave it out.
             self.failure = error if isinstance(error, OSError) else OSError(f"ended by {error!r}")
             raise
+        finally:
+            self._under_way = False
         self.checkpoints += 1
         self.shares.change(changes.shares)
         for key in (*puts, *deletes):
@@ -213,6 +231,84 @@ class Places:
         self._dirty = []
         self.recent_entries = 0
         return frozen
+
+    # ---- a damaged index gives way to a new one (`rebuild`)
+
+    def hold(self, states: Iterable[LedgerState]) -> None:
+        """Keep in memory what was accepted so far, until the new index has it.
+
+        A checkpoint that failed has left some of it behind as frozen; that is part of it.
+        """
+        for state in states:
+            if state.recent is None:
+                continue
+            if state.frozen is None:
+                state.frozen = state.recent
+            else:
+                state.frozen.add_all(state.recent)
+            state.recent = None
+        self.held_entries += self.recent_entries
+        self.recent_entries = 0
+        for state in self._dirty:
+            state.dirty = False
+        self._dirty = []
+
+    def adopt(
+        self, index: IndexStore, shares: Shares, states: Iterable[LedgerState]
+    ) -> Callable[[], Awaitable[None]]:
+        """Use the new index, which has what was held.
+
+        The caller has set `indexed_last` of each state to what the new index has, and lets nobody
+        in between.  Every row is written by the next checkpoint: it may differ from the new one.
+        """
+        until_idle = self.index.replace(index)
+        self.shares = shares
+        self._cache.clear()
+        self.checkpoints += 1  # A look-up that is under way looks again.
+        self.held_entries = 0
+        self.failure = None
+        for state in states:
+            state.frozen = None
+            self.touch(state)
+        return until_idle
+
+    async def walk(self, states: Mapping[int, LedgerState], spend: Spend) -> None:
+        """Read every row and block; damage is reported as with any read.
+
+        Rows and blocks that are missing without an error are damage as well.  What a checkpoint
+        changes meanwhile cannot be compared.
+        """
+        before = -1 if self._under_way else self.checkpoints
+        clean = {state.ledger_id for state in states.values() if not (state.dirty or state.ending)}
+        first, end = LEDGER_KEYS
+        while found := await self.index.scan(first, end, _SCAN_BLOCKS):
+            for key, row in found:
+                clean.discard(self._checked_row(key, row))
+            await spend(sum(len(key) + len(row) for key, row in found))
+            first = found[-1][0] + b"\0"
+        counted: dict[int, int] = {}
+        async with aclosing(self._blocks_between(*BLOCK_KEYS)) as blocks:
+            async for key, block in blocks:
+                self.shares.count(counted, block, 1)
+                await spend(len(key) + PLACE_BYTES * len(block.low))
+        if before != self.checkpoints or self.failure is not None:
+            return
+        missing = self.shares.beyond(counted)
+        if clean or missing:
+            error = IndexDamagedError(
+                f"the index lacks {len(clean)} rows, and blocks of {missing} bytes of the log"
+            )
+            self.index.report(error)
+            raise error
+
+    def _checked_row(self, key: bytes, row: bytes) -> int:
+        try:
+            ledger_id = ledger_of_key(key)
+            decode_row(ledger_id, row)
+        except IndexDamagedError as error:
+            self.index.report(error)
+            raise
+        return ledger_id
 
     async def _encode(self, frozen: list[_Frozen]) -> _Changes:
         changes = _Changes()
@@ -238,7 +334,7 @@ class Places:
                 blocks.append((key, block))
                 if number * BLOCK_ENTRIES <= state.indexed_last:
                     begun.append(key)
-        stored = dict(zip(begun, await self._index.get_many(begun), strict=True)) if begun else {}
+        stored = dict(zip(begun, await self.index.get_many(begun), strict=True)) if begun else {}
         for key, block in blocks:
             before = stored.get(key)
             changes.puts[key] = self._merged(changes, before, block).encode()
@@ -248,7 +344,7 @@ class Places:
         if stored is None:
             self.shares.count(changes.shares, block, 1)
             return block
-        older = Block.decode(stored)
+        older = self._decode(stored)
         merged = older.merge(block)
         if len(merged.low) == len(older.low) + len(block.low):
             self.shares.count(changes.shares, block, 1)
@@ -269,10 +365,10 @@ class Places:
         purged = {ledger.state.ledger_id for ledger in frozen if ledger.purge}
         for (ledger_id, number), moved in moves.items():
             key = block_key(ledger_id, number)
-            stored = changes.puts.get(key) or await self._index.get(key)
+            stored = changes.puts.get(key) or await self.index.get(key)
             if stored is None or ledger_id in purged:
                 continue
-            block = Block.decode(stored)
+            block = self._decode(stored)
             for at, low in enumerate(block.low):
                 before, after = moved.get(low, (-1, -1))
                 if block.positions[at] == before:
@@ -285,21 +381,21 @@ class Places:
     async def _blocks_between(
         self, first: bytes, end: bytes
     ) -> AsyncGenerator[tuple[bytes, Block]]:
-        while found := await self._index.scan(first, end, _SCAN_BLOCKS):
+        while found := await self.index.scan(first, end, _SCAN_BLOCKS):
             for key, data in found:
-                yield key, Block.decode(data)
+                yield key, self._decode(data)
             first = found[-1][0] + b"\0"
 
     # ---- what the index says, whatever came since the last checkpoint
 
     async def indexed_block(self, ledger_id: int, number: int) -> Block | None:
         """The places as the last checkpoint has them."""
-        data = await self._index.get(block_key(ledger_id, number))
-        return None if data is None else Block.decode(data)
+        data = await self.index.get(block_key(ledger_id, number))
+        return None if data is None else self._decode(data)
 
     async def load_shares(self, position: int) -> None:
         """As the checkpoint at `position` left them; segments must have begun before."""
-        stored = await self._index.get(shares_key())
+        stored = await self.index.get(shares_key())
         if stored is not None and self.shares.load(stored, position):
             return
         counted: dict[int, int] = {}
@@ -334,10 +430,10 @@ class Places:
             before = self.checkpoints
             first, end = block_keys(state.ledger_id)
             try:
-                while found := await self._index.scan(first, end, _SCAN_KEYS):
+                while found := await self.index.scan(first, end, _SCAN_KEYS):
                     for key, data in found:
                         number = int.from_bytes(key[-8:], "big")
-                        ids.update(number * BLOCK_ENTRIES + low for low in Block.decode(data).low)
+                        ids.update(number * BLOCK_ENTRIES + low for low in self._decode(data).low)
                     first = found[-1][0] + b"\0"
             except OSError as error:
                 raise StoreError(StoreStatus.IO_ERROR, str(error)) from error

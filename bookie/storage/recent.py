@@ -19,7 +19,7 @@ from bookie.storage.index import IndexDamagedError
 
 BLOCK_ENTRIES = 256
 _COUNT = struct.Struct(">H")
-_PLACE_BYTES = 1 + 8 + 4  # low byte of the id, position, size
+PLACE_BYTES = 1 + 8 + 4  # low byte of the id, position, size
 
 
 class RecentEntries:
@@ -57,6 +57,11 @@ class RecentEntries:
             return
         for index, position in enumerate(positions):
             self.add(first + index, position, sizes[index])
+
+    def add_all(self, newer: "RecentEntries") -> None:
+        """Take the entries of the other, too; where an id is in both, the older one stands."""
+        for entry_id, position, size in zip(newer.ids, newer.positions, newer.sizes, strict=True):
+            self.add(entry_id, position, size)
 
     def find(self, entry_id: int) -> tuple[int, int] | None:
         ids = self.ids
@@ -123,7 +128,7 @@ class Block:
     def decode(cls, data: bytes) -> "Block":
         """Raises IndexDamagedError."""
         count = int.from_bytes(data[: _COUNT.size], "big")
-        if len(data) != _COUNT.size + _PLACE_BYTES * count:
+        if len(data) != _COUNT.size + PLACE_BYTES * count:
             raise IndexDamagedError(f"a block of {count} entries in {len(data)} bytes")
         positions_at = _COUNT.size + count
         sizes_at = positions_at + 8 * count

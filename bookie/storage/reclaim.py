@@ -24,6 +24,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 
+import trio
+
 from bookie.storage.batches import Damage, begins, durable_end, first_mark, scan
 from bookie.storage.boot import Contents
 from bookie.storage.disk import Disk
@@ -100,6 +102,7 @@ class Reclaimer:
         self._checkpoint = checkpoint
         self._look_at_space = look_at_space
         self._pace = Pace(limits.bytes_per_s)
+        self.running = trio.Lock()  # held by `run_once`
         self._damaged: set[int] = set()  # not tried again before the next start
 
     @property
@@ -110,9 +113,14 @@ class Reclaimer:
 
     async def run_once(self) -> None:
         """Empty and remove what is worth it now."""
+        async with self.running:
+            await self._run()
+
+    async def _run(self) -> None:
         try:
             # Deletions count from the checkpoint on that drops their entries from the index.
             await self._checkpoint(None)
+            self._check()
             for segment in self._candidates():
                 if not self._volume.places.shares.of(segment.first) or await self._fits(segment):
                     await self._reclaim(segment)
@@ -261,6 +269,8 @@ class Reclaimer:
         return known
 
     async def _remove(self, segment: Segment, mark: int) -> None:
+        # A damaged index, found meanwhile by anybody, proves of no segment that nothing counts.
+        self._check()
         gap = Gap(segment.first, mark, self._end_of(segment))
         gaps = with_gap(self._contents.gaps, gap)
         await write_gaps(self._disk, self._log_directory, gaps)
@@ -275,8 +285,9 @@ class Reclaimer:
 
     def _check(self) -> None:
         """Raise unless something may be appended."""
-        failure = self._log.failure or self._volume.places.failure
-        if self._volume.closing or failure:
+        volume = self._volume
+        failure = self._log.failure or volume.places.failure or volume.rebuilding
+        if volume.closing or failure:
             raise StoreError(StoreStatus.READ_ONLY, str(failure or "the store is closing"))
 
     async def _spend(self, size: int) -> None:

@@ -60,9 +60,11 @@ async def replay(
     applied: Callable[[Replayed], Awaitable[None]],
     *,
     gaps: Sequence[Gap] = (),
+    end: int | None = None,
 ) -> Replayed:
     """Read what is behind `checkpoint`; no segment is in one of the gaps.
 
+    With `end` the log is known to be durable up to there, and what is behind that is not read.
     `applied` is called every now and then: everything below `mark` has been applied.
     """
     result = Replayed(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
@@ -75,6 +77,8 @@ async def replay(
     unread = behind if removed else behind - 1  # the last one of them goes on behind it
     for number, segment in enumerate(segments):
         size = await disk.size(segment.path)
+        if end is not None:
+            size = max(0, min(size, end - segment.first))
         result.end = max(result.end, segment.first + max(size, SEGMENT_HEADER_BYTES))
         if number < unread:
             continue
@@ -93,6 +97,8 @@ async def replay(
             result.bytes_read += window.bytes_read
     for gap in ahead:
         walk.gap(gap)
+    if end is not None:
+        result.mark = max(result.mark, end)
     walk.finish()
     return result
 

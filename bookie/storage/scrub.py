@@ -7,6 +7,8 @@ them is an IO_ERROR, never an absence, and whoever restores copies can start fro
 not pointed to by the index may be damaged as well: a finding without entries means that nothing is
 lost as long as the index is there.
 
+The index is read first, all of it, so that damage there is found as well (`rebuild`).
+
 A segment counts up to where it was durable; behind that there may be a torn write.  One that is
 gone is found as well: its positions are in no segment, and nobody noted that it was removed.
 """
@@ -22,7 +24,7 @@ from bookie.storage.disk import Disk
 from bookie.storage.pace import Pace
 from bookie.storage.records import RECORD_HEADER_BYTES
 from bookie.storage.segments import Segment
-from bookie.storage.status import StoreError
+from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.volume import Volume
 
 Entries: TypeAlias = Sequence[tuple[int, int]]  # ledger and entry
@@ -90,20 +92,31 @@ class Scrubber:
         return holes(self._segments, self._contents.gaps)
 
     async def run_once(self, found: Callable[[Finding], None]) -> None:
-        """Look at every segment once; `found` is told what was not known yet."""
+        """Look at the index and at every segment once; `found` is told what was not known yet.
+
+        Damage of the index is told by the index itself, and its rebuild begins.
+        """
         try:
+            self._check()
+            await self._volume.places.walk(self._volume.ledgers, self._pace.spend)
             for start, end in self._holes():
                 path = f"{self._log_directory}/{start:020d}.log"
                 damage = Damage(path, start, end, "the segment is gone", headless=True)
                 self._note(start, [await self._finding(damage)], found)
             for segment in self._segments:
                 findings = await self._look_at(segment)
+                self._check()  # What a damaged index says of these entries is no finding.
                 if segment in self._segments:  # one that was removed meanwhile looks like damage
                     self._note(segment.first, findings, found)
         except (OSError, StoreError):  # of the index, or of a log that has failed
             self.statistics.scrub_failures += 1
         else:
             self.statistics.scrubs += 1
+
+    def _check(self) -> None:
+        """Raise unless the index can say which entries lie where."""
+        if self._volume.rebuilding:
+            raise StoreError(StoreStatus.IO_ERROR, self._volume.rebuilding)
 
     def _note(self, first: int, findings: list[Finding], found: Callable[[Finding], None]) -> None:
         known = self._findings.get(first, [])
@@ -146,13 +159,14 @@ class Scrubber:
     def _end_of(self, segment: Segment) -> int:
         behind = begins(self._volume.log.segments, self._contents.gaps)
         following = [first for first in behind if first > segment.first]
-        return following[0] if following else self._volume.log.durable
+        return following[0] if following else self._volume.log.mark
 
     async def _durable_end(self, segment: Segment) -> int | None:
         """As what comes next says; None if that is unreadable itself."""
         segments, gaps = self._volume.log.segments, self._contents.gaps
         if begins(segments, gaps)[-1] == segment.first:
-            return self._volume.log.durable
+            # Not `durable`: behind the mark of a start there is padding, or a torn write.
+            return self._volume.log.mark
         try:
             return await durable_end(self._disk, segment, segments, gaps)
         except OSError:

@@ -51,6 +51,10 @@ class Shares:
             if first in self._bytes:
                 self._bytes[first] += delta
 
+    def beyond(self, counted: dict[int, int]) -> int:
+        """Bytes that are in these shares and not in what was counted."""
+        return sum(max(0, live - counted.get(first, 0)) for first, live in self._bytes.items())
+
     def count(self, changes: dict[int, int], block: Block, sign: int) -> None:
         """Add the entries of the block to `changes`, or take them away."""
         if not block.low:

@@ -24,6 +24,7 @@ class StatedVolume(Protocol):
     """What is needed of the volume."""
 
     closing: bool
+    rebuilding: str
     out_of_reserve: bool
     recovery_end: float
 
@@ -35,7 +36,8 @@ class States:
     def __init__(
         self, volume: StatedVolume, limits: StoreLimits, contents: Contents, log: Log[LedgerState]
     ) -> None:
-        self.limbo = False  # this log has lost records, and nobody knows whose
+        self.limbo = False  # records may be lost, and nobody knows whose
+        self._doubts = 0  # how often that began since the start
         self.tombstones = 0  # ledgers that were deleted
         self.highest_tombstone = -1  # the id; ledgers with lower ones may have been forgotten
         self._volume = volume
@@ -148,6 +150,7 @@ class States:
     async def clear(self, ledger_id: int) -> None:
         """It lacks nothing any more."""
         self._check_log()
+        self.check_index()
         state = self._ledgers[ledger_id]
         if state.deleted:
             return  # there is no further record
@@ -156,12 +159,32 @@ class States:
         state.limbo = False
         self._places.touch(state)
 
+    def doubt(self) -> None:
+        """Records may be lost from now on; durable when `write_doubt` is."""
+        self._doubts += 1
+        self.limbo = self._contents.limbo = True
+
+    def write_doubt(self) -> int:
+        """Let the log say that this directory is in doubt; return the position of the record."""
+        self._check_log()
+        return self._log.append(Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
+
     async def end_doubt(self) -> None:
         """Whose records may be lost is known by now."""
         self._check_log()
+        self.check_index()
+        doubts = self._doubts
         position = self._log.append(Kind.LIMBO_END, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
         await self._log.wait_durable(position)
+        if doubts != self._doubts:
+            # The doubt that began meanwhile is written behind this, and its end as well.
+            raise StoreError(StoreStatus.UNKNOWN, "a new doubt has begun")
         self.limbo = self._contents.limbo = False
+
+    def check_index(self) -> None:
+        """StoreError while the index is being rebuilt: it cannot say what a ledger lacks."""
+        if self._volume.rebuilding:
+            raise StoreError(StoreStatus.UNKNOWN, "the index is being rebuilt")
 
     def _check_log(self) -> None:
         if self._volume.closing:

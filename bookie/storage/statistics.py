@@ -34,6 +34,8 @@ class StoreStatistics:
     damaged_ranges: int
     damaged_entries: int
     losses: Sequence[str]  # what the logs were found to have lost, at this start
+    index_rebuilds: int  # indexes that are damaged, and of which a new one is being made
+    index_rebuild_bytes_left: int  # of the logs, for these
     failure: str  # of a log or an index; empty if there was none
 
 
@@ -45,7 +47,12 @@ def gather(
     replayed = [upkeep.replayed for upkeep in upkeeps]
     reclaimed = [upkeep.reclaimer.statistics for upkeep in upkeeps]
     scrubbed = [upkeep.scrubber.statistics for upkeep in upkeeps]
-    failures = [volume.log.failure or volume.places.failure for volume in volumes]
+    # A damaged index is no failure of its directory: it is being rebuilt.
+    failures = [
+        volume.log.failure or (None if volume.rebuilding else volume.places.failure)
+        for volume in volumes
+    ]
+    rebuilds = [each.rebuilder.progress for each in upkeeps if each.rebuilder.progress]
     return StoreStatistics(
         ledgers=ledgers,
         entries_added=sum(volume.entries_added for volume in volumes),
@@ -73,5 +80,7 @@ def gather(
         damaged_ranges=sum(each.damaged_ranges for each in scrubbed),
         damaged_entries=sum(each.damaged_entries for each in scrubbed),
         losses=[loss for each in replayed for loss in each.losses],
+        index_rebuilds=len(rebuilds),
+        index_rebuild_bytes_left=sum(each.total_bytes - each.done_bytes for each in rebuilds),
         failure="; ".join(str(failure) for failure in failures if failure),
     )

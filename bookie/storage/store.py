@@ -29,12 +29,13 @@ from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Done
 from bookie.storage.maintenance import Maintenance
 from bookie.storage.memory import IN_DOUBT, NEVER_LOST, read_birth
+from bookie.storage.rebuild import IndexRebuild, TellRebuild
 from bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
 from bookie.storage.statistics import StoreStatistics, gather
 from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.suspects import Suspect, Suspects
 from bookie.storage.together import Together
-from bookie.storage.upkeep import Upkeep, open_volume
+from bookie.storage.upkeep import Tellers, Upkeep, open_volume
 from bookie.storage.volume import Taken
 from wire.clock import WallClock
 
@@ -313,6 +314,24 @@ class LedgerStore:
         """`open_store` calls this, and the two below are told by what it attaches."""
         self._directories.attach(upkeep)
 
+    def doubted(self) -> None:
+        """A directory may have lost records: until that is resolved, any may be missing."""
+        self._directories.judge_doubt()
+        if self._contacts is not None:
+            self._contacts.birth = IN_DOUBT
+        self.changed()
+
+    def adopted(self, upkeep: Upkeep) -> None:
+        """It may have found ledgers in its log that its old index had lost."""
+        for ledger_id in upkeep.volume.ledgers:
+            self._directories.settle(ledger_id, upkeep.volume)
+
+    @property
+    def rebuilding(self) -> list[IndexRebuild]:
+        """The damaged indexes of which a new one is being made."""
+        upkeeps = self._directories.upkeeps
+        return [each.rebuilder.progress for each in upkeeps if each.rebuilder.progress]
+
     def committed(self) -> None:
         for listener in self._commit_listeners:
             listener()
@@ -332,11 +351,13 @@ async def open_store(
     limits: StoreLimits | None = None,
     ask: Ask | None = None,
     in_doubt: bool = False,
+    rebuild: TellRebuild = lambda _: None,
 ) -> AsyncGenerator[LedgerStore]:
     """The store in these directories, which nobody else may use meanwhile.
 
     `ask` says what the metadata know of a ledger; without it no deleted ledger is forgotten.
     `in_doubt`: whatever the directories say, records may be lost.
+    `rebuild` is told when an index was found damaged, and how far the new one is.
     On the way out nothing is taken any more, and the next start will have next to nothing to read.
     """
     assert directories, "a store needs a directory"
@@ -354,8 +375,13 @@ async def open_store(
                 clock,
                 limits,
                 in_doubt=in_doubt or birth is None,
-                committed=store.committed,
-                changed=store.changed,
+                tellers=Tellers(
+                    committed=store.committed,
+                    changed=store.changed,
+                    doubted=store.doubted,
+                    adopted=store.adopted,
+                    rebuild=rebuild,
+                ),
             )
             store.attach(await stack.enter_async_context(volume))
         if contacts is not None:

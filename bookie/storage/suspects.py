@@ -73,6 +73,8 @@ class Suspects:
         """All that may have lost something is marked; the rest never was here before `birth`."""
         volumes = self._directories.volumes
         for volume in volumes:
+            volume.states.check_index()
+        for volume in volumes:
             await write_birth(self._disk, volume.directory, birth)
         for volume in volumes:
             if volume.states.limbo:

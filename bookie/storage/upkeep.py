@@ -16,6 +16,7 @@ with half of that no entries at all: the rest is for what makes room (`reclaim`)
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from math import inf
 
 import trio
@@ -23,12 +24,24 @@ import trio
 from bookie.storage.boot import Contents, load
 from bookie.storage.disk import Disk
 from bookie.storage.heal import Healer
-from bookie.storage.index import IndexStore, OpenIndex
+from bookie.storage.index import IndexDamagedError, OpenIndex, WatchedIndex
 from bookie.storage.ledgers import LedgerState
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import Group, Log
 from bookie.storage.memory import is_dirty, make_clean, make_dirty
 from bookie.storage.places import Moves, Places
+from bookie.storage.rebuild import (
+    INDEX_FILE,
+    IndexRebuild,
+    IndexRecord,
+    OpenedIndex,
+    Rebuilder,
+    TellRebuild,
+    next_name,
+    read_index_record,
+    remove_others,
+    write_index_record,
+)
 from bookie.storage.reclaim import Reclaimer
 from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
 from bookie.storage.replay import Replayed
@@ -37,6 +50,17 @@ from bookie.storage.status import StoreError, StoreStatus
 from bookie.storage.tombstones import Tombstones
 from bookie.storage.volume import Volume
 from wire.clock import WallClock
+
+
+@dataclass(frozen=True, slots=True)
+class Tellers:
+    """What a volume tells the store that it is part of."""
+
+    committed: Callable[[], None]
+    changed: Callable[[], None]
+    doubted: Callable[[], None] = lambda: None  # records may be lost from now on
+    adopted: Callable[["Upkeep"], None] = lambda _: None  # a new index, perhaps with more ledgers
+    rebuild: TellRebuild = lambda _: None
 
 
 class Upkeep:
@@ -53,8 +77,8 @@ class Upkeep:
         *,
         creation_id: int,
         forgetful: bool,
-        committed: Callable[[], None],
-        changed: Callable[[], None],
+        opened: OpenedIndex,
+        tellers: Tellers,
     ) -> None:
         self.replayed = replayed
         self._forgetful = forgetful
@@ -77,8 +101,10 @@ class Upkeep:
         self._disk = disk
         self._limits = limits
         self.nursery = nursery
-        self._tell_committed = committed
-        self._tell_changed = changed
+        self._tell_committed = tellers.committed
+        self._tell_changed = tellers.changed
+        self._tell_doubted = tellers.doubted
+        self._tell_adopted = tellers.adopted
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
@@ -104,6 +130,19 @@ class Upkeep:
             limits.scrub_bytes_per_s,
             checkpoint=self.checkpoint,
             rescue=healer.rescue,
+        )
+        self.rebuilder = Rebuilder(
+            disk,
+            directory,
+            limits,
+            self.volume,
+            contents,
+            opened,
+            checkpoints=self._checkpointing,
+            checkpoint=lambda: self._checkpoint(None),
+            reclaiming=self.reclaimer.running,
+            rebuilt=self._rebuilt,
+            tell=tellers.rebuild,
         )
         # `close` needs the log, also when what is around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
@@ -159,11 +198,10 @@ class Upkeep:
         self.replayed.doubtful = []
         self.volume.states.limbo = self.volume.reads.doubt = self._contents.limbo
         await self._set_dirty(self._limits.ack_early)
-        deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
-        self.volume.states.tombstones = len(deleted)
-        self.volume.states.highest_tombstone = max(deleted, default=-1)
+        self._count_tombstones()
         await self._look_at_space()
         self._judge()
+        self._places.index.watch(self._index_damaged)
         self.nursery.start_soon(self._checkpoint_now_and_then)
         self.nursery.start_soon(self._watch_space)
 
@@ -185,8 +223,37 @@ class Upkeep:
             try:
                 await self.checkpoint()
             except (OSError, StoreError):
-                self._judge()
-                return
+                self._judge()  # There is no further one, unless the index is rebuilt.
+
+    # ---- a damaged index
+
+    def _index_damaged(self, error: OSError) -> None:
+        """In doubt at once; what makes it durable, and ends it, is a task."""
+        volume = self.volume
+        if volume.rebuilding or volume.closing:
+            return  # The next start, or this rebuild before it ends, looks for itself.
+        volume.rebuilding = str(error)
+        volume.places.failure = volume.places.failure or error
+        volume.states.doubt()
+        self._tell_doubted()
+        self.rebuilder.begin(error)
+        self._judge()
+        self.nursery.start_soon(self.rebuilder.run)
+
+    def _rebuilt(self, replayed: Replayed) -> None:
+        """There is a new index, and INDEX says so."""
+        self.replayed.losses += replayed.losses
+        self._count_tombstones()
+        self._tell_adopted(self)
+        self.volume.judge()
+        self._tell_changed()
+
+    def _count_tombstones(self) -> None:
+        deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
+        self.volume.states.tombstones = len(deleted)
+        self.volume.states.highest_tombstone = max(deleted, default=-1)
+
+    # ---- checkpoints
 
     async def checkpoint(self, moves: Moves | None = None) -> None:
         """Bring the index up to date: a start after this reads only what comes behind it.
@@ -196,7 +263,8 @@ class Upkeep:
         # Shielded: half a checkpoint would be the last one of this process.
         with trio.CancelScope(shield=True):
             async with self._checkpointing:
-                if self._log.failure is None and self._places.failure is None:
+                failed = self._log.failure or self._places.failure or self.volume.rebuilding
+                if not failed:
                     await self._checkpoint(moves)
 
     async def _checkpoint(self, moves: Moves | None) -> None:
@@ -280,45 +348,96 @@ async def open_volume(
     limits: StoreLimits,
     *,
     in_doubt: bool,
-    committed: Callable[[], None],
-    changed: Callable[[], None],
+    tellers: Tellers,
 ) -> AsyncGenerator[Upkeep]:
     """The ledgers in this directory, which is locked for this process meanwhile.
 
-    `in_doubt`: it may have lost anything.
+    `in_doubt`: it may have lost anything.  So it may if its index is damaged: then the index is
+    made again from the log, first of all.
     """
     await disk.make_directory(log_directory(directory))
     lock = await disk.lock_directory(directory)
+    opened = OpenedIndex(open_index, directory)
     try:
-        async with open_index(f"{directory}/index") as index:
-            contents, replayed = await _load(disk, directory, index, limits)
-            forgetful = in_doubt or await is_dirty(disk, directory)
-            async with trio.open_nursery() as nursery:
-                upkeep = Upkeep(
-                    disk,
-                    directory,
-                    limits,
-                    contents,
-                    replayed,
-                    nursery,
-                    creation_id=max(clock.now_ms(), replayed.creation_id + 1),
-                    forgetful=forgetful,
-                    committed=committed,
-                    changed=changed,
-                )
-                try:
-                    await upkeep.start()
-                    yield upkeep
-                finally:
-                    await upkeep.close()
-                    nursery.cancel_scope.cancel()
+        record = await read_index_record(disk, directory)
+        contents, replayed, damaged = await _load(disk, directory, opened, record, limits, tellers)
+        forgetful = in_doubt or damaged or await is_dirty(disk, directory)
+        async with trio.open_nursery() as nursery:
+            upkeep = Upkeep(
+                disk,
+                directory,
+                limits,
+                contents,
+                replayed,
+                nursery,
+                creation_id=max(clock.now_ms(), replayed.creation_id + 1),
+                forgetful=forgetful,
+                opened=opened,
+                tellers=tellers,
+            )
+            try:
+                await upkeep.start()
+                if damaged:  # The log says that it is in doubt; the file need not any more.
+                    await write_index_record(disk, directory, IndexRecord(opened.name, False))
+                if opened.name != record.name:
+                    await remove_others(disk, directory, opened.name)
+                yield upkeep
+            finally:
+                await upkeep.close()
+                nursery.cancel_scope.cancel()
     finally:
-        lock.release()
+        try:
+            await opened.aclose()
+        finally:
+            lock.release()
 
 
 async def _load(
-    disk: Disk, directory: str, index: IndexStore, limits: StoreLimits
+    disk: Disk,
+    directory: str,
+    opened: OpenedIndex,
+    record: IndexRecord,
+    limits: StoreLimits,
+    tellers: Tellers,
+) -> tuple[Contents, Replayed, bool]:
+    """What is there, and whether the index was damaged."""
+    why = f"{directory}/{INDEX_FILE} says so"
+    if not record.damaged:
+        try:
+            return *await _load_from(disk, directory, opened, record.name, limits), False
+        except _DamagedError as error:
+            why = str(error)
+        await write_index_record(disk, directory, replace(record, damaged=True))
+    begun = IndexRebuild(directory, why, "damaged")
+    tellers.rebuild(begun)
+    # What an earlier start had begun goes; the damaged index stays until the new one is named.
+    await remove_others(disk, directory, record.name)
+    name = await next_name(disk, directory, record)
+    try:
+        loaded = await _load_from(disk, directory, opened, name, limits)
+    except _DamagedError as error:
+        raise StoreError(StoreStatus.IO_ERROR, f"the new index {name}: {error}") from error
+    tellers.rebuild(replace(begun, state="rebuilt"))
+    return *loaded, True
+
+
+class _DamagedError(Exception):
+    """The index cannot be read as it was written."""
+
+
+async def _load_from(
+    disk: Disk, directory: str, opened: OpenedIndex, name: str, limits: StoreLimits
 ) -> tuple[Contents, Replayed]:
-    places = Places(index, blocks_cached=limits.blocks_cached)
-    entries = limits.checkpoint_entries
-    return await load(disk, log_directory(directory), index, places, checkpoint_entries=entries)
+    index: WatchedIndex | None = None
+    try:
+        index = WatchedIndex(await opened.open(name))
+        places = Places(index, blocks_cached=limits.blocks_cached)
+        entries = limits.checkpoint_entries
+        log = log_directory(directory)
+        return await load(disk, log, index, places, checkpoint_entries=entries)
+    except (OSError, StoreError) as error:
+        damage = error if isinstance(error, IndexDamagedError) else index and index.damage
+        await opened.aclose()
+        if damage is None:
+            raise
+        raise _DamagedError(str(damage)) from error

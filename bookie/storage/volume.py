@@ -9,6 +9,8 @@ order of the decisions:
 - **In doubt**, after a log of this bookie has lost records, plain adds are refused for all ledgers,
   since the lost record may have been anyone's fence.  So it is for a ledger in limbo, until it has
   all that it may have lost (`suspects`).
+- While a damaged index is rebuilt (`rebuild`), an id below the last one of its ledger is refused
+  unless the entry is found: without a whole index nobody knows that it is new.
 - With `ack_early` a plain add is answered when it is accepted, if the key of its ledger is durable,
   and not much else is on its way to the disk; everything else when it is durable itself.
 
@@ -67,6 +69,7 @@ class Volume:
         self._add_at_once_below: float = 0  # plain adds: neither room nor memory is short there
         self.read_only = False  # because somebody wants it so
         self.closing = False
+        self.rebuilding = ""  # what was found damaged in the index, until there is a new one
         self.writable = True  # whether plain adds are taken; `judge` decides
         self.looked_up_bytes = 0  # in entries that wait: are they here, can they be read again
         self.entries_added = 0
@@ -74,12 +77,13 @@ class Volume:
         self._ack_early = limits.ack_early
         self._early_bytes_max = limits.early_bytes_max
         self._in_flight_bytes_max = limits.in_flight_bytes_max
+        self._recent_entries_max = limits.recent_entries_max
         self._nursery = nursery
 
     def judge(self) -> bool:
         """Look again whether plain adds may be taken; say whether that has changed."""
         before = self.writable
-        failed = self.log.failure or self.places.failure
+        failed = self.log.failure or self.places.failure or self.rebuilding
         full = self.out_of_space or self.out_of_reserve
         self.writable = not (self.reads.doubt or full or self.read_only or self.closing or failed)
         return before != self.writable
@@ -185,7 +189,14 @@ class Volume:
             return StoreStatus.READ_ONLY
         if self.bytes_in_flight >= self._in_flight_bytes_max:
             return StoreStatus.TOO_MANY
+        if self.rebuilding and self._memory_is_full:
+            return StoreStatus.TOO_MANY
         return StoreStatus.OK
+
+    @property
+    def _memory_is_full(self) -> bool:
+        """No checkpoint empties the memory while the index is being rebuilt."""
+        return self.places.recent_entries + self.places.held_entries >= self._recent_entries_max
 
     @property
     def bytes_in_flight(self) -> int:
@@ -265,7 +276,9 @@ class Volume:
     ) -> None:
         """An id that may be here already, or one that comes late."""
         known, place = self.places.try_find(state, entry_id)
-        if place is not None:
+        if known and place is None and self.rebuilding and entry_id <= state.indexed_last:
+            done(StoreStatus.READ_ONLY)  # A damaged index cannot say that it is not here.
+        elif place is not None:
             self._add_known(state, entry_id, place, entry, recovery, done)
         elif known:
             self._accept(state, entry_id, entry, recovery, done)
@@ -295,6 +308,8 @@ class Volume:
             self._add_known(state, entry_id, place, entry, recovery, done)
         elif refused is not StoreStatus.OK:
             done(refused)
+        elif self.rebuilding:
+            done(StoreStatus.READ_ONLY)  # The index was found damaged meanwhile.
         else:
             self._accept(state, entry_id, entry, recovery, done)
 

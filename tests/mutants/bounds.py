@@ -23,7 +23,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=_KEY_IS_SMALL,
-        source_hash="403c593f0a83",
+        source_hash="b840d0ebeb25",
         caught_by=_SMALL,
     ),
     Mutant(

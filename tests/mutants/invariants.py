@@ -146,6 +146,11 @@ BOOKIE = [
             "M51e",
         ),
     ),
+    Invariant(
+        "B11",
+        "a damaged index is in doubt first, and made again; what it does not give is not absent",
+        ("B11a", "B11b", "B11c", "B11d", "B11e", "B11f", "B11g", "B11h", "B11i", "B11j", "B11k"),
+    ),
     Invariant("B9", "a ledger is looked for in the directory where it was written", ("M45",)),
 ]
 STEPS = [

@@ -11,6 +11,10 @@ _VOLUME = "bookie.storage.volume"
 _STATES = "bookie.storage.states"
 _READS = "bookie.storage.reads"
 _UPKEEP = "bookie.storage.upkeep"
+_INDEX = "bookie.storage.index"
+_PLACES = "bookie.storage.places"
+_REBUILD = "bookie.storage.rebuild"
+_DAMAGED = f"{_STORAGE}/test_damaged_index.py"
 _SERVER = "bookie.server.limbo"
 _IDENTITY = "bookie.server.identity"
 
@@ -21,7 +25,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit(" or self._forgetful", ""),
-        source_hash="ba372248bc36",
+        source_hash="62ba1e529251",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -57,7 +61,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
-        source_hash="ba372248bc36",
+        source_hash="62ba1e529251",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -98,7 +102,7 @@ MUTANTS = [
             'self._log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)',
             "self._log.end - 1",
         ),
-        source_hash="399827776b36",
+        source_hash="e6419bdefac3",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -269,7 +273,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="open_store",
         replacement=Edit("IN_DOUBT if store.limbo else ", ""),
-        source_hash="a6cf36c822fd",
+        source_hash="18942d24b367",
         caught_by=f"{_LIMBO} -k not_trusted",
     ),
     Mutant(
@@ -298,5 +302,117 @@ MUTANTS = [
         replacement=Edit("    await _withdraw(store, path)  # Both", "    return True  # Both"),
         source_hash="ff9c093c1689",
         caught_by="tests:tests/bookie/registry/test_registrations.py -k begin_at_once",
+    ),
+    Mutant(
+        id="B11a",
+        rule="an index that cannot be read puts its bookie in doubt -> nobody is told",
+        module=_INDEX,
+        name="WatchedIndex._reading",
+        replacement=Edit("if error.errno not in _PASSING:", "if False:"),
+        source_hash="afb9820aebe9",
+        caught_by=f"{_DAMAGED} -k cannot_be_read",
+    ),
+    Mutant(
+        id="B11b",
+        rule="an error of the index is an error -> an absence",
+        module=_PLACES,
+        name="Places._read_block",
+        replacement=Edit(
+            "raise StoreError(StoreStatus.IO_ERROR, str(error)) from error", "return None"
+        ),
+        source_hash="056d52f09e03",
+        caught_by=f"{_DAMAGED} -k cannot_be_read",
+    ),
+    Mutant(
+        id="B11c",
+        rule="what a damaged index does not give is unknown -> absent",
+        module=_UPKEEP,
+        name="Upkeep._index_damaged",
+        replacement=Edit("volume.states.doubt()", "pass"),
+        source_hash="3a48c8c63547",
+        caught_by=f"{_DAMAGED} -k cannot_be_read",
+    ),
+    Mutant(
+        id="B11d",
+        rule="an id that a damaged index may have is refused -> taken",
+        module=_VOLUME,
+        name="Volume._add_after_lookup",
+        replacement=Edit("elif self.rebuilding:", "elif False:"),
+        source_hash="cf31e707c398",
+        caught_by=f"{_DAMAGED} -k below_the_last",
+    ),
+    Mutant(
+        id="B11e",
+        rule="an id that a damaged index may have is refused -> taken, if it was looked up before",
+        module=_VOLUME,
+        name="Volume._add_again",
+        replacement=Edit("known and place is None and self.rebuilding", "False"),
+        source_hash="ffb20112b8f2",
+        caught_by=f"{_DAMAGED} -k below_the_last",
+    ),
+    Mutant(
+        id="B11f",
+        rule="the doubt ends when the new index is named -> before",
+        module=_STATES,
+        name="States.check_index",
+        replacement=Edit("if self._volume.rebuilding:", "if False:"),
+        source_hash="06b6af57f6a7",
+        caught_by=f"{_DAMAGED} -k does_not_end_before",
+    ),
+    Mutant(
+        id="B11g",
+        rule="a doubt that begins while another one ends stays -> goes with it",
+        module=_STATES,
+        name="States.end_doubt",
+        replacement=Edit("if doubts != self._doubts:", "if False:"),
+        source_hash="93fe1a82a29d",
+        caught_by=f"{_DAMAGED} -k another_one_ends",
+    ),
+    Mutant(
+        id="B11h",
+        rule="the position of a rebuild is taken under the lock of checkpoints -> at any time",
+        module=_REBUILD,
+        name="Rebuilder._replay",
+        replacement=Edit("async with self._checkpoints:", "if True:"),
+        source_hash="8dd3eeff588a",
+        caught_by=f"{_DAMAGED} -k stays_readable",
+    ),
+    Mutant(
+        id="B11i",
+        rule="that an index is damaged is on the disk first -> in memory",
+        module=_REBUILD,
+        name="Rebuilder._rebuild",
+        replacement=Edit("await write_index_record(self._disk, self._directory, record)", "pass"),
+        source_hash="188ba9f40fff",
+        caught_by=f"{_DAMAGED} -k durable_before",
+    ),
+    Mutant(
+        id="B11j",
+        rule="a start with a damaged index is in doubt -> believes what the log says",
+        module=_UPKEEP,
+        name="open_volume",
+        replacement=Edit("in_doubt or damaged or", "in_doubt or"),
+        source_hash="9f7f6ff85f6f",
+        caught_by=f"{_DAMAGED} -k damage_at_a_start",
+    ),
+    Mutant(
+        id="B11k",
+        rule="the scrub reads the index as well -> the log alone",
+        module="bookie.storage.scrub",
+        name="Scrubber.run_once",
+        replacement=Edit(
+            "await self._volume.places.walk(self._volume.ledgers, self._pace.spend)", "pass"
+        ),
+        source_hash="5d7c968e6af7",
+        caught_by=f"{_DAMAGED} -k nobody_has_met",
+    ),
+    Mutant(
+        id="B11l",
+        rule="behind the mark of a start there may be padding -> it is damage",
+        module="bookie.storage.scrub",
+        name="Scrubber._durable_end",
+        replacement=Edit("return self._volume.log.mark", "return self._volume.log.durable"),
+        source_hash="bfce5a1fc867",
+        caught_by=f"{_STORAGE}/test_scrub.py -k padding",
     ),
 ]

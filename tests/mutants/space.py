@@ -93,7 +93,7 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._remove",
         replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
-        source_hash="5b57542b0d9d",
+        source_hash="a2849ada78af",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
-        source_hash="403c593f0a83",
+        source_hash="b840d0ebeb25",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS = [
         module="bookie.storage.replay",
         name="replay",
         replacement=Edit("reached=max(removed, default=0)", "reached=0"),
-        source_hash="35cc98716baf",
+        source_hash="0e3dcec09025",
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
     ),
     Mutant(
@@ -180,7 +180,7 @@ MUTANTS = [
         module="bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit("self._holes()", "()"),
-        source_hash="4868c6ab03cf",
+        source_hash="5d7c968e6af7",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(
@@ -243,7 +243,7 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.log.end >= self.plain_end and not recovery", "False"),
-        source_hash="403c593f0a83",
+        source_hash="b840d0ebeb25",
         caught_by=f"{_STORAGE}/test_room.py",
     ),
     Mutant(

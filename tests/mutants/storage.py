@@ -45,7 +45,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.judge",
         replacement=Edit("self.reads.doubt or ", ""),
-        source_hash="134cc1958d89",
+        source_hash="811b30517574",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -72,7 +72,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self.replayed.losses or ", ""),
-        source_hash="ba372248bc36",
+        source_hash="62ba1e529251",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -157,7 +157,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
-        source_hash="403c593f0a83",
+        source_hash="b840d0ebeb25",
         caught_by=_STORE,
     ),
     Mutant(
@@ -331,7 +331,7 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
-        source_hash="403c593f0a83",
+        source_hash="b840d0ebeb25",
         caught_by=_FAILING_DISK,
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="ba372248bc36",
+        source_hash="62ba1e529251",
         caught_by=_CRASHES,
     ),
     Mutant(

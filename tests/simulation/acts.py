@@ -5,8 +5,6 @@ Off, and why:
     exchanged disks, old images of disks                a bookie with another's cookies does not
                       start (its own tests); nobody tells what an image that was put back lacks,
                       unless the bookie has lost something since
-    damaged indexes                                     RocksDB says what is damaged; LoseIndex is
-                      what an operator does then
     damage where nobody makes copies again              it stays, and counts against every promise
     queues at their limits                              the limits are far beyond a small run's
                       load; the tests of each queue reach them
@@ -102,7 +100,8 @@ class Rot:
     """Bytes of a bookie's logs are not as they were (`rot`).  Bounded like `LoseDisk`.
 
     `how`: flipped, zeroed, or unreadable, in so many places; or a file is cut off, or gone.  With
-    `down_s` the bookie is killed with it, and meets the damage when it starts.
+    `down_s` the bookie is killed with it, and meets the damage when it starts.  Its index may have
+    blocks that cannot be read, or files without which it cannot be opened.
     """
 
     host: str

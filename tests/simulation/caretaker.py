@@ -110,14 +110,15 @@ async def close_all(cluster: Cluster, audit: MetadataAudit) -> None:
 
 
 async def mended(cluster: Cluster, name: str, audit: MetadataAudit) -> None:
-    """Until a scrub finds nothing damaged of what the bookie is to have."""
+    """Until a scrub finds nothing damaged of what the bookie is to have, and it has no doubts."""
     bookie = BookieId(f"{name}:{BOOKIE_PORT}")
     while True:
         running = cluster.bookie(name)
         assert running is not None
         maintenance = running.store.maintenance
         await cluster.call(name, maintenance.scrub)
-        if not any(_is_owed(audit, bookie, *each) for each in maintenance.damaged_entries()):
+        damaged = any(_is_owed(audit, bookie, *each) for each in maintenance.damaged_entries())
+        if not (damaged or running.store.limbo or running.store.rebuilding):
             return
         await cluster.run.sleep(_AGAIN_S)
 

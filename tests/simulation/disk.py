@@ -28,8 +28,7 @@ from bookie.storage.disk import (
     DirectoryLock,
     Reader,
 )
-from bookie.storage.index import MemoryIndex
-from tests.simulation.index import SimulatedIndexes
+from tests.simulation.index import RottenIndex, SimulatedIndexes
 from wire.transport import Buffer
 
 SECTOR_BYTES = 512
@@ -72,7 +71,7 @@ class Platter:
         ] = []  # since the last sync of names
         self._directories: set[str] = {""}
         self._locks: dict[str, int] = {}
-        self._indexes: dict[str, MemoryIndex] = {}
+        self._indexes: dict[str, RottenIndex] = {}
         self._failures: dict[str, list[OSError]] = {}
         self._stuck: trio.Event | None = None
         self._crash_at = -1
@@ -184,6 +183,10 @@ class Platter:
     def lose_indexes(self) -> None:
         self._indexes.clear()
 
+    def indexes_there(self) -> dict[str, RottenIndex]:
+        """By their directories."""
+        return dict(sorted(self._indexes.items()))
+
     def paths(self) -> list[str]:
         return sorted(self._files)
 
@@ -262,8 +265,8 @@ class Platter:
         if self._locks.get(path) == generation:
             del self._locks[path]
 
-    def index(self, directory: str) -> MemoryIndex:
-        return self._indexes.setdefault(directory, MemoryIndex())
+    def index(self, directory: str) -> RottenIndex:
+        return self._indexes.setdefault(directory, RottenIndex())
 
     def make_directory(self, path: str) -> None:
         parts = path.split("/")
@@ -273,7 +276,7 @@ class Platter:
         if path not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         prefix = f"{path}/"
-        paths = [*self._files, *self._directories]
+        paths = [*self._files, *self._directories, *self._indexes]
         return sorted({p[len(prefix) :].split("/")[0] for p in paths if p.startswith(prefix)})
 
 
@@ -317,6 +320,10 @@ class SimulatedDisk:
         await self.operate("remove")
         self.platter.unlink(path)
         await self.sync_names()
+
+    async def remove_directory(self, path: str) -> None:
+        await self.operate("remove_directory")
+        self.platter.lose_index(path)
 
     async def size(self, path: str) -> int:
         await self.operate("size")

@@ -18,6 +18,7 @@ _CAUSED = 0.8  # of those that wait for what only comes of another fault
 _PAIRED = 0.25  # have another one at the same moment
 _COPIES_LOST = 0.6  # of the runs that make copies again
 _FILE_LOST = 0.15  # of what rots
+_INDEX_LOST = 0.1  # likewise; such an index is met at a start only
 _STALL_S = 14.0  # longer than a broker tries to close its topics in good order
 _STALLED = 0.3  # of the runs that are long enough
 
@@ -30,7 +31,9 @@ def draw_rot(rng: Random, host: str) -> Act:
     down_s = rng.choice([0.05, rng.uniform(0.1, 2.0)])
     if rng.random() < _FILE_LOST:
         return acts.Rot(host, rng.choice(["cut", "gone"]), 1, down_s)
-    how = rng.choice(["flipped", "zeroed", "unreadable"])
+    if rng.random() < _INDEX_LOST:
+        return acts.Rot(host, "files", 1, down_s)
+    how = rng.choice(["flipped", "zeroed", "unreadable", "blocks", "blocks"])
     return acts.Rot(host, how, rng.choice([1, 1, 3, 20]), rng.choice([None, down_s]))
 
 

@@ -1,6 +1,6 @@
-"""Damage to what a bookie has synced: bytes of its logs that are no longer as they were.
+"""Damage to what a bookie has synced: bytes of its logs or indexes are no longer as they were.
 
-Only below the last mark of a log.  A mark says that everything below it was durable once; behind
+Of a log only below its last mark.  A mark says that everything below it was durable once; behind
 the last one that can be read, what is damaged may be a torn write, which was never acknowledged.
 No bookie can tell these two apart, and none is asked to.
 """
@@ -19,8 +19,11 @@ from tests.simulation.disk import SECTOR_BYTES, Platter
 def rot(platter: Platter, rng: Random, how: str, places: int) -> bool:
     """Damage some of what is proved to have been there; False if there is nothing.
 
-    `how`: flipped, zeroed, unreadable: some bytes in so many places; cut, gone: one file.
+    `how`: flipped, zeroed, unreadable: some bytes in so many places; cut, gone: one file.  Of the
+    index: blocks: so many keys cannot be read; files: it cannot be opened any more.
     """
+    if how in ("blocks", "files"):
+        return _rot_index(platter, rng, how, places)
     proved = _proved(platter)
     if how in ("cut", "gone"):
         whole = [path for path, size in proved.items() if size == len(platter.content(path))]
@@ -36,6 +39,18 @@ def rot(platter: Platter, rng: Random, how: str, places: int) -> bool:
         path = rng.choice(list(proved))
         _spoil(platter, rng, how, path, proved[path])
     return bool(proved)
+
+
+def _rot_index(platter: Platter, rng: Random, how: str, places: int) -> bool:
+    there = [index for index in platter.indexes_there().values() if index.stored_keys()]
+    if not there:
+        return False
+    index = rng.choice(there)
+    if how == "files":
+        index.openable = False
+    else:
+        index.bad.update(rng.choices(index.stored_keys(), k=places))
+    return True
 
 
 def _spoil(platter: Platter, rng: Random, how: str, path: str, size: int) -> None:

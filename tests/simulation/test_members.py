@@ -83,6 +83,20 @@ def test_what_rots_is_found_and_mended(how: str, down_s: float | None) -> None:
     assert outcome.marks["log damaged"] + outcome.marks["log records may be lost"] > 0
 
 
+@pytest.mark.parametrize(("how", "down_s"), [("blocks", None), ("blocks", 0.5), ("files", 0.5)])
+def test_an_index_that_rots_is_made_again_and_every_ledger_is_looked_at(
+    how: str, down_s: float | None
+) -> None:
+    """The bookie answered errors for ever, or did not start; nobody was told."""
+    settings = replace(PLAN.shape.settings, checkpoint_entries=5, scrub_interval_s=4.0)
+    plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings))
+    outcome = run(Rot("bookie-1", how, 10, down_s), plan=plan, at_s=2.0)
+    assert outcome.violations == []
+    assert outcome.marks["fault Rot"] == 1
+    assert outcome.marks["log records may be lost"] == 1
+    assert outcome.marks["log nothing is in limbo any more"] == 1
+
+
 def test_a_bookie_that_comes_back_with_nothing_does_not_serve() -> None:
     outcome = run(LoseDisk("bookie-2", 0.1, again=True))
     assert outcome.violations == []

@@ -222,6 +222,26 @@ async def test_metadata_that_do_not_all_come_end_no_doubt(
     assert cluster.world.running["b2"].why_unhealthy() == ""
 
 
+async def test_an_index_that_is_damaged_while_the_bookie_serves_is_made_again(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    """It had been fine, for all that health and metrics said, and stayed as it was."""
+    ledger_id = (await cluster.write(5)).ledger_id
+    store, running = store_of(cluster, "b2"), cluster.world.running["b2"]
+    assert await is_free(cluster, "b2")
+    await store.maintenance.checkpoint()
+    index = cluster.world.platters["b2"].index("d0/index")
+    index.bad.update(index.stored_keys())
+    assert await status_of(store.read(ledger_id, 3)) is StoreStatus.IO_ERROR
+    assert running.why_unhealthy().startswith("the index of d0 is damaged and is being rebuilt")
+    assert store.statistics().index_rebuilds == 1
+    assert not store.writable
+    await until(lambda: is_free(cluster, "b2"))
+    assert running.why_unhealthy() == ""
+    await store.read(ledger_id, 3)
+    assert running.limbo.statistics().ledgers_cleared == 1
+
+
 async def test_a_clean_stop_leaves_no_limbo(cluster: Cluster, autojump_clock: Clock) -> None:
     await cluster.write(5)
     cluster.world.stop("b2")

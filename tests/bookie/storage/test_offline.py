@@ -126,8 +126,9 @@ async def test_an_index_is_made_again_from_the_log_alone(directory: Path) -> Non
     before = files(directory)
     assert await remake_index(directory, lambda _: None) == []
     assert files(directory) == before
-    assert sorted(os.listdir(directory)) == ["LOCK", "index", "log"]
+    assert sorted(os.listdir(directory)) == ["INDEX", "LOCK", "index-2", "log"]
     assert (await check_directory(directory, lambda _: None)).problems == []
+    assert (directory / "INDEX").read_bytes() == b"1 index-2 whole\n"
     async with opened(directory, 2000) as store:
         assert not store.limbo
         assert store.statistics().replayed_bytes < 5000  # the end of the last file
@@ -137,6 +138,18 @@ async def test_an_index_is_made_again_from_the_log_alone(directory: Path) -> Non
         answers.add(1, 999)
         answers.add(3, 999)
         assert await answers.all() == [StoreStatus.FENCED] * 2
+
+
+async def test_an_index_that_its_bookie_found_damaged_is_made_again_and_stays_in_doubt(
+    directory: Path,
+) -> None:
+    (directory / "INDEX").write_bytes(b"1 index damaged\n")
+    with pytest.raises(OfflineError, match="damaged"):
+        await check_directory(directory, lambda _: None)
+    assert await remake_index(directory, lambda _: None) == []
+    async with opened(directory, 2000) as store:
+        assert store.limbo
+        assert store.statistics().replayed_bytes < 5000
 
 
 async def test_an_index_made_from_a_log_that_lost_records_knows_that(directory: Path) -> None:

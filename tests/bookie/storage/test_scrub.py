@@ -215,7 +215,7 @@ async def test_an_index_that_fails_meanwhile_is_counted_and_harms_nobody(host: H
     async with host.store(**SMALL) as store:
         path = host.logs()[0]
         host.platter.corrupt(path, host.platter.content(path).index(b"1:"), b"X")
-        host.platter.fail_next("index_scan", OSError(errno.EIO, "index broken"))
+        host.platter.fail_next("index_scan", OSError(errno.EMFILE, "too many open files"))
         await store.maintenance.scrub()
         assert store.statistics().scrub_failures == 1
         await store.maintenance.scrub()
@@ -297,3 +297,30 @@ async def test_a_segment_that_is_removed_while_the_scrub_reads_in_it_harms_nobod
         await store.maintenance.scrub()
         assert segment not in log.segments
         assert all(finding.path != segment.path for finding in store.maintenance.findings())
+
+
+async def test_padding_behind_the_last_record_is_no_damage_after_a_restart(host: Host) -> None:
+    """Files grow ahead of what is written; after a kill the zeros at the end stayed a finding."""
+    await fill(host)
+    path = host.logs()[-1]
+    host.platter.corrupt(path, len(host.platter.content(path)), bytes(4096))
+    async with host.store(**SMALL) as store:
+        await store.maintenance.scrub()
+        assert store.maintenance.findings() == []
+        assert store.statistics().scrubs == 1
+        answers = Answers(store)
+        answers.add(1, 5000)
+        assert await answers.all() == [StoreStatus.OK]
+        await store.maintenance.scrub()
+        assert store.maintenance.findings() == []
+
+
+async def test_damage_of_the_last_segment_is_found_though_there_is_padding(host: Host) -> None:
+    await fill(host)
+    path = host.logs()[-1]
+    content = host.platter.content(path)
+    host.platter.corrupt(path, len(content), bytes(4096))
+    async with host.store(**SMALL) as store:
+        host.platter.corrupt(path, content.rindex(b"1:"), b"X")
+        await store.maintenance.scrub()
+        assert len(store.maintenance.findings()) == 1

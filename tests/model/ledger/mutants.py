@@ -156,7 +156,7 @@ M56 = Mutant(
         "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
         "        self._accept(state, entry_id, entry, recovery, done)\n    elif",
     ),
-    source_hash="08fa725da7a1",
+    source_hash="ffb20112b8f2",
     caught_by=_MODEL,
 )
 M03_M05 = replace(catalogue.M03, id="M03+M05 shell", caught_by=_MODEL, also=(M05,))

@@ -48,6 +48,10 @@ class MoodyDisk:
         await self.answer()
         await self._disk.remove(path)
 
+    async def remove_directory(self, path: str) -> None:
+        await self.answer()
+        await self._disk.remove_directory(path)
+
     async def size(self, path: str) -> int:
         await self.answer()
         return await self._disk.size(path)

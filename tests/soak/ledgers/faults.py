@@ -26,6 +26,7 @@ MOODS = {
 }
 NO_INDEX = "loses its index"  # while the bookie is down
 ROT = "rots"  # bytes change, of what was written long ago
+DAMAGED_INDEX = "damages its index"  # bytes of RocksDB's files change
 RUIN = frozenset({"is full", "tears writes"})  # after that the bookie has to start anew
 
 
@@ -87,5 +88,5 @@ def draw_fault(rng: Random, subject: str) -> Fault:
 def _draw_disk(rng: Random, subject: str) -> Fault:
     whats = [*MOODS, NO_INDEX]
     if subject == ROTTEN:
-        whats += [ROT] * len(whats)
+        whats += [ROT, DAMAGED_INDEX] * (len(whats) // 2)
     return Fault("disk", subject, draw_seconds(rng, BOOKIE), what=rng.choice(whats))

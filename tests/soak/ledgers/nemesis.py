@@ -14,6 +14,7 @@ from tests.history.recorder import Recorder
 from tests.soak.faults import Fault
 from tests.soak.ledgers.cluster import Cluster
 from tests.soak.ledgers.faults import (
+    DAMAGED_INDEX,
     EVERYTHING,
     MOODS,
     NO_INDEX,
@@ -29,6 +30,7 @@ from tests.soak.links import FINE as FINE_WEATHER
 _POWER = 0.02
 _PACE_S = 2.0
 _ROT_BYTES = 64
+_DOWN_FROM_S = 3.0  # a bookie whose index is damaged for longer is down meanwhile
 _YOUNG_BYTES = 256 << 10  # at the end of a file: it may be written again any moment
 
 
@@ -112,8 +114,15 @@ class Nemesis:
                 self._cluster.moods(bookie).write(MOODS[fault.what])
             case _ if fault.what == NO_INDEX:
                 await self._cluster.order("kill", bookie)
-                index = self._cluster.data(bookie) / "index"
-                await trio.to_thread.run_sync(partial(shutil.rmtree, index, ignore_errors=True))
+                for index in self._cluster.data(bookie).glob("index*"):
+                    remove = partial(shutil.rmtree, index, ignore_errors=True)
+                    await trio.to_thread.run_sync(remove)
+            case _ if fault.what == DAMAGED_INDEX:
+                # Half of the time the bookie meets it when it starts.
+                if fault.seconds > _DOWN_FROM_S:
+                    await self._cluster.order("kill", bookie)
+                data = self._cluster.data(bookie)
+                await trio.to_thread.run_sync(damage_index, data, self._rng)
             case _:
                 assert fault.what == ROT, fault
                 await trio.to_thread.run_sync(rot, self._cluster.data(bookie) / "log", self._rng)
@@ -124,7 +133,8 @@ class Nemesis:
             self._cluster.moods(bookie).write(FINE)
         if fault.what in RUIN:
             await self._cluster.order("kill", bookie)
-        if fault.what in RUIN or fault.what == NO_INDEX:
+        killed = fault.what == DAMAGED_INDEX and fault.seconds > _DOWN_FROM_S
+        if fault.what in RUIN or fault.what == NO_INDEX or killed:
             await self._cluster.order("start", bookie)
 
     def _parts(self, fault: Fault) -> list[str]:
@@ -132,6 +142,24 @@ class Nemesis:
             return [fault.subject]
         kinds = ("worker", "bookie", "zookeeper")
         return [name for kind in kinds for name in self._cluster.names(kind)]
+
+
+def damage_index(data: Path, rng: Random) -> bool:
+    """Change bytes of a file of the index in several places; whether there was one to change."""
+    tables = [path for path in data.glob("index*/*.sst") if path.stat().st_size]
+    if not tables:
+        return False
+    table = rng.choice(tables)
+    size = table.stat().st_size
+    descriptor = os.open(table, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(rng.choice([1, 5, 20])):
+            os.pwrite(descriptor, rng.randbytes(min(_ROT_BYTES, size)), rng.randrange(size))
+        os.truncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def rot(log: Path, rng: Random) -> bool:

@@ -11,7 +11,7 @@ import trio.testing
 from bookie.storage.disk import FileDisk
 from tests.soak.ledgers.disk import MoodyDisk
 from tests.soak.ledgers.moods import FINE, Mood, MoodFile
-from tests.soak.ledgers.nemesis import rot
+from tests.soak.ledgers.nemesis import damage_index, rot
 
 
 class Place:
@@ -108,3 +108,13 @@ def test_rot_changes_old_bytes_and_no_sizes(tmp_path: Path) -> None:
     assert (tmp_path / "1.log").read_bytes() == young
     assert rotten != old
     assert len(rotten) == len(old)
+
+
+def test_damage_of_an_index_changes_bytes_of_its_tables_and_no_sizes(tmp_path: Path) -> None:
+    assert not damage_index(tmp_path, Random(1))
+    table = tmp_path / "index-2" / "000009.sst"
+    table.parent.mkdir()
+    table.write_bytes(bytes(10_000))
+    assert damage_index(tmp_path, Random(1))
+    assert table.read_bytes() != bytes(10_000)
+    assert table.stat().st_size == 10_000

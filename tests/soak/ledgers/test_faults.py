@@ -6,6 +6,7 @@ import pytest
 
 from tests.soak.faults import Fault
 from tests.soak.ledgers.faults import (
+    DAMAGED_INDEX,
     EVERYTHING,
     MOODS,
     NO_INDEX,
@@ -68,8 +69,9 @@ def test_every_kind_of_fault_is_drawn_and_one_disk_alone_rots() -> None:
         for _ in range(500)
     ]
     disks = {fault.what for fault in faults if fault.act == "disk"}
-    assert disks == {*MOODS, NO_INDEX, ROT}
-    assert {fault.subject for fault in faults if fault.what == ROT} == {ROTTEN}
+    assert disks == {*MOODS, NO_INDEX, ROT, DAMAGED_INDEX}
+    rotten = {fault.subject for fault in faults if fault.what in (ROT, DAMAGED_INDEX)}
+    assert rotten == {ROTTEN}
     kinds = {fault.kind for fault in faults}
     for part in ("bookie", "writer", "reader", "zookeeper"):
         assert {f"kill {part}", f"pause {part}"} <= kinds

@@ -1,0 +1,322 @@
+"""A damaged index is made again from the log, while its bookie serves.
+
+RocksDB tells of damage when it reads: a block whose checksum is wrong, a file that is gone or cut
+off.  What such an index does not give is not absent, and nobody knows what else it lacks.  So:
+
+    1. doubt    in memory at once, then in the file INDEX, then as a limbo record in the log
+    2. hold     under the lock of checkpoints: position P; memory keeps all that is not indexed
+    3. replay   the log below P, into a new index beside the old one
+    4. adopt    under the lock of checkpoints: the new index is used, and a checkpoint adds to it
+                what came after P
+    5. replace  INDEX names the new index and calls it whole: one rename; the old one is removed
+
+The doubt is resolved only after that, ledger by ledger (`suspects`).  Until then no checkpoint is
+made in the old index, no segment is removed and no tombstone ends (`Places.failure`), and an add
+of an id below the last one of its ledger is refused if memory does not have the entry.
+
+A crash at any step leaves INDEX as it was: the next start makes the index again before it serves,
+and is in doubt.  So does a start that cannot read its index.
+
+    <directory>/INDEX    `1 <name of the directory of the index> <whole | damaged>`
+
+A bookie without this file has its index in `index`, and knows of no damage.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+
+import trio
+
+from bookie.storage.boot import Contents, empty, load_below
+from bookie.storage.disk import Disk
+from bookie.storage.index import IndexStore, OpenIndex
+from bookie.storage.ledgers import LedgerState
+from bookie.storage.limits import StoreLimits
+from bookie.storage.places import Places
+from bookie.storage.records import UnsupportedVersionError
+from bookie.storage.replay import Replayed
+from bookie.storage.status import StoreError
+from bookie.storage.volume import Volume
+
+INDEX_FILE = "INDEX"
+_FORMAT = "1"
+_FIRST_NAME = "index"
+_NAME = re.compile(r"index(?:-([1-9]\d{0,17}))?")
+_REPORT_S = 10.0
+_RETRY_S = 1.0
+_RETRY_S_MAX = 60.0
+
+
+# ---- the file INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """Which directory holds the index, and whether it was found damaged."""
+
+    name: str
+    damaged: bool
+
+    def encode(self) -> bytes:
+        return f"{_FORMAT} {self.name} {'damaged' if self.damaged else 'whole'}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "IndexRecord":
+        """A file that does not parse says that the index is damaged: nobody knows which it is."""
+        words = data.decode("ascii", "replace").split()
+        if words and words[0].isdecimal() and words[0] != _FORMAT:
+            raise UnsupportedVersionError(f"INDEX of version {words[0]}, known: {_FORMAT}")
+        if len(words) != 3 or not _NAME.fullmatch(words[1]) or words[2] not in ("whole", "damaged"):
+            return cls(_FIRST_NAME, damaged=True)
+        return cls(words[1], damaged=words[2] == "damaged")
+
+
+async def read_index_record(disk: Disk, directory: str) -> IndexRecord:
+    try:
+        return IndexRecord.decode(await disk.read_file(f"{directory}/{INDEX_FILE}"))
+    except FileNotFoundError:
+        return IndexRecord(_FIRST_NAME, damaged=False)
+
+
+async def write_index_record(disk: Disk, directory: str, record: IndexRecord) -> None:
+    await disk.write_file(f"{directory}/{INDEX_FILE}", record.encode())
+
+
+async def next_name(disk: Disk, directory: str, record: IndexRecord) -> str:
+    """A name that no index of this directory has or had."""
+    names = [*await disk.list_directory(directory), record.name]
+    numbers = [int(match[1] or 1) for name in names if (match := _NAME.fullmatch(name))]
+    return f"{_FIRST_NAME}-{max(numbers) + 1}"
+
+
+async def remove_others(disk: Disk, directory: str, *kept: str) -> None:
+    """Remove indexes that are not used; one that cannot be removed now is left to the next time."""
+    with suppress(OSError):
+        for name in await disk.list_directory(directory):
+            if _NAME.fullmatch(name) and name not in kept:
+                await disk.remove_directory(f"{directory}/{name}")
+
+
+# ---- the index that is in use
+
+
+class OpenedIndex:
+    """The index of a directory, which can be replaced while it is open."""
+
+    def __init__(self, open_index: OpenIndex, directory: str) -> None:
+        self.name = ""  # of the one that is in use
+        self._open_index = open_index
+        self._directory = directory
+        self._stack = AsyncExitStack()
+
+    async def open(self, name: str) -> IndexStore:
+        """Open the first one."""
+        store, self._stack = await self.open_beside(name)
+        self.name = name
+        return store
+
+    async def open_beside(self, name: str) -> tuple[IndexStore, AsyncExitStack]:
+        """Open another one; the stack closes it."""
+        stack = AsyncExitStack()
+        opening = self._open_index(f"{self._directory}/{name}")
+        return await stack.enter_async_context(opening), stack
+
+    def replace(self, name: str, stack: AsyncExitStack) -> AsyncExitStack:
+        """The other one is in use from now on; returns what closes the one before."""
+        before, self._stack = self._stack, stack
+        self.name = name
+        return before
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+
+# ---- the rebuild
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRebuild:
+    """How far the rebuild of an index is, for whoever looks after the bookie."""
+
+    directory: str
+    why: str  # what was found
+    state: str  # damaged, rebuilding, rebuilt, failed
+    done_bytes: int = 0  # of the log
+    total_bytes: int = 0
+    trouble: str = ""  # why it has failed and is begun again
+
+    def __str__(self) -> str:
+        share = f", {100 * self.done_bytes // self.total_bytes} % done" if self.total_bytes else ""
+        return f"the index of {self.directory} is damaged and is being rebuilt{share}: {self.why}"
+
+
+TellRebuild = Callable[[IndexRebuild], None]
+
+
+class Rebuilder:
+    """Makes the index of one directory again; `run` is started once for each damage."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        limits: StoreLimits,
+        volume: Volume,
+        contents: Contents,
+        opened: OpenedIndex,
+        *,
+        checkpoints: trio.Lock,
+        checkpoint: Callable[[], Awaitable[None]],
+        reclaiming: trio.Lock,
+        rebuilt: Callable[[Replayed], None],
+        tell: TellRebuild,
+    ) -> None:
+        """`checkpoint` makes one; the caller has the lock `checkpoints`."""
+        self.progress: IndexRebuild | None = None  # of the rebuild under way
+        self._disk = disk
+        self._directory = directory
+        self._limits = limits
+        self._volume = volume
+        self._contents = contents
+        self._opened = opened
+        self._checkpoints = checkpoints
+        self._checkpoint = checkpoint
+        self._reclaiming = reclaiming
+        self._rebuilt = rebuilt
+        self._tell = tell
+        self._told_at = 0.0
+
+    def begin(self, error: OSError) -> None:
+        """The index was found damaged: from now on it is being rebuilt."""
+        self._say(IndexRebuild(self._directory, str(error), "damaged"))
+
+    async def run(self) -> None:
+        """Until the index is whole again."""
+        retry_s = _RETRY_S
+        while self._volume.rebuilding and not self._volume.closing:
+            try:
+                await self._rebuild()
+                return
+            except (OSError, StoreError) as error:
+                assert self.progress is not None
+                self._say(replace(self.progress, state="failed", trouble=str(error)))
+                if self._volume.log.failure is not None:
+                    return  # Nothing can be written here any more; the next start begins anew.
+            await trio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _RETRY_S_MAX)
+
+    async def _rebuild(self) -> None:
+        record = await read_index_record(self._disk, self._directory)
+        # The doubt has to outlive a crash before anything else is done.
+        with trio.CancelScope(shield=True):
+            if not record.damaged:
+                record = replace(record, damaged=True)
+                await write_index_record(self._disk, self._directory, record)
+            await self._volume.log.wait_durable(self._volume.states.write_doubt())
+        await remove_others(self._disk, self._directory, record.name, self._opened.name)
+        name = await next_name(self._disk, self._directory, record)
+        store, unused = await self._opened.open_beside(name)
+        wait: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        try:
+            await empty(store)
+            fresh = Places(store, blocks_cached=self._limits.blocks_cached)
+            contents, replayed = await self._replay(fresh)
+            async with self._checkpoints:
+                wait = self._adopt(store, fresh, contents)
+                unused = self._opened.replace(name, unused)
+                await self._checkpoint()
+        finally:
+            with trio.CancelScope(shield=True):
+                await wait()  # Somebody may be reading in the old one.
+                await unused.aclose()
+        self._check_new_index()
+        await write_index_record(self._disk, self._directory, IndexRecord(name, damaged=False))
+        self._check_new_index()  # Meanwhile somebody may have met damage there.
+        self._volume.rebuilding = ""
+        self._end()
+        self._rebuilt(replayed)
+        await remove_others(self._disk, self._directory, name)
+
+    def _check_new_index(self) -> None:
+        places = self._volume.places
+        if (error := places.index.damage or places.failure) is not None:
+            raise error
+
+    async def _replay(self, fresh: Places) -> tuple[Contents, Replayed]:
+        """Make the new index of everything below P; what is behind it stays in memory."""
+        volume = self._volume
+        async with self._reclaiming:
+            pass  # What reclaims now has begun before the damage was known, and stops soon.
+        async with self._checkpoints:
+            position = volume.log.seal()
+            volume.places.hold(volume.ledgers.values())
+        await volume.log.wait_durable(position - 1)
+        segments = [each for each in volume.log.segments if each.first < position]
+        start = segments[0].first if segments else position
+        self._advance(0, position - start)
+
+        def progress(reached: int) -> None:
+            self._advance(max(0, reached - start), position - start)
+
+        return await load_below(
+            self._disk,
+            segments,
+            self._contents.gaps,
+            fresh,
+            position,
+            checkpoint_entries=self._limits.checkpoint_entries,
+            progress=progress,
+        )
+
+    def _adopt(
+        self, store: IndexStore, fresh: Places, rebuilt: Contents
+    ) -> Callable[[], Awaitable[None]]:
+        volume = self._volume
+        for state in volume.ledgers.values():
+            state.indexed_last = -1
+        for ledger_id, found in rebuilt.ledgers.items():
+            known = volume.ledgers.setdefault(ledger_id, found)
+            if known is not found:  # Else its row was lost without an error.
+                _merge(known, found)
+        for segment in volume.log.segments:
+            fresh.shares.begin(segment.first)
+        self._contents.checkpoint = rebuilt.checkpoint
+        return volume.places.adopt(store, fresh.shares, volume.ledgers.values())
+
+    # ---- telling
+
+    def _advance(self, done: int, total: int) -> None:
+        assert self.progress is not None
+        self.progress = replace(
+            self.progress, state="rebuilding", done_bytes=done, total_bytes=total
+        )
+        now = trio.current_time()
+        if now - self._told_at >= _REPORT_S:
+            self._told_at = now
+            self._tell(self.progress)
+
+    def _end(self) -> None:
+        assert self.progress is not None
+        self._say(replace(self.progress, state="rebuilt", done_bytes=self.progress.total_bytes))
+        self.progress = None
+
+    def _say(self, progress: IndexRebuild) -> None:
+        self.progress = progress
+        self._tell(progress)
+
+
+def _merge(state: LedgerState, found: LedgerState) -> None:
+    """The log says this of a ledger; what memory knows is at least that, unless a row was lost."""
+    state.indexed_last = found.last_entry
+    state.last_entry = max(state.last_entry, found.last_entry)
+    state.fenced = state.fenced or found.fenced
+    state.limbo = state.limbo or found.limbo
+    state.master_key = state.master_key or found.master_key
+    state.accepted_lac = max(state.accepted_lac, found.accepted_lac)
+    state.raise_lac(found.lac)
+    if found.explicit_lac > state.explicit_lac:
+        state.explicit_lac, state.explicit_body = found.explicit_lac, found.explicit_body
+    if found.deleted and not state.deleted:
+        state.bury(found.last)
