@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
+from msgspec import UNSET
 
 from bookie.registry.instance import PATH, Bound, read_bound
 from broker import records
@@ -168,6 +169,7 @@ async def join(
     identity: Identity,
     record: BrokerRecord,
     *,
+    formats: Sequence[str],
     term: int,
     wanted: Callable[[], bool],
     is_dead: Predecessor,
@@ -182,7 +184,7 @@ async def join(
     we have not written is what an earlier attempt has left that was not wanted any more; it is
     removed, too, so at most one attempt of a broker may be under way.
     """
-    guard = GuardRecord(identity.broker_id, identity.incarnation)
+    guard = GuardRecord(identity.broker_id, identity.incarnation, formats=list(formats) or UNSET)
     checks: list[Operation] = []
     if bound is not None:
         guard.instance = bound.instance_id

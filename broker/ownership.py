@@ -6,7 +6,7 @@ happens to topics when a bundle goes is up to `BundleTopics`: closed in good ord
 dropped at once when lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, assert_never
 
@@ -102,10 +102,12 @@ class Ownership:
         policies: Policies,
         topics: BundleTopics,
         *,
+        formats: Sequence[str],
         is_dead: Predecessor,
         log: Log,
     ) -> None:
         self._log = log
+        self._formats = formats
         self.identity = identity
         self._store = store
         self._registration = registration
@@ -280,6 +282,7 @@ class Ownership:
                 self._store,
                 self.identity,
                 self._registration,
+                formats=self._formats,
                 term=term,
                 wanted=lambda: self._protocol.term == term,
                 is_dead=self._is_dead,

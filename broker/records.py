@@ -103,6 +103,8 @@ class GuardRecord(msgspec.Struct, rename="camel"):
     incarnation: str
     version: int = 1
     instance: str | msgspec.UnsetType = msgspec.UNSET  # INSTANCEID; older brokers do not say it
+    # New formats that this broker can read (`broker.formats`).  Absent: it can read none.
+    formats: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 RecordT = TypeVar("RecordT")

@@ -11,7 +11,7 @@ the end the other way round: hand over the bundles, close the ports, leave.  A b
 without an end loses nothing that it has acknowledged.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -32,6 +32,7 @@ from broker.client_connection import serve_client
 from broker.config import BrokerConfig
 from broker.context import BrokerContext
 from broker.errors import CannotJoinError, UnavailableError
+from broker.formats import READABLE, Formats
 from broker.leader import Leader
 from broker.log_configs import LogConfigs, keep_current
 from broker.logs import Log, silent_log
@@ -109,10 +110,15 @@ async def run_broker(
     rng: Random,
     http: HttpServer | None = None,
     log: Log | None = None,
+    readable: Sequence[str] = READABLE,
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken."""
+    """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken.
+
+    `readable`: the new formats that this broker announces.  Tests give fewer, as an older version.
+    """
     arenas, flusher = ArenaPool(total_bytes_max=config.arena_bytes_max), Flusher()
+    formats = Formats(store, readable)
     listener = await network.listen(config.host, config.port)
     try:
         async with trio.open_nursery() as io:
@@ -127,7 +133,9 @@ async def run_broker(
                     flusher=flusher,
                     root=config.ledgers_root,
                 ) as client,
-                open_managed_ledgers(client=client, store=store, clock=clock, rng=rng) as ledgers,
+                open_managed_ledgers(
+                    client=client, store=store, clock=clock, rng=rng, allows=formats.allows
+                ) as ledgers,
                 trio.open_nursery() as nursery,
             ):
                 broker = _Broker(
@@ -143,6 +151,7 @@ async def run_broker(
                     listener=listener,
                     client=client,
                     ledgers=ledgers,
+                    formats=formats,
                 )
                 task_status.started(await broker.start(nursery))
             io.cancel_scope.cancel()
@@ -168,6 +177,7 @@ class _Broker:
         listener: Listener,
         client: LedgerClient,
         ledgers: ManagedLedgers,
+        formats: Formats,
     ) -> None:
         self.config = config
         self.store = store
@@ -176,6 +186,7 @@ class _Broker:
         self.http = http
         self.log = log
         self.port = listener.port
+        self.formats = formats
         self.paths = LedgerPaths(config.ledgers_root)
         self.identity = identity = _identity(config, listener.port, http, rng)
         self.policies = Policies(store, config)
@@ -197,6 +208,7 @@ class _Broker:
             _registration(identity, clock),
             self.policies,
             self.topics,
+            formats=formats.readable,
             is_dead=self._is_dead,
             log=log,
         )
@@ -253,6 +265,7 @@ class _Broker:
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         await self._bind()
         await self._prepare_cluster()
+        await nursery.start(self.formats.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
         nursery.start_soon(self.clients.run)

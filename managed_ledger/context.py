@@ -67,7 +67,10 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """`nursery`: of the host, or of one log (see `open_home`)."""
+    """`nursery`: of the host, or of one log (see `open_home`).
+
+    `allows`: may a new format of that name be written now?  False if that is not known.
+    """
 
     client: LedgerClient
     store: MetadataStore
@@ -75,6 +78,7 @@ class LogContext:
     rng: Random
     cache: EntryCache
     nursery: trio.Nursery
+    allows: Callable[[str], bool]
     pauses: Pauses = field(default_factory=Pauses)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
 

@@ -34,6 +34,7 @@ from wire.errors import WireError
 from wire.fields import decode_varint, encode_varint
 from wire.protobuf import check_readable
 
+CHANGE_2 = "cursor-change-2"  # the format's name, as brokers announce it
 VERSION = 1
 _CHANGE, _PART = 1, 2
 PART_BYTES_MAX = 1 << 20

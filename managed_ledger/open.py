@@ -335,12 +335,18 @@ async def open_managed_ledgers(
     store: MetadataStore,
     clock: WallClock,
     rng: Random,
+    allows: Callable[[str], bool],
     cache_bytes_max: int = 64 << 20,
 ) -> AsyncGenerator[ManagedLedgers]:
-    """For an `async with`; logs that are still open at its end are abandoned, not closed."""
+    """For an `async with`; logs that are still open at its end are abandoned, not closed.
+
+    `allows` says whether a new format may be written (`cursor_ledger.CHANGE_2`).
+    """
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
-        context = LogContext(client, store, clock, rng, EntryCache(cache_bytes_max), nursery)
+        context = LogContext(
+            client, store, clock, rng, EntryCache(cache_bytes_max), nursery, allows
+        )
         logs = ManagedLedgers(context)
         try:
             yield logs

@@ -269,7 +269,7 @@ def broker_record_seeds() -> Mapping[str, bytes]:
         OwnerRecord("pulsar://b:6650", "http://b:8080"),
         BrokerRecord("pulsar://b:6650", protocols={"daybook": "life-1"}),
         LeaderRecord("b:8080", "http://b:8080"),
-        GuardRecord("b:8080", "life-1"),
+        GuardRecord("b:8080", "life-1", formats=["cursor-change-2"]),
         {"retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}},
         Retention(-1, 10),
         Persistence(3, 3, 2),

@@ -22,6 +22,7 @@ from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
 from bookie.server.logs import Log
 from managed_ledger.context import LogConfig
+from managed_ledger.cursor_ledger import CHANGE_2
 from managed_ledger.log import ManagedLedger
 from managed_ledger.open import ManagedLedgers, open_managed_ledgers
 from managed_ledger.position import Position
@@ -237,6 +238,7 @@ class World:
         self.metadata = MemoryStore(VirtualClock())
         self.platters = {name: Platter(self.rng, latency_s=(0.0002, 0.002)) for name in BOOKIES}
         self.nursery = nursery
+        self.formats = {CHANGE_2}  # what all brokers announce
         self.bookies: dict[str, RunningBookie] = {}
         self._lives: dict[str, list[trio.CancelScope]] = {name: [] for name in BOOKIES}
         self._sessions: dict[str, MemorySession] = {}
@@ -314,7 +316,11 @@ class World:
                     root=root,
                 ) as client,
                 open_managed_ledgers(
-                    client=client, store=session, clock=VirtualClock(), rng=self.rng
+                    client=client,
+                    store=session,
+                    clock=VirtualClock(),
+                    rng=self.rng,
+                    allows=self.formats.__contains__,
                 ) as logs,
             ):
                 await self._bookies_are_seen(client, root)

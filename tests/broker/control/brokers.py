@@ -1,13 +1,14 @@
 """Brokers reduced to their control plane, several in one trio program, over the store in memory."""
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import trio
 
 from broker.config import BrokerConfig, parse
+from broker.formats import READABLE, Formats
 from broker.leader import Leader
 from broker.logs import silent_log
 from broker.lookup import LookupResult, Lookups
@@ -64,6 +65,7 @@ class ControlPlane:
         life: int,
         config: BrokerConfig,
         http_url: str | None = None,
+        readable: Sequence[str] = READABLE,
     ) -> None:
         self.cluster = cluster
         self.host = host
@@ -80,12 +82,14 @@ class ControlPlane:
         self.greeter = Greeter(self.network, self.arenas, self.flusher)
         self.policies = Policies(self.session, config)
         self.tenancy = Tenancy(self.session, self.policies, config)
+        self.formats = Formats(self.session, readable)
         self.ownership = Ownership(
             self.session,
             self.identity,
             registration,
             self.policies,
             self.topics,
+            formats=self.formats.readable,
             is_dead=self.is_dead,
             log=silent_log(),
         )
@@ -104,6 +108,7 @@ class ControlPlane:
                 nursery.start_soon(self.flusher.run)
                 await nursery.start(self._listen)
                 await self.tenancy.bootstrap()
+                await nursery.start(self.formats.run)
                 await nursery.start(self.ownership.run)
                 nursery.start_soon(self.peers.run)
                 nursery.start_soon(self._lead)
@@ -150,9 +155,11 @@ class Cluster:
         self.network = SimulatedNetwork(random.Random(7))
         self.lives = 0
 
-    async def start(self, host: str, http_url: str | None = None) -> ControlPlane:
+    async def start(
+        self, host: str, http_url: str | None = None, *, readable: Sequence[str] = READABLE
+    ) -> ControlPlane:
         self.lives += 1
-        broker = ControlPlane(self, host, self.lives, self.config, http_url)
+        broker = ControlPlane(self, host, self.lives, self.config, http_url, readable)
         await self.nursery.start(broker.run)
         return broker
 

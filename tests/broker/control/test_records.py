@@ -43,6 +43,9 @@ RECORDS: dict[str, object] = {
         "127.0.0.1:8080", "0123456789abcdef", instance="cd613e30-d8f1-4adf-91b7-584a2265b1f5"
     ),
     "instance": InstanceRecord("cd613e30-d8f1-4adf-91b7-584a2265b1f5"),
+    "guard_with_formats": GuardRecord(
+        "127.0.0.1:8080", "0123456789abcdef", formats=["cursor-change-2"]
+    ),
 }
 
 

@@ -319,6 +319,7 @@ class ModelBroker:
             store=cast("Any", ModelStore(self._seams)),
             clock=FixedClock(),
             rng=Random(0),
+            allows=lambda _: True,
         ) as logs:
             self._logs = logs
             await trio.sleep_forever()
