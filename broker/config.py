@@ -55,6 +55,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # a ledger is when it is rolled; above 3/4 none is, above 15/16 nothing is published.
     ledger_list_bytes_max: Annotated[int, msgspec.Meta(ge=512, le=1_000_000)] = 1_000_000
     cursor_roll_records: Positive = 5_000  # then a cursor goes over to a new ledger
+    # A cursor with acknowledgements above mark-delete writes all of them after so many changes or
+    # so many seconds: a Pulsar broker that takes over after a crash knows those, and no later ones.
+    cursor_snapshot_records: Positive = 1_000
+    cursor_snapshot_s: Seconds = 30.0
     balance_interval_s: Seconds = 60.0  # one bundle at most is moved in this time
 
     auto_create_topics: bool = True

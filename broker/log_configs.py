@@ -25,6 +25,7 @@ from wire.topics import TopicName
 
 _MINUTE_MS = 60_000
 _MB = 1 << 20
+_SNAPSHOT_BYTES_MAX = 4 * _MB  # and no more than a bookie's frame takes, as entries of topics
 
 
 def automatic(bookies: int) -> Quorums:
@@ -87,6 +88,9 @@ class LogConfigs:
             roll_age_min_s=self._config.roll_age_min_s,
             list_bytes_max=self._config.ledger_list_bytes_max,
             cursor_roll_records=self._config.cursor_roll_records,
+            cursor_snapshot_records=self._config.cursor_snapshot_records,
+            cursor_snapshot_s=self._config.cursor_snapshot_s,
+            cursor_snapshot_bytes_max=min(_SNAPSHOT_BYTES_MAX, self._config.max_message_size),
         )
 
     async def may_create(self, namespace: str) -> bool:

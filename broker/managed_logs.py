@@ -148,6 +148,7 @@ class ManagedLogs:
                     "cursorLedger": cursor.ledger_id,
                     "state": "NoLedger" if cursor.ledger_id == IN_RECORD else "Open",
                     "individuallyDeletedMessages": cursor.acked_above,
+                    "recordsThatPulsarMisreads": cursor.old_records,
                     "properties": dict(cursor.properties),
                 }
                 for name, cursor in sorted(managed.cursors.items())

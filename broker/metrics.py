@@ -76,6 +76,10 @@ class BrokerMetrics:
         yield gauge("daybook_broker_connections", "Connections.", self._clients.connections)
         yield gauge("daybook_broker_bundles", "Bundles owned.", len(self._ownership.owned))
         yield gauge("daybook_broker_in_contact", "With the store.", self._ownership.contact)
+        old = sum(c.old_records > 0 for topic, _ in stats for c in topic.log.cursors.values())
+        yield gauge(
+            "daybook_broker_cursors_pulsar_misreads", "Cursors with records of version 1.", old
+        )
         yield gauge("daybook_broker_arena_bytes", "Receive buffers.", self._arenas.total_bytes)
         refused = CounterMetricFamily(
             "daybook_broker_connections_refused", "Connections.", labels=("cluster",)

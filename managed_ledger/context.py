@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 LIST_BYTES_MIN = 512
 _RETRY_S = (0.05, 0.3)
 _DELETIONS_AT_ONCE = 16
+_RENEWALS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class LogConfig:
     stuck_s: float = 30.0  # without an ack quorum for so long, a ledger is left for a new one
     flush_s: float = 1.0  # acknowledgements without a receipt are durable after this
     cursor_roll_records: int = 5_000
+    # A cursor with acknowledgements above mark-delete writes a snapshot after so many changes, or
+    # so long after the first of them; it is one record up to so many bytes, which a bookie takes.
+    cursor_snapshot_records: int = 1_000
+    cursor_snapshot_s: float = 30.0
+    cursor_snapshot_bytes_max: int = 4 << 20
     pending_bytes_max: int = 64 << 20
     close_s: float = 10.0  # a clean close that takes longer is given up
 
@@ -81,6 +87,10 @@ class LogContext:
     allows: Callable[[str], bool]
     pauses: Pauses = field(default_factory=Pauses)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
+    # At the end of a rolling upgrade all cursors want a new ledger within one tick of the timer.
+    renewals: trio.CapacityLimiter = field(
+        default_factory=lambda: trio.CapacityLimiter(_RENEWALS_AT_ONCE)
+    )
 
     # -- asking the metadata store
 

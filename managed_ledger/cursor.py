@@ -5,8 +5,14 @@ The first record after (re)opening goes into a new ledger, as a whole snapshot; 
 points there only when that is durable, and only while the log is ours.  Then changes follow, in
 order, one record at a time.  Without an answer from there, or an ack quorum for long, the cursor
 goes over to a new ledger, in the same way.
+
+A Pulsar broker, or an older one of ours, that opens the topic after a crash reads the last record
+as a snapshot (`cursor_ledger`).  So a snapshot is written from time to time while positions above
+mark-delete are acknowledged, and a ledger that has records of version 1 is left for a new one as
+soon as version 2 is allowed: when the log is opened, or by the log's timer.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -18,10 +24,14 @@ from bookie.ledger.writer import LedgerWriter
 from managed_ledger.ack_set import AckSet
 from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor_ledger import (
+    CHANGE_2,
     PART_BYTES_MAX,
     Recovered,
     encode_change,
+    encode_change_1,
+    encode_properties,
     encode_snapshot,
+    is_old,
 )
 from managed_ledger.cursor_record import IN_RECORD, CursorRecord, folded, pointing, set_position
 from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, ManagedLedgerError
@@ -91,6 +101,10 @@ class Cursor:
         self._new_writer: LedgerWriter | None = None  # whose snapshot is not durable yet
         self._watch = Watch(log.context, log.name, name)
         self._records = 0
+        self._since_snapshot = 0  # changes behind the last snapshot of the ledger
+        self._snapshot_due_s = math.inf  # when they have to be followed by another one
+        self._old_records = 0  # of version 1, in the ledger that the record names
+        self._renewing = False  # a new ledger is wanted, without them
         self._recorded = 0  # the number of changes that are durable
         self._wanted = trio.Event()  # something is to be recorded
         self._urgent = trio.Event()  # and somebody waits for it
@@ -133,6 +147,11 @@ class Cursor:
     def ledger_id(self) -> int:
         """The cursor's own ledger, -1 if its state is in its record."""
         return self._record.info.cursorsLedgerId
+
+    @property
+    def old_records(self) -> int:
+        """Records in its ledger that a Pulsar broker would misread."""
+        return self._old_records
 
     @property
     def writer(self) -> LedgerWriter | None:
@@ -186,8 +205,9 @@ class Cursor:
     async def run(self) -> None:
         """Record changes as they come, for as long as the log is open."""
         while self._error is None:
-            await self._wanted.wait()
-            if self._error is None and not self._urgent.is_set():
+            with trio.move_on_at(self._snapshot_due_s):
+                await self._wanted.wait()
+            if self._error is None and self._wanted.is_set() and not self._urgent.is_set():
                 with trio.move_on_after(self._log.config.flush_s):
                     await self._urgent.wait()
             if self._error is None:
@@ -198,7 +218,8 @@ class Cursor:
             self._wanted, self._urgent = trio.Event(), trio.Event()
             goal = self._state.changes
             change = self._state.take_change()
-            if change is not None and not await self._guarded_write(change):
+            due = self._renewing or trio.current_time() >= self._snapshot_due_s
+            if (change is not None or due) and not await self._guarded_write(change):
                 return
             self._settle(goal)
 
@@ -207,7 +228,7 @@ class Cursor:
         self._settled.set()
         self._settled = trio.Event()
 
-    async def _guarded_write(self, change: Change) -> bool:
+    async def _guarded_write(self, change: Change | None) -> bool:
         try:
             await self._write(change)
         except ManagedLedgerError as error:
@@ -223,29 +244,90 @@ class Cursor:
         if isinstance(error, FencedError):
             self._log.lost(str(error))
 
-    async def _write(self, change: Change) -> None:
+    async def _write(self, change: Change | None) -> None:
+        """Record a change; None: a snapshot is due, or a new ledger."""
         self._check()
-        writer, record = self._writer, encode_change(change)
+        if self._renewing:
+            async with self._log.context.renewals:
+                await self._start_ledger()
+            return
         full = self._records >= self._log.config.cursor_roll_records
-        if writer is not None and not full and len(record) <= PART_BYTES_MAX:
-            try:
-                await writer.wait_confirmed(writer.append([record]))
-            except LedgerError:
-                writer.abandon()
-                self._writer = None  # A new ledger, then, if the log is still ours.
-            else:
-                self._records += 1
-                self._stored = change.mark_delete
-                return
-        await self._start_ledger()
+        if self._writer is None or full:
+            await self._start_ledger()
+            return
+        # A change of version 2 would not help a ledger that Pulsar misreads already.
+        new = self._may_write_2 and not self._old_records
+        whole = change is None or (new and self._snapshot_is_due(change))
+        if change is None or whole:
+            records = self._snapshot()
+        elif new:
+            records = [encode_change(change, encode_properties(self.properties))]
+        else:
+            records = [encode_change_1(change)]
+        mark_delete = self.mark_delete
+        too_large = not whole and len(records[0]) > PART_BYTES_MAX
+        if too_large or not await self._append(records):
+            await self._start_ledger()
+            return
+        self._records += len(records)
+        self._stored = mark_delete
+        self._old_records += sum(map(is_old, records))
+        self._count_since_snapshot(0 if whole else self._since_snapshot + 1)
+
+    @property
+    def _may_write_2(self) -> bool:
+        return self._log.context.allows(CHANGE_2)
+
+    def _snapshot_is_due(self, change: Change) -> bool:
+        """A seek goes back, and a reader that knows no resets has to see where to."""
+        if change.reset or trio.current_time() >= self._snapshot_due_s:
+            return True
+        limit = self._log.config.cursor_snapshot_records
+        return bool(self._state.acked) and self._since_snapshot + 1 >= limit
+
+    def _snapshot(self) -> list[bytes]:
+        """All that it knows, as records; what was to be recorded is in them, and taken."""
+        version = 2 if self._may_write_2 else 1
+        config, acked = self._log.config, self._state.acked
+        whole_bytes_max = config.cursor_snapshot_bytes_max if version == 2 else None
+        parts = encode_snapshot(
+            self.mark_delete,
+            acked,
+            self.properties,
+            version=version,
+            whole_bytes_max=whole_bytes_max,
+        )
+        self._state.take_change()
+        return parts
+
+    async def _append(self, records: Sequence[bytes]) -> bool:
+        """False, and no writer any more, if it is not known that they are durable."""
+        writer = self._writer
+        assert writer is not None
+        try:
+            for record in records:
+                writer.append([record])
+            await writer.wait_confirmed(writer.last_add_pushed)
+        except LedgerError:
+            writer.abandon()
+            self._writer = None  # A new ledger, then, if the log is still ours.
+            return False
+        return True
+
+    def _count_since_snapshot(self, changes: int) -> None:
+        """Changes without holes are as good as a snapshot; the first one with holes counts."""
+        if not changes or not self._state.acked or self._old_records:
+            self._since_snapshot, self._snapshot_due_s = 0, math.inf
+            return
+        self._since_snapshot = changes
+        if self._snapshot_due_s == math.inf:
+            self._snapshot_due_s = trio.current_time() + self._log.config.cursor_snapshot_s
 
     async def _start_ledger(self) -> None:
         """A new ledger with a whole snapshot; then, and only then, the record points to it."""
         while True:
             self._check()
-            mark_delete = self.mark_delete
-            parts = encode_snapshot(mark_delete, self._state.acked, self.properties)
-            self._state.take_change()
+            mark_delete, parts = self.mark_delete, self._snapshot()
             writer = await self._ledger_with(parts)
             if writer is not None:
                 break
@@ -260,11 +342,37 @@ class Cursor:
         finally:
             self._new_writer = None
         self._writer, self._records = writer, 0
+        self._old_records, self._renewing = sum(map(is_old, parts)), False
+        self._count_since_snapshot(0)
         self._stored = mark_delete
         if old_writer is not None:
             old_writer.abandon()
         if old_id != IN_RECORD:
             await self._log.context.forget([old_id], self._owner)
+
+    # -- records of version 1, which Pulsar misreads
+
+    def check_format(self) -> None:
+        """For a timer: leave a ledger with records of version 1 when version 2 is allowed."""
+        if self._old_records and self._may_write_2:
+            self._renewing = True
+            self._wanted.set()
+
+    async def renew(self) -> None:
+        """Before the cursor is run: have a ledger without records of version 1, if that is allowed.
+
+        ManagedLedgerError, MetadataError.
+        """
+        if not (self._old_records and self._may_write_2):
+            return
+        try:
+            with trio.fail_after(self._log.config.stuck_s):
+                await self._start_ledger()
+        except trio.TooSlowError:
+            raise ManagedLedgerError(
+                f"the cursor {self.name} of {self._log.name} needs a new ledger before the topic"
+                " can be served, and bookies or metadata store do not answer; try again later"
+            ) from None
 
     async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
         """A ledger in which these records are durable; None if that does not work now."""
@@ -306,9 +414,10 @@ class Cursor:
             info.cursorProperties.add(name=name, value=value)
         await self._record.create(info)
 
-    def restore(self, info: ManagedCursorInfo, version: int) -> None:
+    def restore(self, info: ManagedCursorInfo, version: int, old_records: int) -> None:
         """The record as it was found; its ledger is closed by now and is written no more."""
         self._record.info, self._record.version = info, version
+        self._old_records = old_records
         for found in info.properties:
             self.properties.setdefault(found.name, found.value)
 
@@ -343,6 +452,7 @@ class Cursor:
         self._state.take_change()
         await self._record.store(whole)
         self._stored = mark_delete
+        self._old_records = 0
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -390,7 +500,7 @@ async def recover_cursor(log: Log, encoded: str) -> Cursor:
     acked.keep_within(lengths)  # An entry that is appended later is not acknowledged by anybody.
     cursor = Cursor(log, name, mark_delete, durable=True, acked=acked)
     cursor.properties = recovered.properties
-    cursor.restore(info, version)
+    cursor.restore(info, version, recovered.old_records)
     return cursor
 
 

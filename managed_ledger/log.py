@@ -274,13 +274,14 @@ class ManagedLedger:
 
     def check_roll(self) -> None:
         """For a timer: is the present ledger old, could it be healthier, or is it, or that of a
-        cursor, stuck?
+        cursor, stuck, or in an old format?
         """
         self._look_at_room()
         self._check_roll()
         self._leaving.check(self._writer)
         for cursor in self.cursors.values():
             cursor.check_stuck()
+            cursor.check_format()
 
     def _check_roll(self) -> None:
         if self.current_entries >= APPEND_ENTRIES_MAX:

@@ -7,7 +7,8 @@ Opening takes a log over from whoever served it before, alive or not:
    that are not closed (a roll leaves two at most)
 3. create a new ledger
 4. put it on the list by compare-and-swap with the version of step 1
-5. recover the cursors, whose ledgers prove that they are theirs, and are fenced
+5. recover the cursors, whose ledgers prove that they are theirs, and are fenced; a cursor whose
+   ledger has records that Pulsar misreads gets a new ledger
 
 Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
 means that somebody else does the same: FencedError, and the caller finds out whether the log is
@@ -41,7 +42,7 @@ import trio
 from bookie.ledger.client import LedgerClient
 from managed_ledger.cache import EntryCache
 from managed_ledger.context import LogConfig, LogContext, open_home
-from managed_ledger.cursor import recover_cursor, stored_position
+from managed_ledger.cursor import Cursor, recover_cursor, stored_position
 from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
 from managed_ledger.ledger_list import LedgerList, Row, drop, news, set_sealed
 from managed_ledger.log import ManagedLedger
@@ -296,8 +297,19 @@ async def _claim(
 
 async def _recover_cursors(log: ManagedLedger) -> None:
     """One that cannot be recovered fails the open."""
-    found = await _of_cursors(log.context, log.name, lambda name: recover_cursor(log, name))
-    log.check()  # It may have been lost meanwhile: then nothing of it runs any more.
+    found: dict[str, Cursor] = {}
+
+    async def recover(name: str) -> None:
+        cursor = found[name] = await recover_cursor(log, name)
+        await cursor.renew()
+
+    try:
+        await _of_cursors(log.context, log.name, recover)
+        log.check()  # It may have been lost meanwhile: then nothing of it runs any more.
+    except BaseException:
+        for cursor in found.values():
+            cursor.abandon(FencedError(f"{log.name} could not be opened"))  # and its new writer
+        raise
     for name in sorted(found):
         log.adopt(found[name])
 

@@ -31,6 +31,7 @@ class FakeCursor:
         self.mark_delete = mark_delete
         self.acked: set[Position] = set()
         self.flushes = 0
+        self.old_records = 0
         self._log = log
 
     @property

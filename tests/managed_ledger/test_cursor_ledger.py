@@ -1,6 +1,7 @@
 """How a cursor is kept in its ledger."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,13 +11,17 @@ from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor_ledger import (
     PART_BYTES_MAX,
     encode_change,
+    encode_change_1,
+    encode_properties,
     encode_snapshot,
+    is_old,
     recover,
 )
 from managed_ledger.errors import LogCorruptError
 from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change, CursorState
+from managed_ledger.protocol.cursor import Change, CursorState, apply_change
 from managed_ledger.records_pb2 import MessageRange, NestedPositionInfo, PositionInfo
+from tests.managed_ledger.first_release import read_as_snapshot
 
 RUNS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 50)), max_size=150
@@ -43,13 +48,21 @@ def test_a_snapshot_says_everything(
     assert found.properties == properties
 
 
-@given(RUNS, RUNS, st.booleans())
+BOTH = pytest.mark.parametrize("encode", [encode_change, encode_change_1])
+
+
+@BOTH
+@given(one=RUNS, two=RUNS, reset=st.booleans())
 def test_changes_apply_behind_a_snapshot(
-    one: list[tuple[int, int, int]], two: list[tuple[int, int, int]], reset: bool
+    encode: Callable[[Change], bytes],
+    one: list[tuple[int, int, int]],
+    two: list[tuple[int, int, int]],
+    reset: bool,
 ) -> None:
     start = Position(0, -1)
     change = Change(start, tuple(acked_of(two).ranges()), reset)
-    found = recover([*encode_snapshot(start, acked_of(one), {}), encode_change(change)], {})
+    found = recover([*encode_snapshot(start, acked_of(one), {}), encode(change)], {})
+    assert found.old_records == int(encode is encode_change_1)
     assert list(found.acked.ranges()) == list(acked_of(two if reset else one + two).ranges())
 
 
@@ -61,11 +74,13 @@ def scattered(words: int) -> AckSet:
     return acked
 
 
-def test_a_large_snapshot_is_several_records_and_counts_when_all_are_there() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_large_snapshot_is_several_records_and_counts_when_all_are_there(version: int) -> None:
     small, large = scattered(10), scattered(40_000)
-    parts = encode_snapshot(Position(1, -1), large, {})
+    parts = encode_snapshot(Position(1, -1), large, {}, version=version)
     assert len(parts) > 1
-    assert all(len(part) <= PART_BYTES_MAX + 30 for part in parts)
+    assert all(len(part) <= PART_BYTES_MAX + 40 for part in parts)
+    assert recover(parts, {}).old_records == (len(parts) if version == 1 else 0)
     assert list(recover(parts, {}).acked.words()) == list(large.words())
     before = encode_snapshot(Position(1, -1), small, {})
     for count in range(len(parts)):
@@ -90,7 +105,8 @@ def test_golden_bytes() -> None:
     (snapshot,) = encode_snapshot(Position(3, 1), acked, {"a": 1})
     assert snapshot.hex() == "080310011a0c0a04080310041204080310072205" + "0a01611001"
     change = Change(Position(3, 1), ((3, 5, 7), (4, 300, 300)))
-    assert encode_change(change).hex() == "000101" + "03020002" + "030502" + "04ac0200"
+    assert encode_change(change).hex() == "08031001" + "c23e0a" + "020100" + "030502" + "04ac0200"
+    assert encode_change_1(change).hex() == "000101" + "03020002" + "030502" + "04ac0200"
 
 
 def nested(ledger: int, entry: int) -> NestedPositionInfo:
@@ -114,7 +130,16 @@ def test_garbage_raises_nothing_but_log_corrupt(records: list[bytes]) -> None:
         return
 
 
-HEADS = [b"\0\1\1", b"\0\1\2", b"\0\1", b"\0\2\1", b"\x08\x01\x10\x01\x1a", b"\x08\x01\x10\x012"]
+HEADS = [
+    b"\x08\x01\x10\x01\xc2\x3e",
+    b"\x08\x01\x10\x01\xca\x3e\x05\x02",
+    b"\0\1\1",
+    b"\0\1\2",
+    b"\0\1",
+    b"\0\2\1",
+    b"\x08\x01\x10\x01\x1a",
+    b"\x08\x01\x10\x012",
+]
 
 
 @given(st.sampled_from(HEADS), st.binary(max_size=60))
@@ -131,6 +156,17 @@ def test_nearly_right_garbage_raises_nothing_but_log_corrupt(head: bytes, rest: 
     [
         PositionInfo(ledgerId=1).SerializePartialToString(),
         encode_change(Change(Position(1, 0), ((1, 0, 2**40),))),
+        encode_change_1(Change(Position(1, 0), ((1, 0, 2**40),))),
+        PositionInfo(ledgerId=1, entryId=1, change=b"").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, change=b"\2\1").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, change=b"\3\1\0").SerializeToString(),  # newer
+        PositionInfo(ledgerId=1, entryId=1, change=b"\2\2\0").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, change=b"\2\1\2").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, change=b"\2\1\0\1\1").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, change=b"\2\1\0\x80").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, part=b"").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, part=b"\3\0\1").SerializeToString(),
+        PositionInfo(ledgerId=1, entryId=1, part=b"\2\0").SerializeToString(),
         b"\0\1\1\1",
         b"\0\1\x09",
         b"\0\2\1",
@@ -140,3 +176,70 @@ def test_nearly_right_garbage_raises_nothing_but_log_corrupt(head: bytes, rest: 
 def test_a_record_that_cannot_be_is_corrupt(record: bytes) -> None:
     with pytest.raises(LogCorruptError):
         recover([*encode_snapshot(Position(1, 1), AckSet(), {}), record], {})
+
+
+def test_a_part_fits_into_a_frame_that_takes_less_than_a_snapshot() -> None:
+    large = scattered(400)
+    parts = encode_snapshot(Position(1, -1), large, {}, whole_bytes_max=1000)
+    assert max(map(len, parts)) < 1100
+    assert len(recover(parts, {}).acked) == len(large)
+    assert (
+        len(encode_snapshot(Position(1, -1), scattered(40_000), {}, whole_bytes_max=4 << 20)) == 1
+    )
+
+
+# -- what others make of records of version 2
+
+
+def random_runs(rng: random.Random, most: int) -> list[tuple[int, int, int]]:
+    """Of ledgers 5 to 8, in any order; they may overlap."""
+    runs: list[tuple[int, int, int]] = []
+    for _ in range(rng.randrange(most)):
+        first = rng.choice([rng.randrange(64), rng.randrange(20_000)])
+        runs.append((rng.randrange(5, 9), first, first + rng.choice([0, 0, 1, rng.randrange(60)])))
+    return runs
+
+
+def random_position(rng: random.Random) -> Position:
+    return Position(rng.randrange(5, 9), rng.choice([-1, rng.randrange(20_000)]))
+
+
+def test_the_first_release_takes_each_record_for_a_snapshot_with_exactly_that_position() -> None:
+    """It may deliver again what was acknowledged above, and never skips anything."""
+    rng = random.Random(1)
+    for number in range(20_000):
+        properties = {f"p{n}": rng.getrandbits(63) for n in range(rng.choice([0, 0, 0, 2]))}
+        change = Change(random_position(rng), tuple(random_runs(rng, 5)), rng.random() < 0.1)
+        records = [encode_change(change, encode_properties(properties))]
+        if number % 100 == 0:
+            acked = acked_of(random_runs(rng, 300))
+            cut = {"version": 2, "whole_bytes_max": rng.choice([5, 50])}
+            records += encode_snapshot(change.mark_delete, acked, properties, **cut)
+        for record in records:
+            assert not is_old(record)
+            found = read_as_snapshot(record)
+            assert found.mark_delete == change.mark_delete
+            assert found.properties == properties
+            assert not found.acked
+
+
+def test_a_hundred_thousand_random_changes_are_read_exactly() -> None:
+    """In ledgers of 1,000 records, with snapshots, parts and seeks in between."""
+    rng, changes = random.Random(2), 0
+    while changes < 100_000:
+        mark_delete, acked = Position(5, -1), AckSet()
+        records = encode_snapshot(mark_delete, acked, {})
+        for _ in range(1000):
+            if rng.random() < 0.01:
+                records += encode_snapshot(mark_delete, acked, {}, whole_bytes_max=200)
+            reset = rng.random() < 0.02
+            target = random_position(rng) if reset or rng.random() < 0.1 else mark_delete
+            target = target if reset else max(target, mark_delete)
+            change = Change(target, tuple(random_runs(rng, 4)), reset)
+            records.append(encode_change(change))
+            assert len(records[-1]) < 100
+            mark_delete, acked = apply_change(mark_delete, acked, change)
+            changes += 1
+        found = recover(records, {})
+        assert found.mark_delete == mark_delete
+        assert list(found.acked.words()) == list(acked.words())

@@ -11,8 +11,10 @@ from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor_ledger import (
     PART_BYTES_MAX,
     RANGES_MAX,
-    decode_change,
+    decode_change_1,
     encode_change,
+    encode_change_1,
+    encode_properties,
     encode_snapshot,
     recover,
 )
@@ -26,6 +28,7 @@ from wire.batch import broker_entry_metadata
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "managed_ledger_v1"
+GOLDEN_2 = ROOT / "tests" / "golden" / "managed_ledger_v2"
 DOCUMENT = ROOT / "docs" / "formats" / "managed_ledger.md"
 LENGTHS = {17: 200, 18: 100}
 
@@ -79,10 +82,56 @@ WRITTEN = {
     "cursor_folded": cursor_folded(),
     "snapshot": encode_snapshot(Position(17, 41), acked([(17, 50, 59)]), {"a": 1})[0],
     "snapshot_dense": encode_snapshot(Position(17, 40), dense(), {})[0],
-    "change": encode_change(Change(Position(17, 41), ((17, 50, 59), (18, 0, 0)), reset=False)),
-    "change_reset": encode_change(Change(Position(17, -1), (), reset=True)),
+    "change": encode_change_1(Change(Position(17, 41), ((17, 50, 59), (18, 0, 0)), reset=False)),
+    "change_reset": encode_change_1(Change(Position(17, -1), (), reset=True)),
     "broker_entry_metadata": broker_entry_metadata(1_700_000_000_000, 1999),
 }
+
+
+def parts_2() -> list[bytes]:
+    return encode_snapshot(
+        Position(17, 41), acked([(17, 50, 59)]), {"a": 1}, version=2, whole_bytes_max=16
+    )
+
+
+WRITTEN_2 = {
+    "change": encode_change(Change(Position(17, 41), ((17, 50, 59), (18, 0, 0)))),
+    "change_properties": encode_change(
+        Change(Position(17, 41), ((17, 50, 59), (18, 0, 0))), encode_properties({"a": 1})
+    ),
+    "change_reset": encode_change(Change(Position(17, -1), (), reset=True)),
+    "part_0": parts_2()[0],
+    "part_1": parts_2()[1],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_2)
+def test_what_is_written_in_version_2_is_what_was_always_written(name: str) -> None:
+    golden = (GOLDEN_2 / f"{name}.hex").read_text().strip()
+    assert WRITTEN_2[name].hex() == golden
+    assert golden in DOCUMENT.read_text().replace(" ", "")
+
+
+def golden_2(name: str) -> bytes:
+    return bytes.fromhex((GOLDEN_2 / f"{name}.hex").read_text())
+
+
+@pytest.mark.parametrize("name", ["change", "change_properties"])
+def test_changes_that_were_written_in_version_2_are_read(name: str) -> None:
+    found = recover([golden("snapshot"), golden_2(name)], LENGTHS)
+    assert found.mark_delete == Position(17, 41)
+    assert list(found.acked.ranges()) == [(17, 50, 59), (18, 0, 0)]
+    assert found.properties == ({"a": 1} if name == "change_properties" else {})
+    assert found.old_records == 0
+    found.apply(golden_2("change_reset"))
+    assert (found.mark_delete, len(found.acked)) == (Position(17, -1), 0)
+
+
+def test_parts_that_were_written_in_version_2_are_read() -> None:
+    assert recover([golden_2("part_0")], LENGTHS).mark_delete is None
+    found = recover([golden_2("part_0"), golden_2("part_1")], LENGTHS)
+    assert list(found.acked.ranges()) == [(17, 50, 59)]
+    assert found.properties == {"a": 1}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -108,7 +157,7 @@ def test_what_was_written_is_read() -> None:
     assert get_property(bound.properties, INDEX) == "1999"
     ended = parse(ManagedLedgerInfo(), golden("ledger_list_terminated"), "list").terminatedPosition
     assert (ended.ledgerId, ended.entryId) == (18, 6)
-    assert decode_change(golden("change")) == Change(
+    assert decode_change_1(golden("change")) == Change(
         Position(17, 41), ((17, 50, 59), (18, 0, 0)), reset=False
     )
     found = recover([golden("snapshot"), golden("change")], LENGTHS)
@@ -135,6 +184,6 @@ def test_cursors_that_were_written_are_read() -> None:
 
 def test_a_snapshot_that_is_too_large_for_an_entry_comes_in_numbered_parts() -> None:
     long_name = "p" * (PART_BYTES_MAX + 10)
-    parts = encode_snapshot(Position(17, 41), AckSet(), {long_name: 1})
+    parts = encode_snapshot(Position(17, 41), AckSet(), {long_name: 1}, version=1)
     assert [part[:5] for part in parts] == [b"\0\1\2\0\2", b"\0\1\2\1\2"]
     assert recover(parts, LENGTHS).properties == {long_name: 1}

@@ -58,6 +58,20 @@ async def test_when_ledgers_are_full_is_a_setting(autojump_clock: MockClock) -> 
         assert (config.roll_entries, config.roll_age_s, config.cursor_roll_records) == (10, 20, 30)
 
 
+async def test_how_often_cursors_write_snapshots_is_a_setting(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        settings = parse(
+            {"cursor_snapshot_records": 7, "cursor_snapshot_s": 8, "max_message_size": 9000}
+        )
+        config = await configs_of(one, settings).of("public/default")
+        assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (7, 8)
+        assert config.cursor_snapshot_bytes_max == 9000  # of the bookies' frame: no more fits
+        config = await configs_of(one, parse({})).of("public/default")
+        assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (1_000, 30)
+        assert config.cursor_snapshot_bytes_max == 4 << 20
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
