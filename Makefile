@@ -61,11 +61,12 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
 	@$(BIN)/python -m tests.soak$(if $(LEDGERS),.ledgers) $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
 
-interop: setup ## with Apache BookKeeper's own bookies, client and tools; BOOKKEEPER=4.17.3 for one release
+interop: setup ## with Apache BookKeeper's bookies, client and tools, and Pulsar's managed ledgers; BOOKKEEPER=4.17.3 for one release
+	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar
 	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
 	  sh tests/interop/fetch.sh $$version || exit 1; \
 	  echo "with Apache BookKeeper $$version"; \
-	  BOOKKEEPER=$$version $(BIN)/pytest -q -n 2 --dist loadfile -m interop tests/interop || exit 1; done
+	  BOOKKEEPER=$$version PULSAR=$(or $(PULSAR),4.2.4) $(BIN)/pytest -q -n 2 --dist loadfile -m interop tests/interop || exit 1; done
 
 clean: ## forget the virtual environment and what tools left
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -32,6 +32,7 @@ KNOWN = {
     "docs/tally.jsonl": "How many simulated runs there were, by commit.",
     "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
     "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
+    "tests/interop/java/pulsar.xml": "What is taken from Maven Central: Pulsar's managed ledgers.",
     "daybook/py.typed": "Says that the package has types.",
 }
 DATA = {

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.cluster import Cluster, ZooKeeper
-from tests.interop.peer import Peer
-from tests.interop.processes import Apache, apache_here
+from tests.interop.peer import Peer, PulsarPeer
+from tests.interop.processes import Apache, apache_here, pulsar_here
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,13 @@ def zookeeper(release: Apache, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="session")
 def peer(release: Apache, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     running = Peer(release, tmp_path_factory.mktemp("peer"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarPeer]:
+    running = PulsarPeer(pulsar_here(), tmp_path_factory.mktemp("pulsar"))
     yield running
     running.close()
 

@@ -1,12 +1,19 @@
 #!/bin/sh
 # Fetches Apache BookKeeper (the release that is named) with all that it needs, from Maven Central,
 # into a cache outside of the repository; and a JDK and Maven where they are missing and may be.
+# With a second word, "pulsar", Apache Pulsar's managed ledgers instead.
 # Maven compares checksums; what breaks off is tried again; what is not whole is not used.
 set -eu
 version=$1
+product=${2:-bookkeeper}
 tries=3
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/daybook/interop
-jars=$cache/bookkeeper-$version
+jars=$cache/$product-$version
+case $product in
+  bookkeeper) pom=pom.xml title="Apache BookKeeper" size="100 MB" proof=bookkeeper-server ;;
+  pulsar) pom=pulsar.xml title="Apache Pulsar's managed ledgers" size="120 MB" proof=managed-ledger ;;
+  *) echo "there is no $product to fetch: bookkeeper or pulsar" >&2 && exit 1 ;;
+esac
 
 fail() {
   echo "$1" >&2
@@ -23,19 +30,19 @@ if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
   fi
 fi
 
-pom=$(dirname "$0")/java/pom.xml
+pom=$(dirname "$0")/java/$pom
 wanted=$(cksum <"$pom")
 [ "$(cat "$jars/.complete" 2>/dev/null)" = "$wanted" ] && exit 0
 
-echo "fetching Apache BookKeeper $version (100 MB with what it needs)"
+echo "fetching $title $version ($size with what it needs)"
 part=$jars.part
-log=$cache/fetch-$version.txt
+log=$cache/fetch-$product-$version.txt
 mkdir -p "$cache"
 
 fetch() {
   rm -rf "$part"
   mvn -B -U --strict-checksums -f "$pom" dependency:copy-dependencies \
-    "-Dbookkeeper.version=$version" "-DoutputDirectory=$part" -DincludeScope=runtime >"$log" 2>&1 &
+    "-D$product.version=$version" "-DoutputDirectory=$part" -DincludeScope=runtime >"$log" 2>&1 &
   maven=$!
   trap 'kill $maven 2>/dev/null; exit 1' INT TERM
   beats=0
@@ -58,7 +65,7 @@ It has to be reachable by mvn (a mirror or a proxy: ~/.m2/settings.xml); then tr
   echo "that broke off; try $try of $tries in 5 s"
   sleep 5
 done
-[ -n "$(find "$part" -name 'bookkeeper-server-*.jar')" ] || fail "no BookKeeper came of that; see $log"
+[ -n "$(find "$part" -name "$proof-*.jar")" ] || fail "$title did not come of that; see $log"
 rm -rf "$jars"
 mv "$part" "$jars"
 echo "$wanted" >"$jars/.complete"

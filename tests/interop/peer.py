@@ -16,12 +16,15 @@ from select import select
 from typing import Literal, TypeAlias
 
 from clients.ledgers import Entry
+from managed_ledger.position import Position
 from tests.interop.cluster import SESSION_S, Cluster
 from tests.interop.processes import PATIENCE_S, Apache, Process, end, start
 
 Wire: TypeAlias = Literal["v2", "v3"]
 
 SOURCE = Path(__file__).parent / "java" / "Peer.java"
+PULSAR_SOURCE = SOURCE.with_name("Pulsar.java")
+PULSAR_JVM = ("-Xmx256m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 DIGESTS = {"crc32c": "CRC32C", "crc32": "CRC32", "hmac": "MAC", "none": "DUMMY"}
 _BYTES = bytes(range(256))
 
@@ -105,6 +108,42 @@ class Peer(Pipe):
         code, _, said = self.ask("shell", cluster.java_uri, *words).partition(" ")
         assert code == "0", said
         return said.replace("|", "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a cursor of Pulsar's came to when it was opened, and what it read to the end."""
+
+    mark_delete: Position
+    positions: list[Position]
+
+
+class PulsarPeer(Pipe):
+    """Pulsar's managed ledgers: `java/Pulsar.java`."""
+
+    def __init__(self, pulsar: Apache, directory: Path) -> None:
+        command = pulsar.command(directory, str(PULSAR_SOURCE), jvm=PULSAR_JVM)
+        super().__init__(start(command, directory / "pulsar.txt"))
+
+    def positions(self, records: Iterable[bytes], directory: Path) -> list[str]:
+        """What Pulsar's class makes of each: "refused", or ledger, entry, ranges, properties."""
+        given, taken = directory / "records", directory / "positions"
+        with given.open("wb") as file:
+            count = sum(1 for r in records if file.write(len(r).to_bytes(4, "big") + r))
+        assert int(self.ask("positions", given, taken)) == count
+        return taken.read_text().splitlines()
+
+    def open(self, cluster: Cluster, log: str, cursor: str) -> Delivered:
+        """Open a topic as a broker of Pulsar does after ours is gone."""
+        first, *others = self.ask(
+            "open", cluster.zookeeper.address, cluster.java_uri, log, cursor
+        ).split()
+        return Delivered(_position(first), list(map(_position, others)))
+
+
+def _position(text: str) -> Position:
+    ledger_id, _, entry_id = text.partition(":")
+    return Position(int(ledger_id), int(entry_id))
 
 
 @dataclass(frozen=True, slots=True)

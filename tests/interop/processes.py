@@ -46,7 +46,7 @@ rootLogger.appenderRef.err.ref=err
 
 @dataclass(frozen=True, slots=True)
 class Apache:
-    """A release of Apache BookKeeper on this machine."""
+    """A release of Apache BookKeeper, or of Pulsar's managed ledgers, on this machine."""
 
     version: str
     jars: Path
@@ -54,10 +54,22 @@ class Apache:
     @classmethod
     def found(cls, environment: Mapping[str, str]) -> "Apache":
         version = environment.get("BOOKKEEPER", "4.18.0")
+        return cls._found(environment, "bookkeeper", version, "bookkeeper-server")
+
+    @classmethod
+    def pulsar(cls, environment: Mapping[str, str]) -> "Apache":
+        return cls._found(
+            environment, "pulsar", environment.get("PULSAR", "4.2.4"), "managed-ledger"
+        )
+
+    @classmethod
+    def _found(
+        cls, environment: Mapping[str, str], product: str, version: str, proof: str
+    ) -> "Apache":
         cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        jars = Path(cache) / "daybook" / "interop" / f"bookkeeper-{version}"
-        if not list(jars.glob("bookkeeper-server-*.jar")):
-            raise RuntimeError(f"{jars} holds no BookKeeper: `make interop` fetches it")
+        jars = Path(cache) / "daybook" / "interop" / f"{product}-{version}"
+        if not list(jars.glob(f"{proof}-*.jar")):
+            raise RuntimeError(f"{jars} holds no {proof}: `make interop` fetches it")
         return cls(version, jars)
 
     def command(self, directory: Path, *words: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
@@ -128,3 +140,7 @@ def is_open(port: int) -> bool:
 
 def apache_here() -> Apache:
     return Apache.found(os.environ)
+
+
+def pulsar_here() -> Apache:
+    return Apache.pulsar(os.environ)

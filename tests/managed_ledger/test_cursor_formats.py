@@ -122,7 +122,7 @@ def test_version_2_is_written_when_all_announce_it() -> None:
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_a_cursor_with_records_of_version_1_gets_a_new_ledger_before_the_topic_serves(
+def test_records_of_version_1_are_left_when_the_log_is_opened(
     parts: bool,
 ) -> None:
     async def scenario(world: World) -> None:
@@ -150,7 +150,7 @@ def test_a_cursor_with_records_of_version_1_gets_a_new_ledger_before_the_topic_s
     play(scenario)
 
 
-def test_a_cursor_keeps_its_old_ledger_while_an_old_broker_is_there_and_leaves_it_then() -> None:
+def test_records_of_version_1_are_left_when_the_last_old_broker_has_gone() -> None:
     async def scenario(world: World) -> None:
         world.formats.clear()
         async with world.host("a") as host:

@@ -38,7 +38,7 @@ MUTANTS = [
         module=_LEDGER,
         name="Recovered._part",
         replacement=Edit("len(self._parts) == count", "len(self._parts) >= count - 1"),
-        source_hash="43094c5afde3",
+        source_hash="8659da874c96",
         caught_by=_STORMS,
     ),
     Mutant(

@@ -12,6 +12,7 @@ _LOG = "managed_ledger.log"
 _SCENARIOS = "tests:tests/managed_ledger"
 _CURSOR_RECOVERY = f"{_SCENARIOS}/test_cursor_recovery.py"
 _CURSORS = f"{_SCENARIOS}/test_cursors.py"
+_FORMATS = f"{_SCENARIOS}/test_cursor_formats.py"
 _FOLLOWERS = f"{_SCENARIOS}/test_followers.py"
 _GIVEN_UP = f"{_SCENARIOS}/test_given_up.py"
 _READ_AHEAD = f"{_SCENARIOS}/test_read_ahead.py"
@@ -71,7 +72,7 @@ OWNERS = [
         module="managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("    log.check()", "    pass"),
-        source_hash="fb295453daf1",
+        source_hash="df6a9c3cc600",
         caught_by=f"{_GIVEN_UP}::test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened",
     ),
     Mutant(
@@ -251,9 +252,9 @@ CURSORS = [
         id="C68b",
         rule="a new cursor ledger begins with the mark-delete position -> where reading begins",
         module=_CURSOR,
-        name="Cursor._start_ledger",
-        replacement=Edit("mark_delete = self.mark_delete\n", "mark_delete = self.read_start\n"),
-        source_hash="6ad978bf72ab",
+        name="Cursor._snapshot",
+        replacement=Edit("self.mark_delete,", "self.read_start,"),
+        source_hash="f3cc606c7afb",
         caught_by=f"{_CURSORS}::test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours",
     ),
     Mutant(
@@ -282,7 +283,7 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor._store_whole",
         replacement=Edit("list(self._state.acked.ranges())", "[]"),
-        source_hash="c06feec38e4f",
+        source_hash="63e3f3138cf7",
         caught_by=f"{_CURSORS}::test_a_clean_close_keeps_every_ack",
     ),
     Mutant(
@@ -422,4 +423,88 @@ LONG_LISTS = [
     ),
 ]
 
-MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE, *LONG_LISTS]
+CURSOR_FORMATS = [
+    Mutant(
+        id="C82",
+        rule="a change carries the mark-delete position after it -> the one before",
+        module="managed_ledger.protocol.cursor",
+        name="CursorState.take_change",
+        replacement=Edit("Change(self.mark_delete,", "Change(self._taken_mark_delete,"),
+        source_hash="5f082c23fd41",
+        caught_by=f"{_FORMATS}::test_version_2_is_written_when_all_announce_it",
+    ),
+    Mutant(
+        id="C83",
+        rule="a cursor with records of version 1 gets a new ledger at the open -> keeps it",
+        module="managed_ledger.open",
+        name="_recover_cursors",
+        replacement=Edit("await cursor.renew()", "pass"),
+        source_hash="df6a9c3cc600",
+        caught_by=f"{_FORMATS}::test_records_of_version_1_are_left_when_the_log_is_opened",
+    ),
+    Mutant(
+        id="C83b",
+        rule="a cursor leaves records of version 1 when version 2 is allowed later -> keeps them",
+        module=_CURSOR,
+        name="Cursor.check_format",
+        replacement=Edit("self._renewing = True", "pass"),
+        source_hash="4467bf6fabe3",
+        caught_by=f"{_FORMATS}::test_records_of_version_1_are_left_when_the_last_old_broker_has_gone",
+    ),
+    Mutant(
+        id="C84",
+        rule="so many changes with holes are followed by a snapshot -> never",
+        module=_CURSOR,
+        name="Cursor._snapshot_is_due",
+        replacement=Edit("bool(self._state.acked) and", "False and"),
+        source_hash="3f0dfa4642b8",
+        caught_by=f"{_FORMATS}::test_a_snapshot_is_written_after_so_many_changes_while_there_are_holes",
+    ),
+    Mutant(
+        id="C84b",
+        rule="changes with holes are followed by a snapshot in time -> when something changes",
+        module=_CURSOR,
+        name="Cursor.run",
+        replacement=Edit("trio.move_on_at(self._snapshot_due_s)", "trio.CancelScope()"),
+        source_hash="1f6ccded59f9",
+        caught_by=f"{_FORMATS}::test_a_snapshot_is_the_last_record_after_so_long_while_there_are_holes",
+    ),
+    Mutant(
+        id="C85",
+        rule="a seek is written as a snapshot -> as a change",
+        module=_CURSOR,
+        name="Cursor._snapshot_is_due",
+        replacement=Edit("change.reset or ", ""),
+        source_hash="3f0dfa4642b8",
+        caught_by=f"{_FORMATS}::test_a_seek_is_written_as_a_snapshot",
+    ),
+    Mutant(
+        id="C86",
+        rule="version 2 is written when all brokers announce it -> always",
+        module=_CURSOR,
+        name="Cursor._may_write_2",
+        replacement=Edit("self._log.context.allows(CHANGE_2)", "True"),
+        source_hash="6d01963ca61e",
+        caught_by=f"{_FORMATS}::test_version_1_is_written_while_a_broker_does_not_announce_the_other",
+    ),
+    Mutant(
+        id="C86b",
+        rule="a format is allowed when all brokers announce it -> when one does",
+        module="broker.formats",
+        name="Formats._read",
+        replacement=Edit("common &= ", "common |= "),
+        source_hash="f21f97fcd138",
+        caught_by="tests:tests/broker/control/test_announced_formats.py",
+    ),
+    Mutant(
+        id="C87",
+        rule="a record of ours without its snapshot is not one -> parts count as snapshots",
+        module="managed_ledger.cursor_ledger",
+        name="Recovered.apply",
+        replacement=Edit("self._part_2(info.part)", "self._snapshot(info)"),
+        source_hash="facfc35e4ab0",
+        caught_by=f"{_SCENARIOS}/test_cursor_ledger.py::test_a_large_snapshot_is_several_records_and_counts_when_all_are_there",
+    ),
+]
+
+MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE, *LONG_LISTS, *CURSOR_FORMATS]

@@ -10,6 +10,7 @@ from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
 from bookie.storage.limits import StoreLimits
 from bookie.storage.log import LogLimits
+from broker.formats import READABLE
 from broker.server import RunningBroker, run_broker
 from tests.simulation.clock import VirtualClock
 from tests.simulation.disk import Platter
@@ -100,8 +101,11 @@ async def serve_broker(
     seams: Seams, settings: Settings, status: trio.TaskStatus[RunningBroker]
 ) -> None:
     async with seams.metadata.open(seams.host) as session:
+        # A rolling upgrade, or a rollback: some lives are of a release without the new formats.
+        old = seams.chance("formats").random() < settings.old_brokers
         await run_broker(
             settings.broker(seams.host),
+            readable=() if old else READABLE,
             store=session,
             network=seams.network,
             clock=seams.clock,

@@ -72,7 +72,18 @@ class _Draw:
             storm_s=self._storm_s,
             power_cycle=self._rng.random() < 0.7,
         )
-        return self._damaged(self._unsynced(plan))
+        return self._formats(self._damaged(self._unsynced(plan)))
+
+    def _formats(self, plan: Plan) -> Plan:
+        """How often cursors write snapshots, and brokers of an older release; by itself, too."""
+        rng = Random(f"formats {self._seed}")
+        settings = replace(
+            plan.shape.settings,
+            cursor_snapshot_records=rng.choice([1, 3, 20, 1_000]),
+            cursor_snapshot_s=rng.choice([0.2, 2.0, 30.0]),
+            old_brokers=rng.choice([0.0, 0.0, 0.5, 1.0]),
+        )
+        return replace(plan, shape=replace(plan.shape, settings=settings))
 
     def _unsynced(self, plan: Plan) -> Plan:
         """Some have a bookie that syncs late, and loses its power.

@@ -50,6 +50,9 @@ class Settings:
     roll_age_min_s: float = 0.0
     list_bytes_max: int = 1_000_000  # of the list of a topic's ledgers
     cursor_roll_records: int = 5_000
+    cursor_snapshot_records: int = 1_000
+    cursor_snapshot_s: float = 30.0
+    old_brokers: float = 0.0  # how often a life of a broker announces no new formats
     trim_interval_s: float = 60.0
     retention: bool = True  # else what every subscription has acknowledged goes
     checkpoint_entries: int = 200
@@ -75,6 +78,8 @@ class Settings:
             roll_age_min_s=self.roll_age_min_s,
             ledger_list_bytes_max=self.list_bytes_max,
             cursor_roll_records=self.cursor_roll_records,
+            cursor_snapshot_records=self.cursor_snapshot_records,
+            cursor_snapshot_s=self.cursor_snapshot_s,
             trim_interval_s=self.trim_interval_s,
             default_retention_minutes=_RETENTION_MINUTES if self.retention else 0,
             default_retention_mb=-1 if self.retention else 0,

@@ -115,11 +115,9 @@ LOG = [
         id="C81 shell",
         rule="a receipt is given when the record is durable -> when it was sent",
         module=_CURSOR,
-        name="Cursor._write",
-        replacement=Edit(
-            "await writer.wait_confirmed(writer.append([record]))", "writer.append([record])"
-        ),
-        source_hash="2a6e6a4c1c59",
+        name="Cursor._append",
+        replacement=Edit("        await writer.wait_confirmed(writer.last_add_pushed)\n", ""),
+        source_hash="13c83aaf5ad9",
         caught_by=_MODEL,
     ),
 ]

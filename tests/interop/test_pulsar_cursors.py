@@ -1,0 +1,219 @@
+"""Cursors of ours, opened by Apache Pulsar's own managed ledgers after a crash of ours.
+
+Pulsar may deliver again what was acknowledged.  It must never skip what was not.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from bookie.ledger.client import Quorums, open_ledger_client
+from managed_ledger.ack_set import AckSet
+from managed_ledger.context import LogConfig
+from managed_ledger.cursor_ledger import (
+    CHANGE_2,
+    encode_change,
+    encode_change_1,
+    encode_properties,
+    encode_snapshot,
+)
+from managed_ledger.log import ManagedLedger
+from managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.protocol.cursor import Change
+from tests.interop.cluster import SESSION_S, Cluster
+from tests.interop.peer import PulsarPeer
+from tests.managed_ledger.world import message
+from wire.arena import ArenaPool
+from wire.clock import SystemClock
+from wire.metadata.zookeeper import open_zookeeper
+from wire.outbox import Flusher
+from wire.tcp import TcpNetwork
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+pytestmark = pytest.mark.interop
+
+RECORDS = 1_000_000
+CRASHES = 12
+LEDGERS = (1, 100, 1 << 20, 1 << 40)
+
+
+def random_position(rng: random.Random) -> Position:
+    entry_id = rng.choice([-1, rng.randrange(100), rng.randrange(1 << 26)])
+    return Position(rng.choice(LEDGERS) + rng.randrange(1000), entry_id)
+
+
+def random_change(rng: random.Random) -> Change:
+    runs = [
+        (at.ledger_id, max(at.entry_id, 0), max(at.entry_id, 0) + rng.choice([0, 0, 1, 500]))
+        for at in (random_position(rng) for _ in range(rng.choice([0, 1, 1, 1, 2, 5])))
+    ]
+    return Change(random_position(rng), tuple(runs), reset=rng.random() < 0.1)
+
+
+def records_of_version_2(seed: int, count: int) -> Iterator[tuple[Position, bytes]]:
+    """Changes, seeks, and now and then snapshots and their parts, with the mark-delete position."""
+    rng = random.Random(seed)
+    made = 0
+    while made < count:
+        change = random_change(rng)
+        properties = {f"p{n}": rng.getrandbits(63) for n in range(rng.choice([0, 0, 0, 2]))}
+        records = [encode_change(change, encode_properties(properties))]
+        if rng.random() < 0.001:
+            acked = AckSet()
+            for _ in range(rng.choice([3, 300])):
+                first = rng.randrange(20_000)
+                acked.add_range(change.mark_delete.ledger_id, first, first + rng.randrange(9))
+            whole_bytes_max = rng.choice([50, 1 << 20])
+            records += encode_snapshot(
+                change.mark_delete, acked, properties, whole_bytes_max=whole_bytes_max
+            )
+        for record in records[: count - made]:
+            yield change.mark_delete, record
+            made += 1
+
+
+def test_a_million_records_give_pulsar_exactly_the_mark_delete_position(
+    pulsar: PulsarPeer, tmp_path: Path
+) -> None:
+    expected: list[str] = []
+
+    def records() -> Iterator[bytes]:
+        for mark_delete, record in records_of_version_2(17, RECORDS):
+            expected.append(f"{mark_delete.ledger_id} {mark_delete.entry_id}")
+            yield record
+
+    read = [line.rsplit(" ", 2)[0] for line in pulsar.positions(records(), tmp_path)]
+    assert len(read) == RECORDS
+    assert read == expected
+
+
+def test_pulsar_misreads_some_records_of_version_1(pulsar: PulsarPeer, tmp_path: Path) -> None:
+    """The counter-example: it does not refuse each, and takes wrong positions from what it reads.
+
+    If this fails, version 1 has become harmless in that release of Pulsar.
+    """
+    rng, changes = random.Random(18), list[Change]()
+    for _ in range(100_000):
+        # A short log in ledger 16: its id, and small numbers, are tags of PositionInfo's fields.
+        entries = sorted(rng.sample(range(1, 80), 2 * rng.randrange(3, 7)))
+        runs = tuple((16, a, b) for a, b in zip(entries[::2], entries[1::2], strict=True))
+        changes.append(Change(Position(16, entries[0] - 1), runs))
+    read = pulsar.positions(map(encode_change_1, changes), tmp_path)
+    accepted = [
+        (change, line) for change, line in zip(changes, read, strict=True) if line != "refused"
+    ]
+    wrong = [
+        line
+        for change, line in accepted
+        if Position(*map(int, line.split()[:2])) != change.mark_delete
+    ]
+    print(f"of {len(changes)} of version 1 accepted: {len(accepted)}, wrong: {len(wrong)}")
+    assert wrong
+
+
+# -- topics that are opened after a crash
+
+
+@asynccontextmanager
+async def our_logs(cluster: Cluster) -> "AsyncGenerator[ManagedLedgers]":
+    rng = random.Random(1)
+    async with (
+        open_zookeeper(cluster.zookeeper.address, session_timeout_s=SESSION_S) as store,
+        trio.open_nursery() as nursery,
+    ):
+        flusher = Flusher()
+        nursery.start_soon(flusher.run)
+        async with (
+            open_ledger_client(
+                store=store,
+                network=TcpNetwork(),
+                rng=rng,
+                clock=SystemClock(),
+                arenas=ArenaPool(),
+                flusher=flusher,
+                root=cluster.root,
+            ) as client,
+            open_managed_ledgers(
+                client=client,
+                store=store,
+                clock=SystemClock(),
+                rng=rng,
+                allows={CHANGE_2}.__contains__,
+            ) as logs,
+        ):
+            yield logs
+        nursery.cancel_scope.cancel()
+
+
+async def fill(log: ManagedLedger, numbers: range) -> list[Position]:
+    positions: list[Position] = []
+    done = trio.Event()
+
+    def appended(position: Position | None, error: Exception | None) -> None:
+        assert position is not None, error
+        positions.append(position)
+        if len(positions) == len(numbers):
+            done.set()
+
+    for number in numbers:
+        log.append(message(number), 1, appended)
+    await done.wait()
+    return positions
+
+
+@pytest.mark.parametrize("bookies", ["own", "apache"])
+async def test_after_a_crash_of_ours_pulsar_skips_nothing(
+    bookies: str, pulsar: PulsarPeer, request: pytest.FixtureRequest
+) -> None:
+    cluster: Cluster = request.getfixturevalue(bookies)
+    rng, name = random.Random(bookies), f"public/default/persistent/crashes-{bookies}"
+    config = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=40, flush_s=0.02)
+    async with our_logs(cluster) as logs:
+        acked: set[Position] = set()
+        positions: list[Position] = []
+        for crash in range(CRASHES):
+            config = replace(
+                config,
+                cursor_snapshot_records=rng.choice([3, 10, 1000]),
+                cursor_snapshot_s=rng.choice([0.05, 30.0]),
+                cursor_roll_records=rng.choice([5, 5000]),
+                cursor_snapshot_bytes_max=rng.choice([40, 1 << 20]),
+            )
+            log = await logs.open(name, config)
+            positions += await fill(log, range(30 * crash, 30 * crash + 30))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            # What was acknowledged without a receipt may have been lost in the last crash.
+            acked = {p for p in positions if cursor.is_acked(p)}
+            unacked = [p for p in positions if p not in acked]
+            for _ in range(rng.randrange(1, 25)):
+                near = unacked[: rng.choice([5, 40])]
+                taken = rng.sample(near, rng.randrange(1, 4))
+                acked.update(taken)
+                cursor.ack(taken)
+                if rng.random() < 0.7:
+                    await cursor.flush()
+                else:
+                    await trio.sleep(rng.uniform(0, 0.03))
+            log.abandon()
+            told = await trio.to_thread.run_sync(pulsar.open, cluster, name, "s")
+            ahead = [p for p in positions if p <= told.mark_delete and p not in acked]
+            assert not ahead, (crash, told.mark_delete)
+            missing = [p for p in positions if p not in acked and p not in told.positions]
+            assert not missing, (crash, told.mark_delete)
+        log = await logs.open(name, config)
+        cursor = log.cursors["s"]
+        cursor.ack(positions[-10:-1:2])
+        await log.close()
+        acked = {p for p in positions if cursor.is_acked(p)}
+        told = await trio.to_thread.run_sync(pulsar.open, cluster, name, "s")
+        assert told.mark_delete == cursor.mark_delete
+        assert [p for p in positions if p not in acked] == told.positions
