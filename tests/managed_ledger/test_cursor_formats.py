@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import Cursor
 from managed_ledger.cursor_ledger import CHANGE_2, encode_change_1, encode_snapshot, is_old
 from managed_ledger.errors import ManagedLedgerError
@@ -59,7 +60,7 @@ async def left_by_an_old_broker(host: Host, *, parts: bool = False) -> list[Posi
     await log.open_cursor("s", initial=EARLIEST)
     log.abandon()
     writer = await host.client.create(CONFIG.quorums)
-    acked = log.cursors["s"]._state.acked  # empty
+    acked = AckSet()
     if parts:
         acked.add_range(positions[3].ledger_id, 3, 3)
         first = encode_snapshot(positions[0], acked, {}, version=1, whole_bytes_max=4)
