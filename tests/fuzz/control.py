@@ -61,6 +61,7 @@ class MadeUpKeeper:
 
 class MadeUpSupervisor:
     def __init__(self) -> None:
+        self.ack_quorum = 2
         self.keepers = {
             name: MadeUpKeeper(name, odd=name == "broker-2")
             for name in ("zookeeper", "bookie-1", "broker-1", "broker-2")

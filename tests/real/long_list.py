@@ -63,7 +63,11 @@ async def _measure(zookeeper: str, count: int) -> None:
 
 async def _measure_list(store: MetadataStore, client: LedgerClient, count: int) -> None:
     async with open_managed_ledgers(
-        client=client, store=store, clock=SystemClock(), rng=SystemRandom()
+        client=client,
+        store=store,
+        clock=SystemClock(),
+        rng=SystemRandom(),
+        allows=lambda _: True,
     ) as logs:
         with _timed(f"{count} ledgers numbered"):
             ids = await _numbers(store, count)
