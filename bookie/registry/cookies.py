@@ -23,8 +23,12 @@ from bookie.registry.numbers import number_in
 from bookie.registry.paths import LedgerPaths, check_bookie_id
 from wire.errors import WireError
 from wire.metadata.store import (
+    ANY,
+    Create,
+    Delete,
     MetadataStore,
     NoRecordError,
+    Operation,
     OutcomeUnknownError,
     Record,
     RecordExistsError,
@@ -147,11 +151,22 @@ async def known_bookies(store: MetadataStore, paths: LedgerPaths) -> list[str]:
 
 
 async def create_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> None:
-    """Store the cookie of a new bookie.  RecordExistsError if the id has another one."""
+    """Store the cookie of a new bookie.  RecordExistsError if the id has another one.
+
+    The starts of an earlier bookie of that name are forgotten in the same transaction: this one
+    has none of its data.
+    """
     path = paths.cookie(check_bookie_id(cookie.bookie_id))
+    starts = paths.starts(cookie.bookie_id)
     while True:
         try:
-            await store.create(path, cookie.encode(), make_parents=True)
+            if await store.get(starts) is None:
+                await store.create(path, cookie.encode(), make_parents=True)
+            else:
+                await _ensure(store, paths.cookies)
+                await store.multi([Create(path, cookie.encode()), Delete(starts, ANY)])
+        except NoRecordError:
+            continue  # the starts have gone meanwhile
         except RecordExistsError:
             record = await store.get(path)
             if record is not None and record.value == cookie.encode():
@@ -194,11 +209,22 @@ async def renew_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie)
     return renewed.modified_txid
 
 
+async def _ensure(store: MetadataStore, path: str) -> None:
+    if await store.get(path) is None:
+        with suppress(RecordExistsError):
+            await store.create(path, b"", make_parents=True)
+
+
 async def delete_cookie(
     store: MetadataStore, paths: LedgerPaths, bookie_id: str, version: int
 ) -> None:
-    """Forget a bookie.  It must hold nothing that is needed; the caller has made sure."""
-    try:
-        await store.delete(paths.cookie(bookie_id), version)
-    except NoRecordError:
-        return
+    """Forget a bookie, and its starts.  It must hold nothing that is needed; the caller has made
+    sure.
+    """
+    cookie, starts = paths.cookie(bookie_id), paths.starts(bookie_id)
+    while await store.get(cookie) is not None:
+        counted = await store.get(starts) is not None
+        operations: list[Operation] = [Delete(cookie, version)]
+        with suppress(NoRecordError):  # one of the two has gone meanwhile
+            await store.multi([*operations, Delete(starts, ANY)] if counted else operations)
+            return

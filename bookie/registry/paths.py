@@ -83,5 +83,8 @@ class LedgerPaths:
     def registration(self, bookie_id: str, *, read_only: bool = False) -> str:
         return f"{self.readonly if read_only else self.available}/{bookie_id}"
 
+    def starts(self, bookie_id: str) -> str:
+        return f"{self.underreplication}/starts/{bookie_id}"
+
     def cookie(self, bookie_id: str) -> str:
         return f"{self.cookies}/{bookie_id}"

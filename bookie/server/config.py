@@ -59,6 +59,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reclaim_interval_s: Interval = 120.0  # between looks for deleted ledgers; 0: only when asked
     reclaim_bytes_per_s: Bytes = int(_STORE_LIMITS.reclaim.bytes_per_s)  # read, and written
     scrub_interval_s: Interval = 24 * 3600.0  # between looks at all that is written; 0: when asked
+    position_interval_s: Seconds = 10.0  # how old an image in the same life may go unnoticed
     scrub_bytes_per_s: Bytes = int(_STORE_LIMITS.scrub_bytes_per_s)
 
     autorecovery: bool = True  # audit when elected, and copy what has lost copies, beside serving

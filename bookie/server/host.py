@@ -5,9 +5,10 @@
                                     '--> registration
 
 The order at the start: know the cluster, take the port (a new bookie is named after it), compare
-the cookies, read the log back, serve, learn whether it must take no entries, announce.  At the end
-the other way round; a bookie that dies without an end loses nothing that it has acknowledged (with
-`sync = "deferred"`: knows afterwards what it may have lost, `limbo`).
+the cookies, read the log back, compare and count the starts (`starts`), serve, learn whether it
+must take no entries, announce.  At the end the other way round; a bookie that dies without an end
+loses nothing that it has acknowledged (with `sync = "deferred"`: knows afterwards what it may have
+lost, `limbo`).
 
 Raises one of `START_ERRORS`, with a sentence for whoever started it, if directories, port and
 metadata do not fit together, or the disk fails or has no room for what a start has to write; what
@@ -42,6 +43,7 @@ from bookie.server.registration import Registration, new_mark
 from bookie.server.repairs import Repairs
 from bookie.server.requests import DiskSpace
 from bookie.server.serve import BookieServer
+from bookie.server.starts import Starts
 from bookie.storage.directories import StorageLayoutError
 from bookie.storage.disk import DirectoryInUseError, Disk
 from bookie.storage.index import OpenIndex
@@ -99,6 +101,7 @@ class RunningBookie:
     repairs: Repairs
     limbo: LimboRepair
     probe: PortProbe  # of its own port
+    starts: Starts
 
     def why_unhealthy(self) -> str:
         """What is wrong, in words; empty while all is well."""
@@ -110,6 +113,8 @@ class RunningBookie:
             losses = statistics.losses or ["it is not known yet of which ledgers"]
             reasons.append("records were lost: " + "; ".join(losses))
         reasons += [str(rebuild) for rebuild in self.store.rebuilding]
+        if self.starts.trouble:
+            reasons.append(self.starts.trouble)
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
@@ -165,6 +170,17 @@ async def run_bookie(
         in_doubt = await _available(log, lambda: _in_doubt(identity, orders))
         if in_doubt:
             await identity.claim()
+        process = f"{rng.getrandbits(128):032x}"
+        starts = Starts(
+            metadata,
+            paths,
+            disk,
+            identity.bookie_id,
+            config.directories,
+            process=process,
+            interval_s=config.position_interval_s,
+            log=log,
+        )
         async with open_store(
             disk=disk,
             directories=config.directories,
@@ -174,13 +190,15 @@ async def run_bookie(
             ask=partial(facts_of, metadata, paths),
             in_doubt=in_doubt,
             rebuild=partial(_tell_rebuild, log),
+            is_behind=lambda ends: _available(log, lambda: starts.is_behind(ends)),
         ) as store:
             await _available(log, identity.stamp)
-            marks = await new_mark(disk, config.directories[0], rng)
+            await starts.count(store.log_ends())
+            marks = await new_mark(disk, config.directories[0], process)
             command = ReadOnlyCommand(disk, config.directories, store)
             await command.load()
             world = _World(network, metadata, paths, disk, clock, rng, log)
-            running = _assemble(config, identity, listener, store, command, marks, world)
+            running = _assemble(config, identity, listener, store, command, marks, starts, world)
             await _serve(running, listener, orders, task_status)
     finally:
         listener.close()
@@ -303,6 +321,7 @@ def _assemble(
     store: LedgerStore,
     command: ReadOnlyCommand,
     marks: tuple[str, str],
+    starts: Starts,
     world: _World,
 ) -> RunningBookie:
     """Its parts, of which none runs yet."""
@@ -344,6 +363,7 @@ def _assemble(
         repairs=repairs,
         limbo=_limbo_repair(config, identity, store, flusher, world),
         probe=probe,
+        starts=starts,
     )
 
 
@@ -407,6 +427,7 @@ async def _serve(
             nursery.start_soon(bookie.housekeeping.run)
             nursery.start_soon(bookie.repairs.run)
             nursery.start_soon(bookie.limbo.run)
+            nursery.start_soon(bookie.starts.run, bookie.store)
             task_status.started(bookie)
             await trio.sleep_forever()
         finally:

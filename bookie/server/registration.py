@@ -20,7 +20,6 @@ before (`server.limbo`): what the other one acknowledges meanwhile would not be 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from random import Random
 
 import trio
 
@@ -44,13 +43,12 @@ _WAIT_S = 30.0  # for another session's record to go, before that is said again
 _LEAVE_S = 2.0
 
 
-async def new_mark(disk: Disk, directory: str, rng: Random) -> tuple[str, str]:
+async def new_mark(disk: Disk, directory: str, mark: str) -> tuple[str, str]:
     """The mark of the last process on this directory ("" for none), and that of this one."""
     path = f"{directory}/{_MARK_FILE}"
     before = ""
     with suppress(FileNotFoundError):
         before = (await disk.read_file(path)).decode(errors="replace").strip()
-    mark = f"{rng.getrandbits(128):032x}"
     await disk.write_file(path, mark.encode() + b"\n")
     return before, mark
 

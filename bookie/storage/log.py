@@ -91,6 +91,7 @@ class Log(Generic[K]):
         segments: list[Segment],
         mark: int,
         end: int,
+        reached: int = 0,
         creation_id: int,
         has_room: Callable[[], bool],
         committed: Callable[[Group[K]], None],
@@ -98,6 +99,8 @@ class Log(Generic[K]):
     ) -> None:
         self.durable = end
         self.end = end
+        # Behind the last batch that a start would find.  `durable` may lie behind padding.
+        self.reached = reached
         self.failure: OSError | None = None
         self.syncs = 0
         self._mark = mark  # the last position below which everything is known to be durable
@@ -313,7 +316,7 @@ class Log(Generic[K]):
         self._segments.add(group.segment, group.creation_id)
 
     def _commit(self, group: Group[K]) -> None:
-        self.durable = self._mark = group.end
+        self.durable = self._mark = self.reached = group.end
         self._writing = None
         self._unmarked = group.count > 0
         self.syncs += 1

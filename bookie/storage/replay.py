@@ -37,6 +37,7 @@ class Replayed:
     segments: list[Segment]
     mark: int = 0  # the last one
     end: int = 0  # behind every byte of every segment
+    reached: int = 0  # behind the last batch that is whole: there may be zeros up to `end`
     creation_id: int = 0  # the highest in use
     doubtful: list[Record] = field(default_factory=list[Record])
     clean: bool = True  # there was nothing to apply, or an end mark behind it
@@ -177,3 +178,4 @@ class _Walk:
         for batch in self._tail:
             if batch.whole and batch.position >= self._result.mark:
                 self._result.doubtful = batch.records
+        self._result.reached = self._reached

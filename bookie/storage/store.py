@@ -17,8 +17,9 @@ here, and was forgotten since, only if the metadata do not object (`contacts`).
 Not here: what is done behind the requests (`maintenance`), and how a doubt ends (`suspects`).
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeAlias
 
 from bookie.storage.contacts import Ask, FirstContacts, Standing, refusal_of
 from bookie.storage.directories import Directories
@@ -38,6 +39,9 @@ from bookie.storage.together import Together
 from bookie.storage.upkeep import Tellers, Upkeep, open_volume
 from bookie.storage.volume import Taken
 from wire.clock import WallClock
+
+IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
+"""Is told where the log of each directory ends; says whether one of them lacks something."""
 
 
 class LedgerStore:
@@ -273,6 +277,15 @@ class LedgerStore:
         """Called when `writable` may have changed."""
         self._writable_listeners.append(listener)
 
+    def log_ends(self) -> dict[str, int]:
+        """By directory: the position behind the last batch that a start would find."""
+        return {each.volume.directory: each.log_reached for each in self._directories.upkeeps}
+
+    def add_segment_listener(self, listener: Callable[[], None]) -> None:
+        """Called when a segment of a log has begun.  There is one listener."""
+        for upkeep in self._directories.upkeeps:
+            upkeep.segment_began = listener
+
     def set_read_only(self, read_only: bool, reason: str = "order") -> None:
         """Take plain adds no more; or again, unless there is another reason not to."""
         if read_only:
@@ -352,11 +365,13 @@ async def open_store(
     ask: Ask | None = None,
     in_doubt: bool = False,
     rebuild: TellRebuild = lambda _: None,
+    is_behind: IsBehind | None = None,
 ) -> AsyncGenerator[LedgerStore]:
     """The store in these directories, which nobody else may use meanwhile.
 
     `ask` says what the metadata know of a ledger; without it no deleted ledger is forgotten.
-    `in_doubt`: whatever the directories say, records may be lost.
+    `in_doubt`: whatever the directories say, records may be lost.  `is_behind` is asked when all
+    logs have been read and nothing has been written to them; if it says so it is the same.
     `rebuild` is told when an index was found damaged, and how far the new one is.
     On the way out nothing is taken any more, and the next start will have next to nothing to read.
     """
@@ -367,6 +382,7 @@ async def open_store(
     store = LedgerStore(disk, contacts)
     birth = await read_birth(disk, directories)
     async with AsyncExitStack() as stack:
+        upkeeps: list[Upkeep] = []
         for directory in directories:
             volume = open_volume(
                 disk,
@@ -374,7 +390,6 @@ async def open_store(
                 index,
                 clock,
                 limits,
-                in_doubt=in_doubt or birth is None,
                 tellers=Tellers(
                     committed=store.committed,
                     changed=store.changed,
@@ -383,7 +398,14 @@ async def open_store(
                     rebuild=rebuild,
                 ),
             )
-            store.attach(await stack.enter_async_context(volume))
+            upkeeps.append(await stack.enter_async_context(volume))
+        ends = {each.volume.directory: each.log_reached for each in upkeeps}
+        behind = is_behind is not None and await is_behind(ends)
+        # A start that was cut short has perhaps told one log of a doubt, and not the others.
+        doubted = any(each.in_doubt for each in upkeeps)
+        for upkeep in upkeeps:
+            await upkeep.start(in_doubt=in_doubt or birth is None or behind or doubted)
+            store.attach(upkeep)
         if contacts is not None:
             contacts.birth = IN_DOUBT if store.limbo else birth or NEVER_LOST
         yield store

@@ -2,7 +2,8 @@
 
 Starting reads the log behind the last checkpoint (`boot`), and appends two things before anybody is
 served: the records that the last process left in doubt, and a limbo mark if records were lost, or
-may have been (`memory`).  Not before the mark is durable is DIRTY taken away, where it is not to
+may have been (`memory`).  Both are one batch, so the log of a directory that is behind never grows
+without its limbo mark.  Not before the mark is durable is DIRTY taken away, where it is not to
 stay; and at a stop last of all.
 
 A checkpoint begins when enough entries or bytes have come since the last one, behind the mark of an
@@ -14,7 +15,7 @@ answering what it knows.  With little room left it takes none either, until ther
 with half of that no entries at all: the rest is for what makes room (`reclaim`).
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -76,12 +77,15 @@ class Upkeep:
         nursery: trio.Nursery,
         *,
         creation_id: int,
-        forgetful: bool,
+        dirty: bool,
         opened: OpenedIndex,
         tellers: Tellers,
     ) -> None:
         self.replayed = replayed
-        self._forgetful = forgetful
+        self._dirty = dirty
+        self._started = False
+        self.segment_began: Callable[[], None] = lambda: None
+        self.settle_index: Callable[[], Awaitable[None]]  # when the log says what it has to
         self._directory = directory
         self._log: Log[LedgerState] = Log(
             disk,
@@ -90,6 +94,7 @@ class Upkeep:
             segments=replayed.segments,
             mark=replayed.mark,
             end=replayed.end,
+            reached=replayed.reached,
             creation_id=creation_id,
             has_room=lambda: not self.volume.out_of_space,
             committed=self._committed,
@@ -161,6 +166,7 @@ class Upkeep:
             self._judge()
         if group.segment is not None:
             self._places.shares.begin(group.segment.first)
+            self.segment_began()
         if not group.count and not group.flags:
             self._wanted.set()  # a mark in the log says nothing when its segment is gone
         behind = self._log.durable - self._contents.checkpoint
@@ -183,11 +189,14 @@ class Upkeep:
 
     # ---- from start to stop
 
-    async def start(self) -> None:
-        """Put what the last process left in doubt, and a new loss, on the disk."""
+    async def start(self, *, in_doubt: bool) -> None:
+        """Put what the last process left in doubt, and a new loss, on the disk.
+
+        `in_doubt`: the directory may have lost anything.
+        """
         self.nursery.start_soon(self._run_log)
         records = self.replayed.doubtful
-        if self.replayed.losses or self._forgetful:
+        if self.replayed.losses or self._dirty or in_doubt:
             limbo = Record(0, Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, memoryview(b""))
             records = [*records, limbo]
         if records:
@@ -197,6 +206,7 @@ class Upkeep:
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
         self.volume.states.limbo = self.volume.reads.doubt = self._contents.limbo
+        self._started = True
         await self._set_dirty(self._limits.ack_early)
         self._count_tombstones()
         await self._look_at_space()
@@ -204,6 +214,7 @@ class Upkeep:
         self._places.index.watch(self._index_damaged)
         self.nursery.start_soon(self._checkpoint_now_and_then)
         self.nursery.start_soon(self._watch_space)
+        await self.settle_index()
 
     async def _set_dirty(self, dirty: bool) -> None:
         there = await is_dirty(self._disk, self._directory)
@@ -263,8 +274,10 @@ class Upkeep:
         # Shielded: half a checkpoint would be the last one of this process.
         with trio.CancelScope(shield=True):
             async with self._checkpointing:
+                # A start that was cut short has applied nothing yet: a checkpoint would lie behind
+                # the limbo mark, and say that there is none.
                 failed = self._log.failure or self._places.failure or self.volume.rebuilding
-                if not failed:
+                if not failed and self._started:
                     await self._checkpoint(moves)
 
     async def _checkpoint(self, moves: Moves | None) -> None:
@@ -313,6 +326,20 @@ class Upkeep:
         self._full_at = min((each for each in ends if each > end), default=inf)
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether the log says that records of anybody may be lost."""
+        begun = any(
+            record.kind is Kind.LIMBO and record.ledger_id == EVERY_LEDGER
+            for record in self.replayed.doubtful
+        )
+        return self._contents.limbo or begun
+
+    @property
+    def log_reached(self) -> int:
+        """Behind the last batch that the next start will certainly find."""
+        return self._log.reached
+
+    @property
     def log_bytes(self) -> int:
         """About what the log takes."""
         return self._log.end - sum(gap.end - gap.first for gap in self._contents.gaps)
@@ -326,7 +353,7 @@ class Upkeep:
             with trio.CancelScope(shield=True, deadline=deadline):
                 await self._log.close()
                 await self.checkpoint()
-                if self._log.failure is None:
+                if self._log.failure is None and self._started:
                     await self._set_dirty(False)
         except (OSError, StoreError):
             pass  # the next start finds out what there is
@@ -347,13 +374,12 @@ async def open_volume(
     clock: WallClock,
     limits: StoreLimits,
     *,
-    in_doubt: bool,
     tellers: Tellers,
 ) -> AsyncGenerator[Upkeep]:
     """The ledgers in this directory, which is locked for this process meanwhile.
 
-    `in_doubt`: it may have lost anything.  So it may if its index is damaged: then the index is
-    made again from the log, first of all.
+    The log has been read, and nothing is appended before `start`.  If the index is damaged it has
+    been made again from the log, and `start` puts the directory in doubt.
     """
     await disk.make_directory(log_directory(directory))
     lock = await disk.lock_directory(directory)
@@ -361,7 +387,14 @@ async def open_volume(
     try:
         record = await read_index_record(disk, directory)
         contents, replayed, damaged = await _load(disk, directory, opened, record, limits, tellers)
-        forgetful = in_doubt or damaged or await is_dirty(disk, directory)
+        dirty = damaged or await is_dirty(disk, directory)
+
+        async def settle_index() -> None:
+            if damaged:  # The log says that it is in doubt; the file need not any more.
+                await write_index_record(disk, directory, IndexRecord(opened.name, False))
+            if opened.name != record.name:
+                await remove_others(disk, directory, opened.name)
+
         async with trio.open_nursery() as nursery:
             upkeep = Upkeep(
                 disk,
@@ -371,16 +404,12 @@ async def open_volume(
                 replayed,
                 nursery,
                 creation_id=max(clock.now_ms(), replayed.creation_id + 1),
-                forgetful=forgetful,
+                dirty=dirty,
                 opened=opened,
                 tellers=tellers,
             )
+            upkeep.settle_index = settle_index
             try:
-                await upkeep.start()
-                if damaged:  # The log says that it is in doubt; the file need not any more.
-                    await write_index_record(disk, directory, IndexRecord(opened.name, False))
-                if opened.name != record.name:
-                    await remove_others(disk, directory, opened.name)
                 yield upkeep
             finally:
                 await upkeep.close()

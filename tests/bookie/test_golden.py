@@ -114,9 +114,13 @@ async def test_files_beside_the_log() -> None:
     async with open_store(
         disk=platter.mount(), directories=["d0"], index=platter.indexes().open, clock=FixedClock()
     ) as store:
-        before, mark = await new_mark(platter.mount(), "d0", random.Random(1))
+        before, mark = await new_mark(
+            platter.mount(), "d0", f"{random.Random(1).getrandbits(128):032x}"
+        )
         assert before == ""
         assert platter.content("d0/REGISTRATION") == golden("registration_mark")
-        assert (await new_mark(platter.mount(), "d0", random.Random(2)))[0] == mark
+        assert (await new_mark(platter.mount(), "d0", f"{random.Random(2).getrandbits(128):032x}"))[
+            0
+        ] == mark
         await ReadOnlyCommand(platter.mount(), ["d0"], store).give(True)
         assert platter.content(f"d0/{READ_ONLY_FILE}") == golden("readonly_command")

@@ -329,8 +329,11 @@ async def _examine(local: list[bytes], stored: bytes, mark: bytes) -> None:
         await disk.write_file("d0/REGISTRATION", mark)
     if stored:
         await store.create(paths.cookie("b:1"), stored, make_parents=True)
-    before, now = await new_mark(disk, "d0", Random(2))
-    require((await new_mark(disk, "d0", Random(3)))[0] == now, "a mark is not read as written")
+    before, now = await new_mark(disk, "d0", f"{Random(2).getrandbits(128):032x}")
+    require(
+        (await new_mark(disk, "d0", f"{Random(3).getrandbits(128):032x}"))[0] == now,
+        "a mark is not read as written",
+    )
     require(isinstance(before, str), "a mark that is no text")
     identity = await examine(
         disk, directories, store, paths, instance_id="id", wanted_id="", default_id="b:1"

@@ -17,6 +17,8 @@ _REBUILD = "bookie.storage.rebuild"
 _DAMAGED = f"{_STORAGE}/test_damaged_index.py"
 _SERVER = "bookie.server.limbo"
 _IDENTITY = "bookie.server.identity"
+_STARTS = "bookie.server.starts"
+_STARTED = "tests:tests/bookie/server/test_starts.py"
 
 MUTANTS = [
     Mutant(
@@ -24,8 +26,8 @@ MUTANTS = [
         rule="after an unclean stop absence is unknown -> a no",
         module=_UPKEEP,
         name="Upkeep.start",
-        replacement=Edit(" or self._forgetful", ""),
-        source_hash="62ba1e529251",
+        replacement=Edit(" or self._dirty", ""),
+        source_hash="2d8307dc012c",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -61,7 +63,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
-        source_hash="62ba1e529251",
+        source_hash="2d8307dc012c",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -69,8 +71,8 @@ MUTANTS = [
         rule="the mark goes when all is on the disk -> at any stop in order",
         module=_UPKEEP,
         name="Upkeep.close",
-        replacement=Edit("if self._log.failure is None:", "if True:"),
-        source_hash="4d6543756a20",
+        replacement=Edit("if self._log.failure is None and self._started:", "if True:"),
+        source_hash="7868bf345536",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -273,7 +275,7 @@ MUTANTS = [
         module="bookie.storage.store",
         name="open_store",
         replacement=Edit("IN_DOUBT if store.limbo else ", ""),
-        source_hash="18942d24b367",
+        source_hash="86658ece1971",
         caught_by=f"{_LIMBO} -k not_trusted",
     ),
     Mutant(
@@ -392,7 +394,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="open_volume",
         replacement=Edit("in_doubt or damaged or", "in_doubt or"),
-        source_hash="9f7f6ff85f6f",
+        source_hash="931261707e20",
         caught_by=f"{_DAMAGED} -k damage_at_a_start",
     ),
     Mutant(
@@ -414,5 +416,79 @@ MUTANTS = [
         replacement=Edit("return self._volume.log.mark", "return self._volume.log.durable"),
         source_hash="bfce5a1fc867",
         caught_by=f"{_STORAGE}/test_scrub.py -k padding",
+    ),
+    Mutant(
+        id="B10a",
+        rule="the doubt is durable, then the numbers are written -> the numbers first",
+        module=_STARTS,
+        name="Starts.is_behind",
+        replacement=Edit(
+            "return bool(findings)",
+            "[await write_number(self._disk, d, stored.record.starts) for d in self._directories]\n"
+            "    return bool(findings)",
+        ),
+        source_hash="cb7a286aecf8",
+        caught_by=f"{_STARTED} -k survives_a_crash",
+    ),
+    Mutant(
+        id="B10b",
+        rule="the numbers are in all directories before the record has them -> after it",
+        module=_STARTS,
+        name="Starts.count",
+        replacement=Edit(
+            "await write_number(self._disk, directory, number)",
+            "await self._swap(StartRecord(number, self._process, ends))\n"
+            "        await write_number(self._disk, directory, number)",
+        ),
+        source_hash="6ab63b9acb89",
+        caught_by=f"{_STARTED} -k no_reason_for_doubt",
+    ),
+    Mutant(
+        id="B10c",
+        rule="a number below the record's is behind -> the record's is ignored",
+        module=_STARTS,
+        name="Starts._finding",
+        replacement=Edit("number is None or number < record.starts", "False"),
+        source_hash="aa3564057782",
+        caught_by=f"{_STARTED} -k earlier_life",
+    ),
+    Mutant(
+        id="B10d",
+        rule="a log that ends below the recorded position is behind -> the position is ignored",
+        module=_STARTS,
+        name="Starts._finding",
+        replacement=Edit("ends[directory] < position", "False"),
+        source_hash="aa3564057782",
+        caught_by=f"{_STARTED} -k by_its_position",
+    ),
+    Mutant(
+        id="B10e",
+        rule="one directory behind puts all in doubt, durably -> the first one only",
+        module="bookie.storage.store",
+        name="open_store",
+        replacement=Edit(
+            "in_doubt=in_doubt or birth is None or behind or doubted",
+            "in_doubt=in_doubt or (upkeep is upkeeps[0] and behind)",
+        ),
+        source_hash="86658ece1971",
+        caught_by=f"{_STARTED} -k one_of_several",
+    ),
+    Mutant(
+        id="B10f",
+        rule="a start that was cut short makes no checkpoint -> one behind what nobody applied",
+        module=_UPKEEP,
+        name="Upkeep.checkpoint",
+        replacement=Edit("if whole and self._started:", "if whole:"),
+        source_hash="45197c9358ce",
+        caught_by=f"{_STARTED} -k cancelled",
+    ),
+    Mutant(
+        id="B10g",
+        rule="a record that another process has changed ends the start -> it is overwritten",
+        module=_STARTS,
+        name="Starts._is_late",
+        replacement=Edit("return same and all(", "return True or all("),
+        source_hash="8dc2e0d0259d",
+        caught_by=f"{_STARTED} -k somebody_else_counts",
     ),
 ]

@@ -71,8 +71,8 @@ MUTANTS = [
         rule="that records were lost is durable before anybody is served -> kept in memory",
         module=_UPKEEP,
         name="Upkeep.start",
-        replacement=Edit("self.replayed.losses or ", ""),
-        source_hash="62ba1e529251",
+        replacement=Edit("[*records, limbo]", "records"),
+        source_hash="2d8307dc012c",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS = [
         module="bookie.storage.upkeep",
         name="Upkeep._committed",
         replacement=Edit("if not group.count and not group.flags:", "if False:"),
-        source_hash="8f6f5b2d82b5",
+        source_hash="c13661f56f1d",
         caught_by=f"{_STORAGE}/test_marks.py -k is_not_denied",
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="62ba1e529251",
+        source_hash="2d8307dc012c",
         caught_by=_CRASHES,
     ),
     Mutant(

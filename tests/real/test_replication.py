@@ -1,6 +1,7 @@
 """Bookies that are gone for good, and disks that rot, on real processes: all copies come back."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -136,6 +137,52 @@ def test_a_ledger_that_nobody_can_recover_is_ended_with_loss_accepted(
         assert record["given_up"] == ", ".join(gone)
         reader = client.open(int(ledger), recover=False)
         assert [bytes(e.data) for e in reader.read()] == [payload(0, n) for n in range(20)]
+
+
+ROUNDS = int(os.environ.get("OLD_IMAGES", "1"))  # of the next test
+
+
+@pytest.mark.parametrize("fresh", [3], indirect=True)
+def test_an_older_copy_of_a_directory_loses_nothing(fresh: StandaloneProcess) -> None:
+    """One bookie gets it, another one is killed, and what both had is recovered."""
+    with ledgers.blocking.connect(f"zk://{fresh.zookeeper}/ledgers") as client:
+        for number in range(ROUNDS):
+            wait_until_away(fresh, 0)
+            writer = client.create()
+            writer.append(payload(number, 0))
+            old, other, _ = (part_of(fresh, each) for each in writer.metadata.ensemble_at(0))
+            data = fresh.directory / old["name"]
+            copy = data.with_name("copy")
+            fresh.local("stop", old["name"])
+            shutil.copytree(data, copy)
+            fresh.local("start", old["name"])
+            wait_until_away(fresh, 0)
+            for entry in range(1, ENTRIES):
+                writer.append_soon(payload(number, entry))
+            writer.append(payload(number, ENTRIES))
+            for part in (old, other):
+                fresh.local("kill", part["name"])
+            writer.abandon()
+            shutil.rmtree(data)
+            copy.rename(data)
+            fresh.local("start", old["name"])
+            with pytest.raises(ledgers.LedgerError):
+                client.open(writer.ledger_id, recover=True)
+            fresh.local("start", other["name"])
+            deadline = time.monotonic() + PATIENCE_S
+            while (recovered := recovered_ledger(client, writer.ledger_id)) is None:
+                assert time.monotonic() < deadline, "nobody can end it"
+                time.sleep(1)
+            assert recovered == [payload(number, n) for n in range(ENTRIES + 1)]
+            wait_whole(fresh)
+
+
+def recovered_ledger(client: ledgers.blocking.Client, ledger_id: int) -> list[bytes] | None:
+    try:
+        reader = client.open(ledger_id, recover=True)
+        return [bytes(each.data) for each in reader.read()]
+    except ledgers.LedgerError:
+        return None
 
 
 def payload(ledger: int, entry: int) -> bytes:

@@ -5,6 +5,7 @@
     python -m tests.simulation --seed N --plan        only what would happen
     python -m tests.simulation --seed N --history F   and the history, for `python -m tests.history`
     python -m tests.simulation --seeds A..B           many runs, in as many processes as --jobs
+    python -m tests.simulation --seeds A..B --only old-images   runs that have such, as many
     python -m tests.simulation --seeds -              seeds from standard input, a line each
     python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
     python -m tests.simulation --seeds A..B --tally F and add a line to the file (`tally`)
@@ -25,7 +26,7 @@ from tests.history.recorder import FileSink
 from tests.simulation import tally
 from tests.simulation.many import run_many, run_seed
 from tests.simulation.marks import table
-from tests.simulation.nemesis import draw_plan
+from tests.simulation.nemesis import OLD_IMAGES, draw_plan
 from tests.simulation.plan import describe
 from tests.simulation.report import explain, trace
 from tests.simulation.run import Outcome, simulate
@@ -37,6 +38,7 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int)
     which.add_argument("--seeds", metavar="A..B", help="with both ends; -: from standard input")
+    parser.add_argument("--only", choices=["old-images"], help="runs that have them, all")
     parser.add_argument("--trace", action="store_true", help="say everything as it happens")
     parser.add_argument("--plan", action="store_true", help="only say what would happen")
     parser.add_argument("--history", type=Path, metavar="FILE", help="where to write the history")
@@ -47,12 +49,14 @@ def main() -> int:
     parser.add_argument("--tally", type=Path, metavar="FILE", help="where to count the runs")
     options = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for here
+    offset = OLD_IMAGES if options.only else 0
     if options.seeds is None:
+        options.seed += offset
         return _one(options.seed, options)
     if options.seeds == "-":
         return _as_asked()
     first, _, last = options.seeds.partition("..")
-    return _many(range(int(first), int(last) + 1), options)
+    return _many(range(offset + int(first), offset + int(last) + 1), options)
 
 
 def _one(seed: int, options: argparse.Namespace) -> int:

@@ -2,9 +2,11 @@
 
 Off, and why:
 
-    exchanged disks, old images of disks                a bookie with another's cookies does not
-                      start (its own tests); nobody tells what an image that was put back lacks,
-                      unless the bookie has lost something since
+    exchanged disks                                     a bookie with another's cookies does not
+                      start (its own tests)
+    old images that the metadata store has not heard of a bookie cannot tell them from its own
+                      disks: images of the present life, younger than the last position that it
+                      has written (`docs/bookie.md`)
     damage where nobody makes copies again              it stays, and counts against every promise
     queues at their limits                              the limits are far beyond a small run's
                       load; the tests of each queue reach them
@@ -93,6 +95,20 @@ class WipeDisk:
 
     host: str
     down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OldImage:
+    """A bookie is killed, and starts on its disk as it was `age_s` before that, or on one of its
+    directories: `directory` counts them.  Bounded like `LoseDisk`.
+
+    Nothing is done if the metadata store knows of nothing that has happened since.
+    """
+
+    host: str
+    age_s: float
+    down_s: float
+    directory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +315,7 @@ Act: TypeAlias = (
     | Join
     | LoseDisk
     | WipeDisk
+    | OldImage
     | Rot
     | Decommission
     | Stutter

@@ -17,7 +17,8 @@ nobody handles it.  The index store that goes with it is in `tests.simulation.in
 
 import errno
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import trio
@@ -44,6 +45,15 @@ class SimulatedFile:
     platter: bytearray = field(default_factory=bytearray)
     writes: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     bad_sectors: set[int] = field(default_factory=set[int])
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A copy of a directory, with its index."""
+
+    directory: str
+    files: Mapping[str, bytes]
+    indexes: Mapping[str, RottenIndex]
 
 
 class Platter:
@@ -176,6 +186,29 @@ class Platter:
         """The file is gone, behind everybody's back."""
         self._files.pop(path, None)
         self._durable_files.pop(path, None)
+
+    def image(self, directory: str) -> Image:
+        """A copy of the directory as it is now, as programs see it."""
+        inside = f"{directory}/"
+        return Image(
+            directory,
+            {p: bytes(f.cache) for p, f in self._files.items() if p.startswith(inside)},
+            {p: deepcopy(i) for p, i in self._indexes.items() if p.startswith(inside)},
+        )
+
+    def put_back(self, image: Image) -> None:
+        """The directory is as it was when the image was taken; no process uses it."""
+        inside = f"{image.directory}/"
+        for files in (self._files, self._durable_files):
+            for path in [path for path in files if path.startswith(inside)]:
+                del files[path]
+        self._name_changes = [each for each in self._name_changes if not each[0].startswith(inside)]
+        for path, content in image.files.items():
+            file = SimulatedFile(bytearray(content), bytearray(content))
+            self._files[path] = self._durable_files[path] = file
+        for path in [path for path in self._indexes if path.startswith(inside)]:
+            del self._indexes[path]
+        self._indexes.update(deepcopy(dict(image.indexes)))
 
     def lose_index(self, directory: str) -> None:
         self._indexes.pop(directory, None)

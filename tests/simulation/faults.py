@@ -20,6 +20,7 @@ from tests.simulation.link_faults import LinkFaults, Undo, nothing
 from tests.simulation.members import Members
 from tests.simulation.metadata import Odds
 from tests.simulation.moments import Moments
+from tests.simulation.old_image import OldImage
 from tests.simulation.plan import Mishap, Plan, describe_part
 from tests.simulation.rot import rot
 from tests.simulation.steps import mark_of
@@ -127,6 +128,8 @@ class Nemesis:
                 return self._lose(host(name), added_after_s, again=again)
             case acts.WipeDisk(name, down_s):
                 return self._wipe(host(name), down_s)
+            case acts.OldImage(name, age_s, down_s, directory):
+                return self._take_image(host(name), age_s, down_s, directory)
             case acts.Rot(name, how, places, down_s):
                 return self._rot(host(name), how, places, down_s)
             case acts.Decommission(name, interrupted_s):
@@ -194,6 +197,25 @@ class Nemesis:
         self._frozen.pop(name, None)
         self._members.wipe(name)
         return down_s, partial(self._revive, [name])
+
+    def _take_image(
+        self, name: str, age_s: float, down_s: float, directory: int | None
+    ) -> Undo | None:
+        if name not in self._members.names() or name not in self._cluster.platters:
+            return None
+        image = OldImage(self._cluster, name, directory)
+
+        def put_back() -> None:
+            if not self._members.can_harm(name) or not image.is_known():
+                return
+            self._members.harm(name)
+            self.counts["old image put back"] += 1
+            self._kill([name], down_s, power=False, torn=False, silent=False)
+            image.put_back()
+            run = self._cluster.run
+            run.at(run.clock.now + down_s, partial(self._revive, [name]))
+
+        return age_s, put_back
 
     def _rot(self, name: str, how: str, places: int, down_s: float | None) -> Undo | None:
         if not self._members.can_harm(name):

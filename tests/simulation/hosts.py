@@ -56,6 +56,7 @@ async def serve_bookie(
         host=seams.host,
         reclaim_interval_s=settings.reclaim_interval_s,
         scrub_interval_s=settings.scrub_interval_s,
+        position_interval_s=settings.position_interval_s,
         rack=_rack(seams.host, settings.racks),
         sync="deferred" if settings.unsynced and seams.host == UNSYNCED else "always",
         cookie_repair="auto" if forgiven else "off",

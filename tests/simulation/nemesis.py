@@ -10,7 +10,7 @@ from random import Random
 
 from bookie.ledger.protocol.placement import Quorums
 from broker.log_configs import automatic
-from tests.simulation.acts import Act, At, Kill, WipeDisk
+from tests.simulation.acts import SUBJECT, Act, At, Kill, OldImage, On, WipeDisk
 from tests.simulation.draw_faults import draw_faults, draw_rot
 from tests.simulation.hosts import UNSYNCED
 from tests.simulation.plan import (
@@ -42,6 +42,10 @@ _WITH_LEDGERS = 0.35  # of all runs
 _UNSYNCED = 0.4  # of the runs in which the others have what one loses
 _DAMAGED = 0.4  # of the runs that make copies again
 _WIPED = 0.15  # of these losses
+_OLD = 0.3  # of the runs that make copies again
+_IMAGE_OF_A_MOMENT = 0.3  # of the images
+_AUTOMATIC = 3  # bookies: copies on all three
+OLD_IMAGES = 70_000_000  # seeds from here on, a million of them: each has old images
 _MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
 
 
@@ -72,7 +76,7 @@ class _Draw:
             storm_s=self._storm_s,
             power_cycle=self._rng.random() < 0.7,
         )
-        return self._formats(self._damaged(self._unsynced(plan)))
+        return self._with_old_images(self._formats(self._damaged(self._unsynced(plan))))
 
     def _formats(self, plan: Plan) -> Plan:
         """How often cursors write snapshots, and brokers of an older release; by itself, too."""
@@ -115,6 +119,33 @@ class _Draw:
             for number in range(rng.choice([1, 1, 2, 4]))
         )
         return replace(plan, faults=(*plan.faults, *damages))
+
+    def _with_old_images(self, plan: Plan) -> Plan:
+        """Some have a bookie whose disk is put back as it was; by itself, too."""
+        rng = Random(f"old images {self._seed}")
+        if OLD_IMAGES <= self._seed < OLD_IMAGES + 1_000_000:
+            plan = _able_to_lose(plan)
+        elif plan.shape.settings.recovery is None or rng.random() > _OLD:
+            return plan
+        name = rng.choice(plan.shape.bookie_names())
+        images = (
+            Mishap(f"o{number}", *self._image(rng, name, plan))
+            for number in range(rng.choice([1, 2, 3, 4]))
+        )
+        interval_s = rng.choice([0.05, 0.2, 0.5])
+        settings = replace(plan.shape.settings, position_interval_s=interval_s)
+        shape = replace(plan.shape, settings=settings)
+        return replace(plan, shape=shape, faults=(*plan.faults, *images))
+
+    def _image(self, rng: Random, name: str, plan: Plan) -> tuple[At | On, Act]:
+        """Of a bookie at any time, or while one starts, or makes a file."""
+        age_s = rng.uniform(0.3, plan.storm_s / 2)
+        directory = rng.choice([None, 0, 1])
+        if rng.random() < _IMAGE_OF_A_MOMENT:
+            when = On("segment", rng.randint(1, 40), rng.choice([0.0, rng.uniform(0.0, 0.01)]))
+            return when, OldImage(SUBJECT, age_s, rng.uniform(0.02, 1.0), directory)
+        at = At(rng.uniform(0.0, plan.storm_s * 0.7))
+        return at, OldImage(name, age_s, rng.uniform(0.02, 1.0), directory)
 
     def _damage(self, rng: Random, name: str) -> Act:
         wiped = rng.random() < _WIPED
@@ -318,6 +349,25 @@ class _Draw:
         for how in rng.choice([[], ["follow"], ["follow"], ["recover"], ["follow", "recover"]]):
             work.append(WatchLedgers(how, rng.choice(hosts), how, rng.choice([0.3, 1.0, 3.0])))
         return work
+
+
+def _able_to_lose(plan: Plan) -> Plan:
+    """The same with enough bookies to lose a disk, and with copies that are made again."""
+    settings = replace(plan.shape.settings, unsynced=False)
+    recovery = settings.recovery or AutoRecovery()
+    # One that syncs late loses what it had acknowledged, too: of these there is one disk at most.
+    faults = tuple(each for each in plan.faults if not each.name.startswith("u"))
+    plan = replace(plan, faults=faults)
+    if plan.shape.bookies >= _AUTOMATIC and (settings.quorums or (3, 3, 2))[2] > 1:
+        settings = replace(settings, recovery=recovery)
+        return replace(plan, shape=replace(plan.shape, settings=settings))
+    settings = replace(settings, recovery=recovery, quorums=None)
+    work = tuple(
+        replace(each, quorums=(3, 3, 2)) if isinstance(each, WriteLedgers) else each
+        for each in plan.work
+    )
+    shape = replace(plan.shape, bookies=_AUTOMATIC, settings=settings)
+    return replace(plan, shape=shape, work=work)
 
 
 def _quorums_of(quorums: Quorums) -> tuple[int, int, int]:

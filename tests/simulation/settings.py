@@ -61,6 +61,7 @@ class Settings:
     racks: int = 0  # bookies stand in so many, in turn; 0: in none
     reclaim_interval_s: float = 5.0
     scrub_interval_s: float = 60.0
+    position_interval_s: float = 10.0  # between what a bookie tells of the ends of its logs
     session_timeout_s: float = 2.0
     message_bytes_max: int = 1 << 20
     split: float = 0.0  # how often a segment of the network arrives in two parts

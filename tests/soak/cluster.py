@@ -49,6 +49,9 @@ class Cluster:
         parts = [str(each["name"]) for each in (*ready["brokers"], *ready["bookies"])]
         return [name for name in (*parts, ZOOKEEPER) if name.startswith(kind)]
 
+    def data(self, bookie: str) -> Path:
+        return self.process.directory / bookie
+
     @property
     def service_url(self) -> str:
         brokers = self.process.ready["brokers"]

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.soak.links import FINE, NEVER, Weather
+from tests.soak.old_image import OLD_IMAGE
 
 EVERYTHING = "everything"
+ROTTEN = "bookie-1"  # the one disk that may lose what it has stored
 _SLOW_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    act: str  # kill, pause, weather, disk
+    act: str  # kill, pause, weather, disk, old image
     subject: str  # the part, or EVERYTHING
     seconds: float
     link: str = ""  # of weather
@@ -113,7 +115,13 @@ def draw_fault(rng: Random, subject: str) -> Fault:
     if subject != "zookeeper":
         acts += [lambda: draw_weather(rng, subject, f"to {subject}", times)] * 2
         acts.append(lambda: draw_weather(rng, subject, f"{subject} to zookeeper", times))
+    if subject == ROTTEN:
+        acts += [lambda: draw_image(rng, subject)] * 2
     return rng.choice(acts)()
+
+
+def draw_image(rng: Random, subject: str) -> Fault:
+    return Fault(OLD_IMAGE, subject, draw_seconds(rng, BOOKIE))
 
 
 def draw_seconds(rng: Random, times: Times) -> float:

@@ -8,6 +8,7 @@ import trio
 from tests.history import events
 from tests.soak.faults import EVERYTHING, Budget, Fault, draw_fault, draw_kind
 from tests.soak.links import FINE
+from tests.soak.old_image import OLD_IMAGE, put_back, take_image
 from tests.soak.storm import Round
 
 _OWNERS = 0.7  # of what befalls brokers: the share that befalls the owner of a topic
@@ -77,6 +78,9 @@ class Nemesis:
                 await self._cluster.order("kill", *self._parts(fault))
             case "pause":
                 await self._cluster.order("pause", fault.subject)
+            case _ if fault.act == OLD_IMAGE:
+                data = self._cluster.data(fault.subject)
+                await take_image(self._cluster.order, fault.subject, data)
             case _:
                 link = self._cluster.links[fault.link]
                 link.weather = fault.weather
@@ -89,6 +93,9 @@ class Nemesis:
                 await self._cluster.order("start", *self._parts(fault))
             case "pause":
                 await self._cluster.order("resume", fault.subject)
+            case _ if fault.act == OLD_IMAGE:
+                data = self._cluster.data(fault.subject)
+                await put_back(self._cluster.order, fault.subject, data)
             case _:
                 link = self._cluster.links[fault.link]
                 if fault.cut:

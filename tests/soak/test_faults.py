@@ -57,6 +57,7 @@ def test_every_kind_of_fault_is_drawn() -> None:
     weathers = ["cut", "no connection", "silent", "silent there", "silent back", "slow"]
     assert kinds == {
         "kill everything",
+        "old image bookie",
         *(
             f"{act} {part}"
             for act in ("kill", "pause")

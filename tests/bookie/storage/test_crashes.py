@@ -234,20 +234,20 @@ def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     """Serve what may only be in the page cache, and do not write it again."""
 
-    async def start(self: Upkeep) -> None:
+    async def start(self: Upkeep, *, in_doubt: bool) -> None:
         for record in self.replayed.doubtful:
             self._contents.apply(record, record.position)
         self.replayed.doubtful = []
-        await start_of(self)
+        await start_of(self, in_doubt=in_doubt)
 
     start_of = Upkeep.start
     patch.setattr(Upkeep, "start", start)
 
 
 def drop_the_last_batch(patch: pytest.MonkeyPatch) -> None:
-    async def start(self: Upkeep) -> None:
+    async def start(self: Upkeep, *, in_doubt: bool) -> None:
         self.replayed.doubtful = []
-        await start_of(self)
+        await start_of(self, in_doubt=in_doubt)
 
     start_of = Upkeep.start
     patch.setattr(Upkeep, "start", start)

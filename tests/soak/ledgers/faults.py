@@ -8,11 +8,19 @@ stored, which is what an ack quorum of two bears: `ROTTEN`.
 from collections.abc import Callable, Iterable
 from random import Random
 
-from tests.soak.faults import BOOKIE, ZOOKEEPER, Fault, Times, draw_seconds, draw_weather
+from tests.soak.faults import (
+    BOOKIE,
+    ROTTEN,
+    ZOOKEEPER,
+    Fault,
+    Times,
+    draw_image,
+    draw_seconds,
+    draw_weather,
+)
 from tests.soak.ledgers.moods import Mood
 
 EVERYTHING = "everything"
-ROTTEN = "bookie-1"
 CLIENT = Times((0.0, 4.0), (0.2, 3.0), (5.0, 12.0))  # its session in ZooKeeper is 4 s
 _ILL_MAX = 2  # of bookies; likewise of clients: there has to be something to break
 
@@ -82,6 +90,8 @@ def draw_fault(rng: Random, subject: str) -> Fault:
     if kind == "bookie":
         acts.append(lambda: draw_weather(rng, subject, f"to {subject}", times))
         acts += [lambda: _draw_disk(rng, subject)] * 2
+        if subject == ROTTEN:
+            acts.append(lambda: draw_image(rng, subject))
     return rng.choice(acts)()
 
 

@@ -26,6 +26,7 @@ from tests.soak.ledgers.faults import (
 )
 from tests.soak.ledgers.moods import FINE
 from tests.soak.links import FINE as FINE_WEATHER
+from tests.soak.old_image import OLD_IMAGE, put_back, take_image
 
 _POWER = 0.02
 _PACE_S = 2.0
@@ -87,6 +88,9 @@ class Nemesis:
                 await self._cluster.order(fault.act, *self._parts(fault))
             case "disk":
                 await self._begin_disk(fault)
+            case _ if fault.act == OLD_IMAGE:
+                data = self._cluster.data(fault.subject)
+                await take_image(self._cluster.order, fault.subject, data)
             case _:
                 link = self._cluster.links[fault.link]
                 link.weather = fault.weather
@@ -101,6 +105,9 @@ class Nemesis:
                 await self._cluster.order("resume", fault.subject)
             case "disk":
                 await self._end_disk(fault)
+            case _ if fault.act == OLD_IMAGE:
+                data = self._cluster.data(fault.subject)
+                await put_back(self._cluster.order, fault.subject, data)
             case _:
                 link = self._cluster.links[fault.link]
                 if fault.cut:

@@ -4,18 +4,18 @@ from random import Random
 
 import pytest
 
-from tests.soak.faults import Fault
+from tests.soak.faults import ROTTEN, Fault
 from tests.soak.ledgers.faults import (
     DAMAGED_INDEX,
     EVERYTHING,
     MOODS,
     NO_INDEX,
     ROT,
-    ROTTEN,
     Budget,
     draw_fault,
     draw_kind,
 )
+from tests.soak.old_image import OLD_IMAGE
 
 BOOKIES = ["bookie-1", "bookie-2", "bookie-3"]
 CLIENTS = ["writer-1", "reader-1"]
@@ -72,6 +72,8 @@ def test_every_kind_of_fault_is_drawn_and_one_disk_alone_rots() -> None:
     assert disks == {*MOODS, NO_INDEX, ROT, DAMAGED_INDEX}
     rotten = {fault.subject for fault in faults if fault.what in (ROT, DAMAGED_INDEX)}
     assert rotten == {ROTTEN}
+    images = {fault.subject for fault in faults if fault.act == OLD_IMAGE}
+    assert images == {ROTTEN}
     kinds = {fault.kind for fault in faults}
     for part in ("bookie", "writer", "reader", "zookeeper"):
         assert {f"kill {part}", f"pause {part}"} <= kinds

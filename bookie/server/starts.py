@@ -1,0 +1,297 @@
+"""Starts are counted: an older image of a directory is recognised before anybody is served.
+
+A directory that was put back from a copy lacks what was acknowledged since, and looks whole.  So
+the number of the present start is in the file `STARTS` of each directory, and in the metadata
+store, with the position at which each log ended (`registry.starts`).  At a start, in this order:
+
+    1  both are read.  A directory is behind if its number is below the record's, or if its log ends
+       below the position that the record has for it
+    2  if one is behind the bookie is in doubt, all of its directories; that is durable (`limbo`)
+    3  the highest number plus one is written to every directory
+    4  the record gets that number by compare-and-swap, with the positions of now
+
+Another order loses the finding: with 3 before 2, or 4 before 3, a crash in between leaves a
+directory that is behind and does not look like it, or one that is whole and does.
+
+    number in           directories    record
+                        no             no         the first start that counts: no doubt
+                        no             yes        behind
+                        yes            no         no doubt, and one warning
+
+While the bookie serves, the positions are written again when they have moved, every so often and
+when a segment begins.  Nobody waits for that: without the metadata store they are written later.
+
+An image that was taken in the present life of the bookie, and is younger than the last position
+that was written, is not recognised.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import trio
+
+from bookie.errors import MalformedRecordError
+from bookie.registry.paths import LedgerPaths
+from bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
+from bookie.server.identity import StartError
+from bookie.server.logs import Log
+from bookie.storage.disk import Disk
+from bookie.storage.store import LedgerStore
+from wire.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    OutcomeUnknownError,
+    RecordExistsError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
+
+STARTS_FILE = "STARTS"
+_FORMAT = "1"
+_RETRY_S = 0.5
+_SEGMENT_PAUSE_S = 1.0  # between two writes because of segments
+
+
+async def read_number(disk: Disk, directory: str) -> int | None:
+    """None if there is no number; 0, which is below every number, if it does not parse."""
+    try:
+        text = await disk.read_file(f"{directory}/{STARTS_FILE}")
+    except FileNotFoundError:
+        return None
+    version, _, number = text.decode("ascii", "replace").strip().partition(" ")
+    if version != _FORMAT or not (number.isascii() and number.isdecimal()) or len(number) > 18:
+        return 0
+    return int(number)
+
+
+async def write_number(disk: Disk, directory: str, number: int) -> None:
+    await disk.write_file(f"{directory}/{STARTS_FILE}", f"{_FORMAT} {number}\n".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What was read in step 1."""
+
+    numbers: Mapping[str, int | None]
+    stored: StoredStarts | None
+    ends: Mapping[str, int]
+
+
+class Starts:
+    """Of one process.  First `is_behind`, then `count`, then `run`."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        paths: LedgerPaths,
+        disk: Disk,
+        bookie_id: str,
+        directories: Sequence[str],
+        *,
+        process: str,
+        interval_s: float,
+        log: Log,
+    ) -> None:
+        self.number = 0  # of the present start, as soon as it is counted
+        self.trouble = ""  # another process counts our starts, or somebody has deleted the record
+        self._metadata = metadata
+        self._paths = paths
+        self._path = paths.starts(bookie_id)
+        self._disk = disk
+        self._bookie_id = bookie_id
+        self._directories = directories
+        self._process = process
+        self._interval_s = interval_s
+        self._log = log
+        self._before: _Before | None = None
+        self._stored: StoredStarts | None = None
+
+    # -- the start
+
+    async def is_behind(self, ends: Mapping[str, int]) -> bool:
+        """Step 1: the logs end at `ends`.  May be repeated."""
+        await self._metadata.sync(self._paths.root)
+        stored = await self._read()
+        numbers = {each: await read_number(self._disk, each) for each in self._directories}
+        self._before = _Before(numbers, stored, ends)
+        self._stored = stored
+        if stored is None:
+            if any(number is not None for number in numbers.values()):
+                self._log.warning(
+                    "the directories say how often this bookie was started, and the metadata store"
+                    " does not: an older image of a directory would not be recognised this time",
+                    record=self._path,
+                )
+            return False
+        findings = [
+            finding
+            for directory in self._directories
+            if (finding := self._finding(stored.record, directory, numbers[directory], ends))
+        ]
+        for finding in findings:
+            self._log.warning(
+                "the directory is an older image, or has lost its end: this bookie is in doubt,"
+                " and copies what it may lack from others",
+                why=finding,
+            )
+        return bool(findings)
+
+    def _finding(
+        self, record: StartRecord, directory: str, number: int | None, ends: Mapping[str, int]
+    ) -> str:
+        """Why the directory is behind; empty if it is not."""
+        if number is None or number < record.starts:
+            return (
+                f"{directory} knows of {number or 0} starts, the metadata store of {record.starts}"
+            )
+        position = self._recorded(record, directory)
+        if ends[directory] < position:
+            return f"the log in {directory} ends at {ends[directory]}, and had come to {position}"
+        return ""
+
+    def _recorded(self, record: StartRecord, directory: str) -> int:
+        """The position that the record has of a directory; the only one may have been moved."""
+        if len(self._directories) == len(record.positions) == 1:
+            return next(iter(record.positions.values()))
+        return record.positions.get(directory, 0)
+
+    async def count(self, ends: Mapping[str, int]) -> None:
+        """Steps 3 and 4.  StartError if another process with our identity counts, too.
+
+        A doubt is durable by now.  `ends` are those of now.
+        """
+        before = self._before
+        assert before is not None, "the directories are compared first"
+        known = before.stored.record.starts if before.stored is not None else 0
+        number = max(known, *(each or 0 for each in before.numbers.values())) + 1
+        if number > NUMBER_MAX:
+            raise StartError(f"{self._path}: {known} starts cannot be")
+        for directory in self._directories:
+            await write_number(self._disk, directory, number)
+        record = StartRecord(number, self._process, ends)
+        while True:
+            try:
+                await self._swap(record)
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                self._log.warning("waiting for the metadata store", why=str(error))
+                await trio.sleep(_RETRY_S)
+            except (VersionConflictError, RecordExistsError, NoRecordError):
+                pass  # by an earlier request of ours, or by another process: the record tells
+            else:
+                break
+            if await self._is_ours(record):
+                break
+        self.number = number
+
+    async def _swap(self, record: StartRecord) -> None:
+        """Put it in the place of the version that is known."""
+        stored = self._stored
+        if stored is None:
+            await self._metadata.create(self._path, record.encode(), make_parents=True)
+            self._stored = StoredStarts(record, 0)
+        else:
+            version = await self._metadata.set(self._path, record.encode(), stored.version)
+            self._stored = StoredStarts(record, version)
+
+    async def _is_ours(self, record: StartRecord) -> bool:
+        """Read what is there: whether it is what we wrote; if it is not, `_swap` may try again.
+
+        StartError if it is somebody else's.
+        """
+        before = self._before
+        assert before is not None
+        while True:
+            try:
+                await self._metadata.sync(self._path)
+                found = await self._read()
+                break
+            except MetadataError:
+                await trio.sleep(_RETRY_S)
+        self._stored = found
+        if found is not None and found.record.process == record.process:
+            return found.record == record
+        if found is None and before.stored is None:
+            return False
+        if found is not None and before.stored is not None and self._is_late(found, before):
+            return False
+        raise StartError(
+            f"{self._path} was changed while bookie {self._bookie_id} started: another process with"
+            f" its identity is running.  Is there a second copy of {', '.join(self._directories)},"
+            " or was the bookie taken out of the cluster meanwhile?  Stop the other process, then"
+            " start this one again"
+        )
+
+    def _is_late(self, found: StoredStarts, before: _Before) -> bool:
+        """Whether it is as it was, or has the last positions of the process before us.
+
+        A request of a process that was killed may arrive after its end.  What it names is here.
+        """
+        assert before.stored is not None
+        then, now = before.stored.record, found.record
+        same = (now.starts, now.process) == (then.starts, then.process)
+        return same and all(
+            self._recorded(now, each) <= max(before.ends[each], self._recorded(then, each))
+            for each in self._directories
+        )
+
+    async def _read(self) -> StoredStarts | None:
+        try:
+            return await read_starts(self._metadata, self._paths, self._bookie_id)
+        except MalformedRecordError as error:
+            raise StartError(
+                f"{error}.  It says whether a directory of this bookie is an older image, so it is"
+                " not ignored.  If a newer version wrote it, start that version; if it is damaged,"
+                f" delete it, and give `daybook bookies replace-disk {self._bookie_id}` should any"
+                " directory have been put back from a copy"
+            ) from error
+
+    # -- while it serves
+
+    async def run(self, store: LedgerStore) -> None:
+        """Write the positions when they have moved, for ever; nobody waits for that."""
+        wanted = trio.Event()
+
+        def segment_began() -> None:
+            wanted.set()
+
+        store.add_segment_listener(segment_began)
+        while not self.trouble:
+            with trio.move_on_after(self._interval_s):
+                await wanted.wait()
+            wanted = trio.Event()
+            try:
+                await self._write(store.log_ends())
+            except MetadataError as error:
+                self._log.info("the positions of the logs are written later", why=str(error))
+            await trio.sleep(min(self._interval_s, _SEGMENT_PAUSE_S))
+        self._log.warning("the positions of the logs are not written any more", why=self.trouble)
+
+    async def _write(self, ends: Mapping[str, int]) -> None:
+        stored = self._stored
+        assert stored is not None, "the start was counted"
+        if ends == stored.record.positions:
+            return
+        record = replace(stored.record, positions=ends)
+        try:
+            await self._swap(record)
+        except (OutcomeUnknownError, VersionConflictError, NoRecordError):
+            await self._look_again()
+
+    async def _look_again(self) -> None:
+        """The next turn goes on from what is there, if that is ours."""
+        await self._metadata.sync(self._path)
+        try:
+            found = await read_starts(self._metadata, self._paths, self._bookie_id)
+        except MalformedRecordError as error:
+            self.trouble = str(error)
+            return
+        if found is None:
+            self.trouble = f"{self._path} was deleted: the bookie was taken out of the cluster"
+        elif found.record.process != self._process:
+            self.trouble = (
+                f"another process has counted start {found.record.starts} of this bookie in"
+                f" {self._path}: stop the one of the two whose directories are the copy"
+            )
+        else:
+            self._stored = found
