@@ -393,7 +393,7 @@ MUTANTS = [
         rule="a start with a damaged index is in doubt -> believes what the log says",
         module=_UPKEEP,
         name="open_volume",
-        replacement=Edit("in_doubt or damaged or", "in_doubt or"),
+        replacement=Edit("damaged or ", ""),
         source_hash="931261707e20",
         caught_by=f"{_DAMAGED} -k damage_at_a_start",
     ),
