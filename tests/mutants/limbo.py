@@ -478,7 +478,7 @@ MUTANTS = [
         rule="a start that was cut short makes no checkpoint -> one behind what nobody applied",
         module=_UPKEEP,
         name="Upkeep.checkpoint",
-        replacement=Edit("if whole and self._started:", "if whole:"),
+        replacement=Edit("if not failed and self._started:", "if not failed:"),
         source_hash="45197c9358ce",
         caught_by=f"{_STARTED} -k cancelled",
     ),
