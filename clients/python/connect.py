@@ -63,6 +63,7 @@ class connect:  # noqa: N801  (it is used like a function)
         clock: WallClock | None = None,
         rng: Random | None = None,
     ) -> None:
+        _check_trio()
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()
@@ -74,7 +75,6 @@ class connect:  # noqa: N801  (it is used like a function)
         self._client: Client | None = None
 
     async def __aenter__(self) -> Client:
-        _check_trio()
         nursery = self._nursery = await self._manager.__aenter__()
         try:
             self._client = Client(

@@ -205,6 +205,7 @@ class ModelWriter:
 
     under_replicated = False
     replaceable = True
+    crowded = False
     waiting_for = ""
 
     def __init__(self, seams: Seams, ledger_id: int) -> None:
