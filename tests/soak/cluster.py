@@ -99,10 +99,14 @@ class Cluster:
         return {name: count - self.starts[name] for name, count in counts.items()}
 
 
+# A part that starts while there is no way to ZooKeeper waits for it, as it would be started again.
+_PATIENT = ("--set", "broker.start_timeout_s=150", "--set", "bookie.connect_timeout_s=150")
+
+
 @asynccontextmanager
 async def open_cluster(*, bookies: int, brokers: int, linked: bool) -> AsyncGenerator[Cluster]:
     """Its connections lead through links if it is `linked`."""
-    with StandaloneProcess(bookies=bookies, brokers=brokers) as process:
+    with StandaloneProcess(bookies=bookies, brokers=brokers, options=_PATIENT) as process:
         ready = process.ready
         links = _links(ready) if linked else []
         direct = "pulsar://" + ",".join(str(each["address"]) for each in ready["brokers"])
