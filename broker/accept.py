@@ -12,6 +12,7 @@ import trio
 from broker.logs import Log
 from wire.errors import ConnectionLostError, WireError
 from wire.messages.registry import NO_ID, encode
+from wire.process import Crowd
 from wire.proto import pulsar_pb2 as pb
 from wire.transport import Listener, Stream
 
@@ -40,6 +41,7 @@ class ClientPort:
         self._connections_max = connections_max
         self._log = log
         self._reserved = reserved
+        self._crowd = Crowd()
         self._logged_at = -_LOG_EVERY_S
 
     async def run(self) -> None:
@@ -84,3 +86,4 @@ class ClientPort:
         finally:
             self.connections -= 1
             stream.close()
+            self._crowd.left(self.connections)

@@ -43,6 +43,7 @@ from wire.connection import FrameConnection, FramePace
 from wire.errors import WireError
 from wire.messages.bookie_v3 import is_v3
 from wire.outbox import Flusher
+from wire.process import Crowd
 from wire.transport import Listener, Stream
 
 Protocol: TypeAlias = V2 | V3
@@ -94,6 +95,7 @@ class BookieServer:
         self._disk_space = disk_space
         self._reserved = reserved
         self._sessions: dict[Session, None] = {}  # in the order in which they came
+        self._crowd = Crowd()
         self._newcomers: dict[Session, None] = {}
         self._dirty: list[Session] = []
         self._connections_made = 0
@@ -181,6 +183,7 @@ class BookieServer:
         self._sessions.pop(session, None)
         self._newcomers.pop(session, None)
         session.close("done")
+        self._crowd.left(len(self._sessions))
 
     def _complain(self, session: Session, why: str) -> None:
         self._connections_cut += 1
