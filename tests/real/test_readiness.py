@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trio
 
+from clients.python import blocking
 from clients.python.client import Client
 from clients.python.connect import connect
 from clients.testing.standalone import StandaloneProcess
@@ -143,10 +144,13 @@ async def behind_a_proxy(
             running.close()
 
 
-async def topic_of(client: Client, url: str, name: str) -> str:
-    """A topic that the broker at `url` serves."""
+async def topic_of(cluster: StandaloneProcess, client: Client, url: str, name: str) -> str:
+    """A topic that the broker at `url` serves, in a namespace of its own: nobody owns that yet."""
+    namespace = f"public/{name}"
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        await trio.to_thread.run_sync(admin.create_namespace, namespace)
     for number in range(100):
-        topic = f"{name}-{number}"
+        topic = f"persistent://{namespace}/{number}"
         if await client.lookup(topic) == url:
             return topic
     raise AssertionError(f"none of 100 topics is served at {url}")
@@ -187,7 +191,7 @@ async def test_idle_connections_leave_a_broker_its_descriptors(
         await victim.wait_ready()
         url = str(victim.facts["service_url"])
         async with connect(url) as client:
-            mine = await topic_of(client, url, topic)
+            mine = await topic_of(cluster, client, url, topic)
             async with await client.create_producer(mine) as producer:
                 await producer.send(b"before")
                 with ExitStack() as stack:
