@@ -12,7 +12,7 @@ import math
 import socket
 import struct
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import trio
@@ -116,7 +116,8 @@ class Link:
 
 
 def _reset(stream: trio.SocketStream) -> None:
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    with suppress(OSError):  # Its peer may have closed it already.
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
     stream.socket.close()
 
 
