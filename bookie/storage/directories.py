@@ -2,7 +2,8 @@
 
 A ledger lives in one directory, where its first record was written.  That is how it is found again,
 whatever the number and order of the directories: each has its own log, index and lock.  A new
-ledger goes to the writable directory that has the fewest.
+ledger goes to the writable directory that has the fewest.  (An older image of one directory may
+bring back a ledger that lives in another one by now: `Directories._one_home`.)
 
 Doubt is shared: a log that has lost records may have lost those of ledgers that no other directory
 has, so while one does not know, none believes that something is absent.
@@ -30,12 +31,34 @@ class Directories:
         for ledger_id in volume.ledgers:
             other = self.homes.setdefault(ledger_id, volume)
             if other is not volume:
-                raise StorageLayoutError(
-                    f"ledger {ledger_id} is in {other.directory} and in {volume.directory}"
-                )
+                self.homes[ledger_id] = self._one_home(ledger_id, other, volume)
         self.upkeeps.append(upkeep)
         self.volumes.append(volume)
         self.judge_doubt()
+
+    def _one_home(self, ledger_id: int, one: Volume, other: Volume) -> Volume:
+        """Where a ledger lives from now on that two directories have.
+
+        That is an error, unless the bookie is in doubt: an older image of one directory may have a
+        ledger that was written anew in another one since.  Both have true copies.  One of them is
+        deleted, and what only that one had is unknown until it is copied back: the ledger that is
+        kept goes into limbo, and it is fenced if either was.
+        """
+        live = [each for each in (one, other) if not each.ledgers[ledger_id].deleted]
+        if len(live) < 2:
+            return live[0] if live else one
+        if not self.limbo and not other.states.limbo:
+            raise StorageLayoutError(
+                f"ledger {ledger_id} is in {one.directory} and in {other.directory}"
+            )
+        kept = max(live, key=lambda each: each.ledgers[ledger_id].last_entry)
+        dropped = one if kept is other else other
+        fenced = dropped.ledgers[ledger_id].fenced
+        # The doubt of that directory ends with a later record of the same log: so no start that is
+        # not in doubt finds both.
+        dropped.states.delete(ledger_id)
+        kept.states.suspect(ledger_id, limbo=True, fence=fenced)
+        return kept
 
     def volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> Volume:
         """Where the ledger lives.  StoreError if it is not here, or the entry id cannot be."""

@@ -10,6 +10,7 @@ import trio
 import trio.lowlevel
 
 from bookie.storage.contacts import LedgerFacts
+from bookie.storage.directories import StorageLayoutError
 from bookie.storage.limits import StoreLimits
 from bookie.storage.memory import BIRTH_FILE, read_birth
 from bookie.storage.status import StoreError, StoreStatus
@@ -352,3 +353,52 @@ async def doubt(platter: Platter) -> None:
 def test_limbo_ends_once_and_for_all_whatever_operation_the_disk_dies_before(seed: int) -> None:
     survived = scheduler.run(lambda _: crash_everywhere(seed), seed=seed, steps_max=3_000_000)
     assert survived > 10
+
+
+@asynccontextmanager
+async def store_in(host: Host, *directories: str, in_doubt: bool) -> AsyncIterator[LedgerStore]:
+    async with open_store(
+        disk=host.platter.mount(),
+        directories=directories,
+        index=host.platter.indexes().open,
+        clock=FixedClock(),
+        limits=StoreLimits(free_bytes_min=0),
+        in_doubt=in_doubt,
+    ) as store:
+        yield store
+
+
+async def two_copies(host: Host) -> None:
+    """Ledger 1 is in both directories, as after an older image of one was put back; d0 fenced it,
+    and d1 has more of it."""
+    async with store_in(host, "d0", in_doubt=False) as store:
+        await fill(store, 1, 2, count=3)
+        await store.fence(1, key(1))
+    async with store_in(host, "d1", in_doubt=False) as store:
+        await fill(store, 1, 3, count=5)
+
+
+async def test_a_ledger_in_two_directories_of_a_bookie_in_doubt_gets_one_home(host: Host) -> None:
+    await two_copies(host)
+    async with store_in(host, "d0", "d1", in_doubt=True) as store:
+        assert await store.read(1, 4) == entry(1, 4, lac=3)
+        assert await absences(store, 1) == {UNKNOWN}
+        assert await status_of(store.read(2, 2)) is OK
+        await store.suspects.end_doubt(BIRTH)
+    async with store_in(host, "d0", "d1", in_doubt=False) as store:
+        assert await store.read(1, 4) == entry(1, 4, lac=3)
+        assert await absences(store, 1) == {UNKNOWN}
+        answers = Answers(store)
+        answers.add(1, 5, lac=4)
+        assert await answers.all() == [FENCED]
+        await store.suspects.clear(1)
+    async with store_in(host, "d0", "d1", in_doubt=False) as store:
+        assert await absences(store, 1) == {NO_ENTRY}
+
+
+async def test_a_ledger_in_two_directories_is_refused_without_a_doubt(host: Host) -> None:
+    await two_copies(host)
+    with pytest.raises(BaseException) as raised:  # noqa: PT011
+        async with store_in(host, "d0", "d1", in_doubt=False):
+            pass
+    assert has(raised.value, StorageLayoutError)
