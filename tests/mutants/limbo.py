@@ -492,15 +492,6 @@ MUTANTS = [
         caught_by=f"{_STARTED} -k somebody_else_counts",
     ),
     Mutant(
-        id="B10h",
-        rule="a ledger of two directories is fenced if either copy was -> if the kept one was",
-        module="bookie.storage.directories",
-        name="Directories._one_home",
-        replacement=Edit("fence=fenced", "fence=False"),
-        source_hash="1a0794e47ad9",
-        caught_by="tests:tests/bookie/storage/test_limbo.py -k two_directories",
-    ),
-    Mutant(
         id="B10i",
         rule="a ledger of two directories is in limbo -> believed to be whole",
         module="bookie.storage.directories",
