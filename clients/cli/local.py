@@ -59,8 +59,14 @@ def status(name: str | None, directory: Path, output: OutputFormat) -> None:
         for part in parts:
             if part["why"]:
                 click.echo(f"\n{part['why'].rstrip('.')}.", err=True)
+                if part["name"].startswith("bookie"):
+                    click.echo(
+                        f"`daybook bookies repair {part['name']}` lets it start without what it"
+                        " lost, and copies that back.",
+                        err=True,
+                    )
     if trouble:
-        click.echo(f"\nNothing can be published: {trouble}.", err=True)
+        click.echo(f"\n{trouble}.", err=True)
         sys.exit(_UNWELL)
 
 
@@ -74,15 +80,22 @@ def _why_not_publishing(
 
     # An open topic is served without ZooKeeper, but none is opened, and none survives its broker.
     if not all(running("zookeeper")):
-        return "ZooKeeper is down, `daybook local start zookeeper` starts it"
+        return (
+            "ZooKeeper is down: topics that are open are served, and no other can be published to."
+            "  `daybook local start zookeeper` starts it"
+        )
     if not any(running("broker")):
-        return "no broker runs, `daybook local start broker-1` starts one"
-    writable = _count_writable(directory)
+        return (
+            "Nothing can be published: no broker runs.  `daybook local start broker-1` starts one"
+        )
+    # The registration of a bookie that was killed stays until its session ends.
+    writable = min(_count_writable(directory), sum(running("bookie")))
     if writable >= ack_quorum:
         return None
     return (
-        f"{writable} of {len(running('bookie'))} bookies take entries, and each message is stored"
-        f" on {ack_quorum} of them before it is acknowledged (`daybook bookies health` says more)"
+        f"Nothing can be published: {writable} of {len(running('bookie'))} bookies take entries,"
+        f" and each message is stored on {ack_quorum} of them before it is acknowledged"
+        " (`daybook bookies health` says more)"
     )
 
 

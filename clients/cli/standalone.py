@@ -221,7 +221,7 @@ def _warn(lacking: Sequence[str], supervisor: Supervisor, ack_quorum: int) -> No
     if len(running) < len(bookies):
         _report(
             f"{len(running)} of {len(bookies)} bookies run.  `daybook bookies repair NAME` lets one"
-            " whose directory was lost or emptied start again, and copies its entries back"
+            " whose directory was lost, emptied or damaged start again, and copies its entries back"
         )
     if len(running) < ack_quorum:
         _report(

@@ -18,7 +18,9 @@ InitialPosition: TypeAlias = Literal["earliest", "latest"]
 
 def topic_name(topic: str) -> TopicName:
     """The name of a topic; raises ValueError, TypeError."""
-    _check_text("topic", topic, "; open one producer or consumer for each topic")
+    several = isinstance(topic, list | tuple | set)
+    advice = "; open one producer or consumer for each topic" if several else ""
+    _check_text("topic", topic, advice)
     try:
         return TopicName.parse(topic)
     except MalformedError as error:
@@ -35,10 +37,21 @@ def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, s
     """Their items; raises TypeError for a key or a value that is not text."""
     if properties is None:
         return ()
+    if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"properties is a mapping of texts, not {type(properties).__name__}")
     for key, value in properties.items():
         _check_text("a key in properties", key)
         _check_text(f"properties[{key!r}]", value, f": write {str(value)!r}")
     return tuple(properties.items())
+
+
+def check_message(data: object, key: object, properties: Mapping[str, str] | None) -> None:
+    """Raises TypeError for what cannot be a message."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"a message is bytes, not {type(data).__name__}")
+    check_key(key)
+    if properties is not None:
+        check_properties(properties)
 
 
 def check_key(key: object) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clients.python import producer as trio_producer
+from clients.python.arguments import check_message
 from clients.python.errors import BrokerError
 from clients.python.messages import MessageId
 from clients.python.portal import Closing, Drain, Portal
@@ -99,8 +100,10 @@ class Producer(Closing):
     ) -> None:
         """Queue a message; waits only while more is queued than memory is meant for.
 
-        What goes wrong is told to `on_result`, or raised by the next `flush` or `close`.
+        TypeError, which names the argument, is raised at once.  What else goes wrong is told to
+        `on_result`, or raised by the next `flush` or `close`.
         """
+        check_message(data, key, properties)
         message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
         with self._counting:
             self._handed_bytes += len(data)

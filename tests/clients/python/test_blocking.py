@@ -158,3 +158,16 @@ def test_a_forked_process_does_not_finish_what_its_parent_began(cluster: FakeClu
     assert (done.returncode, done.stderr) == (0, "")
     entries = cluster.topics["persistent://public/default/t"].entries
     assert sum(entry.count for entry in entries) == 1000
+
+
+def test_what_cannot_be_a_message_is_refused_where_it_is_sent(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client, client.create_producer("t") as producer:
+        with pytest.raises(TypeError, match="a message is bytes, not str"):
+            producer.send_nowait("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"properties\['a'\] is text, not int"):
+            producer.send_nowait(b"", properties={"a": 1})  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match="properties is a mapping of texts, not list"):
+            producer.send_nowait(b"", properties=["a"])  # type: ignore[arg-type]
+        producer.send_nowait(b"good")
+    entries = cluster.topics["persistent://public/default/t"].entries
+    assert sum(entry.count for entry in entries) == 1
