@@ -23,7 +23,7 @@ class TopicLimits:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of requests of one kind."""
+    """The bounds for requests of one kind."""
 
     under_way_max: int = 200  # of one connection
     total_max: int = 10_000  # of all connections; one with none under way gets a place all the same

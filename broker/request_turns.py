@@ -6,8 +6,8 @@ connection has a `RequestQueue` for each kind of request, and all queues of one 
 and the connection reads on, so that sends, acknowledgements and pings never wait for requests.
 
 Bounds: each connection has a limit of requests under way, and so has the broker.  A connection with
-nothing under way always gets a place, so that nobody can shut others out.  What waits is bounded in
-count and in bytes; a request beyond that is refused, and its client may ask again.
+nothing under way always gets a place, so that nobody can shut others out.  Waiting requests are
+bounded in count and in bytes; a request beyond that is refused, and its client may ask again.
 
 Turns: a few requests are begun between two passes of the loop, one from each queue before any queue
 gets a second one.  So what one client asks for delays others by a few requests, not by all of them.
@@ -25,7 +25,7 @@ _BEGUN_IN_A_TURN = 16  # by all connections together; then other tasks run
 
 
 class RequestHost(Protocol):
-    """What a queue needs of the connection that it belongs to."""
+    """The part of a connection that its queue needs."""
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
@@ -49,7 +49,9 @@ class Request:
 
 
 class RequestTurns:
-    """Of all connections, for one kind of request.  `run` belongs into the broker's nursery."""
+    """The turns of all connections, for one kind of request.  `run` belongs into the broker's
+    nursery.
+    """
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits

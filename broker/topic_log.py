@@ -90,7 +90,7 @@ class TopicLog(Protocol):
 
     @property
     def room(self) -> Room:
-        """Of the list of ledgers."""
+        """How much room the list of ledgers has left."""
         ...
 
     @property

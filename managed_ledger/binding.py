@@ -1,7 +1,8 @@
 """Judges whether the lists of a metadata store were written with the ledgers of one root.
 
 A list fits if its last ledger exists below the root and says that it is the list's (or says
-nothing), and if the list does not name another instance.  What cannot be judged does not fit.
+nothing), and if the list does not name another instance.  A list that cannot be judged does not
+fit.
 """
 
 from collections.abc import AsyncIterator
@@ -66,7 +67,7 @@ async def misfits(
     *,
     formerly: str | None = None,
 ) -> list[Misfit]:
-    """Of up to `at_most` lists (None: of all) those that do not fit.  MetadataError.
+    """Look at up to `at_most` lists (None: at all); return those that do not fit.  MetadataError.
 
     Nothing is changed.  `instance_id` is that of the root; None if it has none.  A list that names
     `formerly` is not wrong for that: it may have been restored from a copy.

@@ -519,7 +519,7 @@ async def stored_position(
 
 
 async def _stored_record(context: LogContext, path: str) -> tuple[ManagedCursorInfo, int]:
-    """What the record of a cursor says, and its version."""
+    """Return the content of the record of a cursor, and its version."""
     found = await context.newest(path)
     if found is None:
         raise FencedError(f"{path} vanished while it was being recovered")

@@ -150,7 +150,7 @@ def decode_change_1(data: bytes) -> Change:
 
 
 def decode_change(mark_delete: Position, body: bytes) -> Change:
-    """What field 1000 of a record with that mark-delete position says.  Raises LogCorruptError."""
+    """Decode field 1000 of a record with that mark-delete position.  Raises LogCorruptError."""
     version, kind, reset, *rest = _varints(body, 0, at_least=3)
     if version != VERSION or kind != _CHANGE:
         raise LogCorruptError(

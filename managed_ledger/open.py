@@ -14,11 +14,12 @@ Nothing is served before step 4, and cursors are not even read before it.  A con
 means that somebody else does the same: FencedError, and the caller finds out whether the log is
 still meant to be its own before it tries again.
 
-A list of which half is used is trimmed by the same write that puts the new ledger on it.  What may
-go depends on where cursors stand, and that is not known before the log is ours: until then its
-owner may create a cursor, or set one back, in front of what we would drop, and no condition on the
-version of the list, or on records that we have seen, rules that out (a change in a cursor's ledger
-moves no version, and a new cursor has none that we could name).  So step 4 has two writes there:
+A list of which half is used is trimmed by the same write that puts the new ledger on it.  The
+ledgers that may go depend on where cursors stand, and that is not known before the log is ours:
+until then its owner may create a cursor, or set one back, in front of what we would drop, and no
+condition on the version of the list, or on records that we have seen, rules that out (a change in a
+cursor's ledger moves no version, and a new cursor has none that we could name).  So step 4 has two
+writes there:
 
 4a. claim the list: the lengths of step 2 and the id of our new ledger, as a property, by
     compare-and-swap with the version of step 1.  From here on the log is ours: every write of the
@@ -27,8 +28,8 @@ moves no version, and a new cursor has none that we could name).  So step 4 has 
 4c. by compare-and-swap with the version of 4a: put the new ledger on the list, take the claim back,
     and drop what every cursor and retention have let go
 
-Whoever reads the list between 4a and 4c may take it over, as ever, and then 4c fails.  The id in
-the claim is what tells two claims apart that would be the same otherwise.
+A broker that reads the list between 4a and 4c may take it over, as ever, and then 4c fails.  The id
+in the claim is what tells two claims apart that would be the same otherwise.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -278,7 +279,7 @@ def _check_instance(context: LogContext, path: str, info: ManagedLedgerInfo) -> 
 
 
 def _settle(info: ManagedLedgerInfo, learned: Sequence[Row]) -> None:
-    """Write into the list what recovery has found.  Of a long list, most rows stay as they are."""
+    """Write into the list what recovery has found.  Most rows of a long list stay as they are."""
     for row in learned:
         set_sealed(info, row)
 
@@ -317,7 +318,7 @@ async def _recover_cursors(log: ManagedLedger) -> None:
 async def _of_cursors(
     context: LogContext, log_name: str, ask: Callable[[str], Awaitable[T]]
 ) -> dict[str, T]:
-    """What `ask` says of each durable cursor of a log, several at once; or its first error."""
+    """Return what `ask` says of each durable cursor of a log; raise its first error."""
     names = await context.newest_children(log_path(log_name))
     found: dict[str, T] = {}
     errors: list[Exception] = []

@@ -42,7 +42,7 @@ async def remove_orphans(client: LedgerClient, logs: Iterable[ManagedLedger]) ->
 async def _orphan_of(
     client: LedgerClient, logs: dict[str, ManagedLedger], ledger_id: int
 ) -> Owner | None:
-    """Whose orphan the ledger is; None if it is none, or that is not known."""
+    """Return the owner of an orphan; None if the ledger is no orphan, or that is not known."""
     if any(log.ledgers.lists(ledger_id) for log in logs.values()):
         return None
     try:

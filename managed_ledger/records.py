@@ -107,7 +107,7 @@ def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a ledger has to be: a log's, or that of one of its cursors, by the encoded name."""
+    """The owner of a ledger: a log, or one of its cursors, by the encoded name."""
 
     log: str
     cursor: str | None = None
@@ -116,7 +116,7 @@ class Owner:
         return self.log if self.cursor is None else f"{self.log}, cursor {self.cursor}"
 
     def contradicted_by(self, custom: Mapping[str, bytes]) -> str | None:
-        """Whose the ledger says it is, if that is somebody else; None if it is the owner's.
+        """Return the other owner that the ledger names; None if it does not name another.
 
         A ledger that says nothing passes: old versions of Pulsar wrote no names.  One that names
         the log and no cursor holds messages: it is no cursor's.

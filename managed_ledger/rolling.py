@@ -51,7 +51,7 @@ class RollingLog(Protocol):
 
     @property
     def room(self) -> Room:
-        """Of the list of ledgers."""
+        """How much room the list of ledgers has left."""
         ...
 
     def feed(self, event: Event) -> None:

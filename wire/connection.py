@@ -251,7 +251,7 @@ class FrameConnection:
         return False
 
     def _check_pace(self) -> None:
-        """Who sends a byte now and then is cut, too."""
+        """A peer that sends a byte now and then is cut, too."""
         pace = self._pace
         if self._waited_s < pace.window_s:
             return

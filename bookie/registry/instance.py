@@ -28,7 +28,7 @@ class InstanceRecord(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What the record says, and the version of the record."""
+    """The content of the record, and its version."""
 
     instance_id: str
     version: int

@@ -71,7 +71,7 @@ async def write_number(disk: Disk, directory: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What was read in step 1."""
+    """The numbers and positions that step 1 has read."""
 
     numbers: Mapping[str, int | None]
     stored: StoredStarts | None
@@ -79,7 +79,9 @@ class _Before:
 
 
 class Starts:
-    """Of one process.  First `is_behind`, then `count`, then `run`."""
+    """One instance counts the starts of one process.  First `is_behind`, then `count`, then
+    `run`.
+    """
 
     def __init__(
         self,
@@ -223,9 +225,11 @@ class Starts:
         )
 
     def _is_late(self, found: StoredStarts, before: _Before) -> bool:
-        """Whether it is as it was, or has the last positions of the process before us.
+        """Return True if the record is as it was, or has the last positions of the process before
+        us.
 
-        A request of a process that was killed may arrive after its end.  What it names is here.
+        A request of a process that was killed may arrive after its end.  The directories that it
+        names are here.
         """
         assert before.stored is not None
         then, now = before.stored.record, found.record

@@ -132,7 +132,7 @@ async def load_below(
     checkpoint_entries: int,
     progress: Callable[[int], None],
 ) -> tuple[Contents, Replayed]:
-    """What the log says below `end`, where it is durable; all of it is in the index on return.
+    """Return what the log says below `end`, where it is durable; all of it is in the index then.
 
     `progress` is told below which position everything is there.  The checkpoint says limbo: an
     index is made again for a store that is in doubt.

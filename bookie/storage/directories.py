@@ -39,10 +39,10 @@ class Directories:
     def _one_home(self, ledger_id: int, one: Volume, other: Volume) -> Volume:
         """Where a ledger lives from now on that two directories have.
 
-        That is an error, unless the bookie is in doubt: an older image of one directory may have a
-        ledger that was written anew in another one since.  Both have true copies.  One of them is
-        deleted, and what only that one had is unknown until it is copied back: the ledger that is
-        kept goes into limbo, and it is fenced if either was.
+        Two homes are an error, unless the bookie is in doubt: an older image of one directory may
+        have a ledger that was written anew in another one since.  Both have true copies.  One of
+        them is deleted, and what only that one had is unknown until it is copied back: the ledger
+        that is kept goes into limbo, and it is fenced if either was.
         """
         live = [each for each in (one, other) if not each.ledgers[ledger_id].deleted]
         if len(live) < 2:

@@ -275,8 +275,8 @@ class Places:
     async def walk(self, states: Mapping[int, LedgerState], spend: Spend) -> None:
         """Read every row and block; damage is reported as with any read.
 
-        Rows and blocks that are missing without an error are damage as well.  What a checkpoint
-        changes meanwhile cannot be compared.
+        Rows and blocks that are missing without an error are damage as well.  Rows that a
+        checkpoint changes meanwhile cannot be compared.
         """
         before = -1 if self._under_way else self.checkpoints
         clean = {state.ledger_id for state in states.values() if not (state.dirty or state.ending)}

@@ -1,7 +1,8 @@
 """A damaged index is made again from the log, while its bookie serves.
 
 RocksDB tells of damage when it reads: a block whose checksum is wrong, a file that is gone or cut
-off.  What such an index does not give is not absent, and nobody knows what else it lacks.  So:
+off.  An entry that such an index does not give is not absent, and nobody knows what else it lacks.
+So:
 
     1. doubt    in memory at once, then in the file INDEX, then as a limbo record in the log
     2. hold     under the lock of checkpoints: position P; memory keeps all that is not indexed

@@ -55,7 +55,7 @@ from wire.clock import WallClock
 
 @dataclass(frozen=True, slots=True)
 class Tellers:
-    """What a volume tells the store that it is part of."""
+    """The calls by which a volume informs the store that it is part of."""
 
     committed: Callable[[], None]
     changed: Callable[[], None]
@@ -327,7 +327,7 @@ class Upkeep:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the log says that records of anybody may be lost."""
+        """True if the log says that records of any ledger may be lost."""
         begun = any(
             record.kind is Kind.LIMBO and record.ledger_id == EVERY_LEDGER
             for record in self.replayed.doubtful
@@ -429,7 +429,7 @@ async def _load(
     limits: StoreLimits,
     tellers: Tellers,
 ) -> tuple[Contents, Replayed, bool]:
-    """What is there, and whether the index was damaged."""
+    """The contents of a directory, and whether its index was damaged."""
     why = f"{directory}/{INDEX_FILE} says so"
     if not record.damaged:
         try:

@@ -52,12 +52,15 @@ class WatchdogProtocol:
         self._restart(now_s)
 
     def not_asked(self, now_s: float) -> None:
-        """A probe could not be sent.  That says nothing about who would have answered it."""
+        """A probe could not be sent.  Such a probe says nothing about whether the port would have
+        answered.
+        """
         self._restart(now_s)
 
     def ticked(self, now_s: float, starved_s: float | None) -> list[Effect]:
         """Time has passed.  `starved_s` is how long the process has been ready to run without a
-        processor, since it began; None if the system does not tell."""
+        processor, since it began; None if the system does not tell.
+        """
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._starved_s = starved_s
         if self._starved_before_s is None:

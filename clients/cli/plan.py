@@ -119,7 +119,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _ack_quorum(bookies: int, environ: Mapping[str, str]) -> int:
-    """What brokers choose by the number of bookies, unless a setting says otherwise."""
+    """Return what brokers choose by the number of bookies, unless a setting says otherwise."""
     told = environ.get("DAYBOOK_BROKER_QUORUMS__ACK", "")
     return int(told) if told.isdecimal() else min(bookies, _ACK_QUORUM)
 

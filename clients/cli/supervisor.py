@@ -329,7 +329,7 @@ def last_words(log: Path, since: int = 0) -> str:
 
 
 def reason_in(text: str) -> str:
-    """What the last line that is not empty says; of a structured one, the reason in it."""
+    """Return the last line that is not empty; if it is a structured one, the reason in it."""
     for line in reversed(text.splitlines()):
         if line.strip():
             reason = _REASON.search(line)

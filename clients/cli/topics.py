@@ -138,8 +138,8 @@ def retention(
 ) -> None:
     """Set how long the topics of a namespace keep what is acknowledged.
 
-    Messages are kept until one of the two limits is reached; with 0 and 0 none is kept.  What no
-    subscription has acknowledged stays in any case.
+    Messages are kept until one of the two limits is reached; with 0 and 0 none is kept.  Messages
+    that a subscription has not acknowledged stay in any case.
     """
     name = parse_namespace(namespace)
     _ask(

@@ -1,4 +1,4 @@
-"""What applications pass in, checked before anything is sent.
+"""Arguments of applications are checked here, before anything is sent.
 
 Raises ValueError where there is nothing of that name, and TypeError, which names the argument,
 where a value of another type is wanted.

@@ -100,7 +100,7 @@ class Producer(Closing):
     ) -> None:
         """Queue a message; waits only while more is queued than memory is meant for.
 
-        TypeError, which names the argument, is raised at once.  What else goes wrong is told to
+        TypeError, which names the argument, is raised at once.  Any other failure is told to
         `on_result`, or raised by the next `flush` or `close`.
         """
         check_message(data, key, properties)

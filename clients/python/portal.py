@@ -4,7 +4,7 @@
 the call.  `soon` hands over what needs no answer, in order, at the cost of an append.  A `Block` is
 an `async with` that lasts from one call to another.
 
-A program may end without closing anything.  What it has handed over is finished then, for
+A program may end without closing anything.  The work that it has handed over is finished then, for
 `EXIT_S` at most, and standard error says how much was not (`Portal.finish_at_exit`).
 
 Whoever would wait for ever is told instead: a call in that very thread (callbacks of futures run

@@ -28,7 +28,7 @@ _PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of a list that takes `bytes` of the `bytes_max` that it may take."""
+    """The room of a list that takes `bytes` of the `bytes_max` that it may take."""
 
     bytes: int
     bytes_max: int

@@ -26,7 +26,7 @@ def open_many(client: Client, count: int, *, first: int = 10) -> None:
 
 
 def connection_of(cluster: Cluster, topic: str = TOPIC) -> ClientConnection:
-    """Of the client that has a producer on that topic."""
+    """Return the connection of the client that has a producer on that topic."""
     (producer,) = cluster.broker.topics.loaded[topic].producers.by_name.values()
     connection = producer.connection
     assert isinstance(connection, ClientConnection)

@@ -112,7 +112,7 @@ class Peer(Pipe):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a cursor of Pulsar's came to when it was opened, and what it read to the end."""
+    """The position of a cursor of Pulsar's when it was opened, and what it read to the end."""
 
     mark_delete: Position
     positions: list[Position]
@@ -126,7 +126,9 @@ class PulsarPeer(Pipe):
         super().__init__(start(command, directory / "pulsar.txt"))
 
     def positions(self, records: Iterable[bytes], directory: Path) -> list[str]:
-        """What Pulsar's class makes of each: "refused", or ledger, entry, ranges, properties."""
+        """Return what Pulsar's class makes of each: "refused", or ledger, entry, ranges,
+        properties.
+        """
         given, taken = directory / "records", directory / "positions"
         with given.open("wb") as file:
             count = sum(1 for r in records if file.write(len(r).to_bytes(4, "big") + r))

@@ -1,4 +1,4 @@
-"""What the first release of Daybook, and Pulsar, make of a record in a cursor's ledger.
+"""How the first release of Daybook, and Pulsar, read a record in a cursor's ledger.
 
 Both know PositionInfo without the fields 1000 and 1001, and take a record for a snapshot.
 """

@@ -192,7 +192,7 @@ def test_a_part_fits_into_a_frame_that_takes_less_than_a_snapshot() -> None:
 
 
 def random_runs(rng: random.Random, most: int) -> list[tuple[int, int, int]]:
-    """Of ledgers 5 to 8, in any order; they may overlap."""
+    """Draw ranges of ledgers 5 to 8, in any order; they may overlap."""
     runs: list[tuple[int, int, int]] = []
     for _ in range(rng.randrange(most)):
         first = rng.choice([rng.randrange(64), rng.randrange(20_000)])

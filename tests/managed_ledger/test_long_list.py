@@ -92,7 +92,7 @@ def test_a_list_at_its_limit_is_trimmed_by_the_write_that_opens_it() -> None:
 
 
 def test_a_list_at_its_limit_of_which_nothing_may_go_is_opened_again_and_again() -> None:
-    """What can be read is read; only appends are refused, until somebody makes room."""
+    """Reading goes on; only appends are refused, until somebody makes room."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -242,7 +242,7 @@ MUTANTS = [
         module=_CONNECTION,
         name="FrameConnection._check_pace",
         replacement=Edit("self._window_bytes < pace.bytes_per_s * self._waited_s", "False"),
-        source_hash="61cf7cbf988d",
+        source_hash="b4d258dd99c0",
         caught_by=f"{_RECEIVE} -k by_progress",
     ),
     Mutant(

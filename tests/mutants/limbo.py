@@ -488,7 +488,7 @@ MUTANTS = [
         module=_STARTS,
         name="Starts._is_late",
         replacement=Edit("return same and all(", "return True or all("),
-        source_hash="8dc2e0d0259d",
+        source_hash="bd8d6fdad566",
         caught_by=f"{_STARTED} -k somebody_else_counts",
     ),
     Mutant(
@@ -497,7 +497,7 @@ MUTANTS = [
         module="bookie.storage.directories",
         name="Directories._one_home",
         replacement=Edit("limbo=True", "limbo=False"),
-        source_hash="1a0794e47ad9",
+        source_hash="85cd05f6ee01",
         caught_by="tests:tests/bookie/storage/test_limbo.py -k two_directories",
     ),
 ]

@@ -306,7 +306,7 @@ WHOSE = [
         replacement=Edit(
             "    named = _UNNAMED if log is None else _shown(log)\n", "    return None\n"
         ),
-        source_hash="b7effe88e2f3",
+        source_hash="5dd8ff443c08",
         caught_by=_WHOSE,
     ),
     Mutant(

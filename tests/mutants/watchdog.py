@@ -14,7 +14,7 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.ticked",
         replacement=Edit("late or starved", "starved"),
-        source_hash="80b0a7be5e3c",
+        source_hash="11a86ad75fdc",
         caught_by=f"{_TESTS}::test_time_in_which_the_process_was_stopped_does_not_count",
     ),
     Mutant(
@@ -23,7 +23,7 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.ticked",
         replacement=Edit("late or starved", "late"),
-        source_hash="80b0a7be5e3c",
+        source_hash="11a86ad75fdc",
         caught_by=f"{_TESTS}::test_time_in_which_others_had_the_processors_does_not_count",
     ),
     Mutant(
@@ -59,7 +59,7 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.not_asked",
         replacement=Edit("self._restart(now_s)", "pass"),
-        source_hash="1896e50f0dc9",
+        source_hash="8e7ffc51b6d3",
         caught_by=f"{_TESTS}::test_a_probe_that_could_not_be_sent_says_nothing",
     ),
     Mutant(

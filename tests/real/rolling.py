@@ -3,8 +3,8 @@
     python -m tests.real.rolling --rounds 20
 
 In each round each of three bookies is killed, killed once more while it starts, and started.  No
-start may put its bookie in doubt: nothing was lost.  What a producer was acknowledged meanwhile is
-read back at the end.
+start may put its bookie in doubt: nothing was lost.  The messages that were acknowledged meanwhile
+are read back at the end.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def start_and_kill(cluster: StandaloneProcess, name: str, after_s: float) -> boo
 
 
 def health_of(part: dict[str, Any]) -> str:
-    """What the bookie says of itself, as soon as it is registered."""
+    """Return what the bookie says of itself, as soon as it is registered."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

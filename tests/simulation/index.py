@@ -31,7 +31,7 @@ class SimulatedIndexes:
 
 
 class RottenIndex(MemoryIndex):
-    """What a platter keeps of an index: some of it may be damaged."""
+    """The rows of an index that a platter keeps; some may be damaged."""
 
     def __init__(self) -> None:
         super().__init__()

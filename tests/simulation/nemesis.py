@@ -138,7 +138,7 @@ class _Draw:
         return replace(plan, shape=shape, faults=(*plan.faults, *images))
 
     def _image(self, rng: Random, name: str, plan: Plan) -> tuple[At | On, Act]:
-        """Of a bookie at any time, or while one starts, or makes a file."""
+        """Take an image of a bookie at any time, or while one starts, or makes a file."""
         age_s = rng.uniform(0.3, plan.storm_s / 2)
         directory = rng.choice([None, 0, 1])
         if rng.random() < _IMAGE_OF_A_MOMENT:

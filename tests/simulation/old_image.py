@@ -13,7 +13,7 @@ from tests.simulation.settings import BOOKIE_PORT
 
 
 class OldImage:
-    """Of all directories of a host as they are now, or of one."""
+    """Take an image of all directories of a host as they are now, or of one."""
 
     def __init__(self, cluster: Cluster, name: str, directory: int | None) -> None:
         self._cluster = cluster
@@ -29,7 +29,9 @@ class OldImage:
             self._cluster.platter(self._name).put_back(image)
 
     def is_known(self) -> bool:
-        """Whether the metadata store has heard of a later start, or of a later end of a log."""
+        """Return True if the metadata store has heard of a later start, or of a later end of a
+        log.
+        """
         path = LedgerPaths().starts(f"{self._name}:{BOOKIE_PORT}")
         tree = self._cluster.metadata.tree
         found = tree.record_after(tree.writes, path)

@@ -1,6 +1,6 @@
 """Damage to what a bookie has synced: bytes of its logs or indexes are no longer as they were.
 
-Of a log only below its last mark.  A mark says that everything below it was durable once; behind
+A log rots only below its last mark.  A mark says that everything below it was durable once; behind
 the last one that can be read, what is damaged may be a torn write, which was never acknowledged.
 No bookie can tell these two apart, and none is asked to.
 """
@@ -19,8 +19,8 @@ from tests.simulation.disk import SECTOR_BYTES, Platter
 def rot(platter: Platter, rng: Random, how: str, places: int) -> bool:
     """Damage some of what is proved to have been there; False if there is nothing.
 
-    `how`: flipped, zeroed, unreadable: some bytes in so many places; cut, gone: one file.  Of the
-    index: blocks: so many keys cannot be read; files: it cannot be opened any more.
+    `how`: flipped, zeroed, unreadable: some bytes in so many places; cut, gone: one file.  An index
+    rots in two ways. blocks: so many keys cannot be read; files: it cannot be opened any more.
     """
     if how in ("blocks", "files"):
         return _rot_index(platter, rng, how, places)

@@ -1,4 +1,4 @@
-"""What a process does with its memory."""
+"""A process gives memory back when most of many connections have gone."""
 
 from wire.process import Crowd
 

@@ -1,4 +1,4 @@
-"""What receiving keeps in memory: idle connections, half frames, and allocations that fail."""
+"""Receiving keeps little in memory: idle connections, half frames, and allocations that fail."""
 
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class FedStream:
-    """What is put into it arrives; nothing is sent."""
+    """Bytes that are put into it arrive; nothing is sent."""
 
     peer = "peer:1"
 

@@ -135,7 +135,9 @@ Operation: TypeAlias = Create | Set | Delete | Check
 
 
 def request_bytes(operations: Iterable[Operation]) -> int:
-    """What these operations take, sent as one request; a little more rather than less."""
+    """Return the bytes that these operations take as one request; a little more rather than
+    less.
+    """
     return sum(
         _OPERATION_BYTES
         + len(operation.path.encode())

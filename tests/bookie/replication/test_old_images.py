@@ -25,7 +25,7 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 async def is_recorded(cluster: Cluster, name: str) -> bool:
-    """Whether the metadata store knows how far its log has come."""
+    """Return True if the metadata store knows how far its log has come."""
     stored = await read_starts(cluster.store, PATHS, f"{name}:3181")
     return stored is not None and stored.record.positions == store_of(cluster, name).log_ends()
 

@@ -1,8 +1,8 @@
 """Starts are counted: an image that was put back is noticed, and nothing else is taken for one.
 
 The bookie is a whole one, on a simulated disk and the metadata store in memory.  A host that dies
-does so before an operation of its disk, or before a request to the metadata store.  What may be
-lost is not copied back meanwhile, so a doubt stays visible.
+does so before an operation of its disk, or before a request to the metadata store.  Nothing is
+copied back meanwhile, so a doubt stays visible.
 """
 
 import random

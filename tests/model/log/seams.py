@@ -181,7 +181,7 @@ class ModelClient:
         return writer
 
     async def stored_metadata(self, ledger_id: int) -> StoredMetadata:
-        """Whose a ledger is never changes, so that this is no step of its own."""
+        """The owner of a ledger never changes, so that this is no step of its own."""
         await trio.lowlevel.checkpoint()
         return StoredMetadata(_UNNAMED, 0)
 
