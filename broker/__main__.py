@@ -32,7 +32,7 @@ from broker.server import RunningBroker, run_broker
 from broker.watchdog import Watchdog
 from wire import process
 from wire.clock import SystemClock
-from wire.descriptors import Descriptors, ShortageLog, open_files_limit, share_out
+from wire.descriptors import ShortageLog, bounds_of_ports
 from wire.http import HttpPort
 from wire.metadata.store import MetadataError
 from wire.metadata.zookeeper import open_zookeeper
@@ -73,19 +73,12 @@ def main() -> int:
 
 def _within_descriptors(config: BrokerConfig, log: Log) -> BrokerConfig:
     """Return settings whose connections fit under the limit of open files."""
-    shares: Descriptors = share_out(
-        open_files_limit(),
+    shares = bounds_of_ports(
         reserve=_DESCRIPTORS_KEPT,
         service_max=config.connections_max,
         http_max=config.http_connections_max,
+        warn=log.warning,
     )
-    if shares.service < config.connections_max:
-        log.warning(
-            "fewer connections than connections_max, because the limit of open files is low",
-            limit=shares.limit,
-            connections=shares.service,
-            wanted=config.connections_max,
-        )
     return msgspec.structs.replace(
         config, connections_max=shares.service, http_connections_max=shares.http
     )

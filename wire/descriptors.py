@@ -54,6 +54,26 @@ def share_out(limit: int, *, reserve: int, service_max: int, http_max: int) -> D
     return Descriptors(limit, service=min(service_max, left - http), http=http)
 
 
+def bounds_of_ports(
+    *, reserve: int, service_max: int, http_max: int, warn: Callable[..., object]
+) -> Descriptors:
+    """Share out the limit of this process; `warn(event, **facts)` if less is left than was set.
+
+    Raise ConfigError if the limit is too low to serve anybody.
+    """
+    shares = share_out(
+        open_files_limit(), reserve=reserve, service_max=service_max, http_max=http_max
+    )
+    if shares.service < service_max:
+        warn(
+            "fewer connections than connections_max, because the limit of open files is low",
+            limit=shares.limit,
+            connections=shares.service,
+            wanted=service_max,
+        )
+    return shares
+
+
 class ShortageLog:
     """Counts connections that could not be accepted, and says so once a second at most."""
 

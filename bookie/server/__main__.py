@@ -40,7 +40,7 @@ from bookie.storage.disk import Disk, FileDisk
 from bookie.storage.index import open_rocks_index
 from wire import process
 from wire.clock import SystemClock
-from wire.descriptors import ShortageLog, open_files_limit, share_out
+from wire.descriptors import ShortageLog, bounds_of_ports
 from wire.metadata.store import MetadataError, MetadataStore
 from wire.metadata.zookeeper import open_zookeeper
 from wire.settings import ConfigError
@@ -80,19 +80,12 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
 
 def _within_descriptors(config: BookieConfig, log: Log) -> BookieConfig:
     """Return settings whose connections fit under the limit of open files."""
-    shares = share_out(
-        open_files_limit(),
+    shares = bounds_of_ports(
         reserve=_DESCRIPTORS_KEPT + len(config.directories) * _DESCRIPTORS_OF_A_DIRECTORY,
         service_max=config.connections_max,
         http_max=config.http_connections_max,
+        warn=log.warning,
     )
-    if shares.service < config.connections_max:
-        log.warning(
-            "fewer connections than connections_max, because the limit of open files is low",
-            limit=shares.limit,
-            connections=shares.service,
-            wanted=config.connections_max,
-        )
     return msgspec.structs.replace(
         config, connections_max=shares.service, http_connections_max=shares.http
     )

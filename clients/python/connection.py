@@ -250,7 +250,11 @@ class BrokerConnection:
             return
         self._ended = True
         reason = f"{self.peer}: {self._frames.close_reason}"
-        for answer in (self._greeting, *self._answers.values()):
+        if self._greeting.value is None:
+            # ZooKeeper and TLS do that with a command that they do not understand.
+            advice = ", before any greeting: is that the service port of a broker?"
+            self._greeting.give(ConnectionLostError(f"{reason}{advice}"))
+        for answer in self._answers.values():
             if answer.value is None:
                 answer.give(ConnectionLostError(reason))
         self._answers.clear()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from wire import descriptors
 from wire.descriptors import LIMIT_MIN, Descriptors, ShortageLog, share_out
 from wire.errors import ConnectionLostError
 from wire.settings import ConfigError
@@ -98,3 +99,16 @@ async def test_out_of_descriptors_nobody_can_be_reached(monkeypatch: pytest.Monk
     monkeypatch.setattr(trio.socket, "socket", no_descriptor)
     with pytest.raises(ConnectionLostError, match="Too many open files"):
         await TcpNetwork().connect("127.0.0.1", 1)
+
+
+def test_less_than_was_set_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(descriptors, "open_files_limit", lambda: 1024)
+    shares = descriptors.bounds_of_ports(
+        reserve=512, service_max=10_000, http_max=256, warn=lambda _, **facts: told.append(facts)
+    )
+    assert told == [{"limit": 1024, "connections": shares.service, "wanted": 10_000}]
+    descriptors.bounds_of_ports(
+        reserve=512, service_max=shares.service, http_max=256, warn=lambda _, **f: told.append(f)
+    )
+    assert len(told) == 1

@@ -60,6 +60,22 @@ async def test_something_else_than_a_broker_says_so_at_once(answer: bytes) -> No
         nursery.cancel_scope.cancel()
 
 
+async def test_a_port_that_hangs_up_is_perhaps_no_broker() -> None:
+    """ZooKeeper does that."""
+    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener[0].socket.getsockname()[1]
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, hang_up, listener)
+        with pytest.raises(daybook.UnavailableError, match="before any greeting: is that the serv"):
+            async with daybook.connect(f"pulsar://127.0.0.1:{port}", timeout_s=0.5):
+                pass
+        nursery.cancel_scope.cancel()
+
+
 async def test_one_wrong_address_of_two_does_not_matter() -> None:
     port = await a_port_where_nobody_listens()
     async with fake_cluster() as cluster:
