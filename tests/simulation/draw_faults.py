@@ -16,6 +16,8 @@ _UNTIL_HEALED_S = 1000.0
 _TRIGGERED = 0.75  # of all faults; the others strike at any time
 _CAUSED = 0.8  # of those that wait for what only comes of another fault
 _PAIRED = 0.25  # have another one at the same moment
+_IMAGE_AT_A_STEP = 0.3  # of the old images
+_IMAGE_AT_A_SEGMENT = 0.5  # of those
 _COPIES_LOST = 0.6  # of the runs that make copies again
 _FILE_LOST = 0.15  # of what rots
 _INDEX_LOST = 0.1  # likewise; such an index is met at a start only
@@ -35,6 +37,25 @@ def draw_rot(rng: Random, host: str) -> Act:
         return acts.Rot(host, "files", 1, down_s)
     how = rng.choice(["flipped", "zeroed", "unreadable", "blocks", "blocks"])
     return acts.Rot(host, how, rng.choice([1, 1, 3, 20]), rng.choice([None, down_s]))
+
+
+def draw_old_image(rng: Random, shape: Shape, host: str, storm_s: float) -> tuple[At | On, Act]:
+    """The disk of `host` is put back, or that of the bookie which a step of the protocol is about.
+
+    Half of those that wait for a step wait for a new segment: a bookie that starts writes one.
+    """
+    age_s, down_s = rng.uniform(0.3, storm_s / 2), rng.uniform(0.02, 1.0)
+    directory = rng.choice([None, 0, 1])
+    if rng.random() >= _IMAGE_AT_A_STEP:
+        at = At(rng.uniform(0.0, storm_s * 0.7))
+        return at, acts.OldImage(host, age_s, down_s, directory)
+    if rng.random() < _IMAGE_AT_A_SEGMENT:
+        when = On("segment", rng.randint(1, 40), rng.choice([0.0, rng.uniform(0.0, 0.01)]))
+        return when, acts.OldImage(SUBJECT, age_s, down_s, directory)
+    moment = rng.choice(rng.choice(STEPS).moments)
+    roles = dict(zip(moment.roles, (SUBJECT, PEER), strict=False))
+    when = On(moment.name, rng.choice(moment.nth), rng.choice([0.0, rng.uniform(0.0, 0.01)]))
+    return when, acts.OldImage(roles.get(BOOKIE, host), age_s, down_s, directory)
 
 
 Roles = Sequence[str]

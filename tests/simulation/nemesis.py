@@ -10,8 +10,8 @@ from random import Random
 
 from bookie.ledger.protocol.placement import Quorums
 from broker.log_configs import automatic
-from tests.simulation.acts import SUBJECT, Act, At, Kill, OldImage, On, WipeDisk
-from tests.simulation.draw_faults import draw_faults, draw_rot
+from tests.simulation.acts import Act, At, Kill, WipeDisk
+from tests.simulation.draw_faults import draw_faults, draw_old_image, draw_rot
 from tests.simulation.hosts import UNSYNCED
 from tests.simulation.plan import (
     Administer,
@@ -43,7 +43,6 @@ _UNSYNCED = 0.4  # of the runs in which the others have what one loses
 _DAMAGED = 0.4  # of the runs that make copies again
 _WIPED = 0.15  # of these losses
 _OLD = 0.3  # of the runs that make copies again
-_IMAGE_OF_A_MOMENT = 0.3  # of the images
 _AUTOMATIC = 3  # bookies: copies on all three
 OLD_IMAGES = 70_000_000  # seeds from here on, a million of them: each has old images
 _MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
@@ -129,23 +128,13 @@ class _Draw:
             return plan
         name = rng.choice(plan.shape.bookie_names())
         images = (
-            Mishap(f"o{number}", *self._image(rng, name, plan))
+            Mishap(f"o{number}", *draw_old_image(rng, plan.shape, name, plan.storm_s))
             for number in range(rng.choice([1, 2, 3, 4]))
         )
         interval_s = rng.choice([0.05, 0.2, 0.5])
         settings = replace(plan.shape.settings, position_interval_s=interval_s)
         shape = replace(plan.shape, settings=settings)
         return replace(plan, shape=shape, faults=(*plan.faults, *images))
-
-    def _image(self, rng: Random, name: str, plan: Plan) -> tuple[At | On, Act]:
-        """Take an image of a bookie at any time, or while one starts, or makes a file."""
-        age_s = rng.uniform(0.3, plan.storm_s / 2)
-        directory = rng.choice([None, 0, 1])
-        if rng.random() < _IMAGE_OF_A_MOMENT:
-            when = On("segment", rng.randint(1, 40), rng.choice([0.0, rng.uniform(0.0, 0.01)]))
-            return when, OldImage(SUBJECT, age_s, rng.uniform(0.02, 1.0), directory)
-        at = At(rng.uniform(0.0, plan.storm_s * 0.7))
-        return at, OldImage(name, age_s, rng.uniform(0.02, 1.0), directory)
 
     def _damage(self, rng: Random, name: str) -> Act:
         wiped = rng.random() < _WIPED

@@ -17,7 +17,7 @@ from tests.history.events import Deliver, Ok
 from tests.simulation import acts, plan, run, settings
 from tests.simulation.acts import At, Freeze, Kill, On
 from tests.simulation.cluster import Cluster
-from tests.simulation.draw_faults import draw_faults
+from tests.simulation.draw_faults import draw_faults, draw_old_image
 from tests.simulation.marks import SOMETIMES, marks_of, table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import (
@@ -68,9 +68,11 @@ def test_every_fault_may_strike_at_every_step_of_the_protocol() -> None:
     shape, drawn = Shape(bookies=4, settings=copying), dict[str, None]()
     pairs = len(KINDS) * len(STEPS)
     for seed in range(20_000):
-        for mishap in draw_faults(Random(seed), shape, 8.0):
-            if isinstance(mishap.when, On):
-                drawn[mark_of(mishap.act, mishap.when.moment)] = None
+        struck = [(each.when, each.act) for each in draw_faults(Random(seed), shape, 8.0)]
+        struck.append(draw_old_image(Random(seed), shape, "bookie-1", 8.0))
+        for when, act in struck:
+            if isinstance(when, On):
+                drawn[mark_of(act, when.moment)] = None
         if len(drawn) == pairs:
             break
     assert len(drawn) == pairs
