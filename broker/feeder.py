@@ -86,7 +86,7 @@ class Feeder:
         self._next: Position | None = None  # where reading goes on; None: by the cursor
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
-        self._at_end = False
+        self._end: Position | None = None  # the end of the log, if all up to it has been read
         self._on_end = on_end
 
     @property
@@ -95,8 +95,8 @@ class Feeder:
 
     @property
     def at_end(self) -> bool:
-        """Has everything been read?"""
-        return self._at_end
+        """Has everything been read that the log has now?"""
+        return self._end == self._topic.log.last_confirmed
 
     def start(self) -> None:
         if self._task is None:
@@ -179,9 +179,9 @@ class Feeder:
             size = self._read_bytes()
             entries = await log.read(start, max_entries=count, max_bytes=size)
             if entries or log.last_confirmed != end:
-                self._at_end = False
+                self._end = None
                 return entries
-        self._at_end = True
+        self._end = end
         self._on_end()
         self._topic.wake_when_appended(self)
         return None
@@ -262,7 +262,7 @@ class Feeder:
             case Deliver(key, entries, redeliveries):
                 self._deliver(self._consumers[key], entries, redeliveries)
             case Rewind():
-                self._next = None
+                self._next = self._end = None
             case Activate(key, active):
                 self._consumers[key].tell_active(active)
             case Taken():

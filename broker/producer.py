@@ -64,10 +64,6 @@ class ProducerTopic(Protocol):
         self, payload: memoryview, messages: int, producer: "Producer", *, is_chunk: bool
     ) -> None: ...
 
-    def appended(self) -> None:
-        """Something is confirmed: readers may go on."""
-        ...
-
     def append_failed(self, error: Exception) -> None:
         """The log is of no use any more."""
         ...
@@ -98,7 +94,7 @@ class Producer:
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
-        self.on_drained: Callable[[], None] | None = None
+        self._on_drained: list[Callable[[], None]] = []
         self.topic = topic
         # Sequence id, highest one; and for a send that is refused, the frame that says so.
         self._outstanding: deque[tuple[int, int | None, bytes | None]] = deque()
@@ -167,11 +163,10 @@ class Producer:
         if not self._receipts:
             self.connection.receipts_ready(self)
         self._receipts.append((sequence_id, highest, position.ledger_id, position.entry_id))
-        self.topic.appended()
         if self._outstanding:
             if self._outstanding[0][2] is not None:
                 self._answer_refused()
-        elif self.on_drained is not None:
+        else:
             self._drained()
 
     def _not_stored(self, error: Exception | None) -> None:
@@ -197,7 +192,7 @@ class Producer:
             self._outstanding.popleft()
             self.flush_receipts()
             self.connection.send((frame,))
-        if not self._outstanding and self.on_drained is not None:
+        if not self._outstanding:
             self._drained()
 
     def flush_receipts(self) -> None:
@@ -209,16 +204,18 @@ class Producer:
     # -- the end
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Call back when nothing is outstanding, at once if that is so."""
-        self.on_drained = on_drained
+        """Call back when nothing is outstanding, at once if that is so.  Several may ask."""
+        self._on_drained.append(on_drained)
         if not self._outstanding:
             self._drained()
 
     def _drained(self) -> None:
-        on_drained, self.on_drained = self.on_drained, None
+        if not self._on_drained:
+            return
+        calls, self._on_drained = self._on_drained, []
         self.flush_receipts()
-        if on_drained is not None:
-            on_drained()
+        for call in calls:
+            call()
 
     async def wait_drained(self) -> None:
         while self._outstanding and not self.closed:
@@ -230,6 +227,7 @@ class Producer:
         """Answer nothing any more, but for what is stored already."""
         if not self.closed:
             self.closed = True
+            self.flush_receipts()
             self._drained()
             self._outstanding.clear()
 

@@ -355,6 +355,8 @@ class Subscription:
     async def skip_all(self) -> None:
         """Acknowledge everything up to now, durably."""
         self._ack_up_to(self.topic.log.last_confirmed)
+        self.feeder.wake()  # Somebody may have been blocked by what it had.
+        self.check_end()
         try:
             await self.cursor.flush()
         except ManagedLedgerError as error:

@@ -75,6 +75,7 @@ class Topic:
         )
         self.subscriptions = TopicSubscriptions(self, limits=limits, clock=clock, keys=keys)
         log.on_fenced = self._fenced
+        log.on_confirmed = self._confirmed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -117,7 +118,8 @@ class Topic:
         self.bytes += len(payload)
         self.log.append((payload,), messages, producer.stored)
 
-    def appended(self) -> None:
+    def _confirmed(self) -> None:
+        """The log says so: then it does not matter what became of the producer meanwhile."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for feeder in waiting:

@@ -62,6 +62,7 @@ class TopicLog(Protocol):
     """An endless log."""
 
     on_fenced: Callable[[], None]
+    on_confirmed: Callable[[], None]  # `last_confirmed` has moved
 
     @property
     def pending_bytes(self) -> int: ...

@@ -1,8 +1,8 @@
 """A log that is open: append and read.  The shell of `protocol.log`.
 
 Appends are synchronous and pipelined; `done` is called for each, in order, in the trio thread,
-when the entry is confirmed.  In front of each payload the log puts broker entry metadata: the time,
-and the offset of the entry's last message.
+when the entry is confirmed, and `on_confirmed` when the end has moved.  In front of each payload
+the log puts broker entry metadata: the time, and the offset of the entry's last message.
 
 Once another owner may have taken the log over, everything that is not confirmed ends with
 FencedError, which says *in doubt*, and `on_fenced` is told.  The handle is of no use after that.
@@ -85,6 +85,7 @@ class ManagedLedger:
         self.appended_bytes = 0
         self.fenced: FencedError | None = None
         self.on_fenced: Callable[[], None] = _nothing
+        self.on_confirmed: Callable[[], None] = _nothing
         self.counted: dict[int, array[int]] = {}  # offsets of entries that do not say theirs
         self._cursors = Cursors(self)
         self._appends = Appends()
@@ -216,6 +217,7 @@ class ManagedLedger:
             if cached:
                 self.context.cache.put(position, b"".join(entry.buffers))
             entry.done(position, None)
+        self.on_confirmed()
         self._feed(Confirmed(last - first + 1))
         self.wake()
         self._check_roll()

@@ -101,6 +101,7 @@ class FakeLog:
     def __post_init__(self) -> None:
         self.by_name: dict[str, FakeCursor] = {}
         self.on_fenced = _nothing
+        self.on_confirmed = _nothing
         self._pending: list[tuple[bytes, Done]] = []
         self._room = trio.Event()
 
@@ -186,6 +187,8 @@ class FakeLog:
             self.entries.append(data)
             self.pending_bytes -= len(data)
             done(self._position(len(self.entries) - 1), None)
+        if pending:
+            self.on_confirmed()
         room, self._room = self._room, trio.Event()
         room.set()
 

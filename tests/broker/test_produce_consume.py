@@ -417,3 +417,22 @@ async def test_what_waits_for_a_consumer_pins_no_arena(autojump_clock: MockClock
         await client.settle()
         assert at == len(arena)
         arena.clear()  # BufferError, if somebody still has a view of it
+
+
+async def test_what_is_stored_after_its_producer_has_gone_wakes_the_consumers(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        await one.producer()
+        await two.subscribe(permits=9)
+        await two.settle()
+        log = cluster.broker.log()
+        log.held = True
+        one.send(0)
+        await one.settle()
+        one.frames.close()
+        await two.settle()
+        assert not cluster.broker.topics.loaded[TOPIC].producers.by_name
+        log.release()
+        assert await two.entry_ids(1) == [0]

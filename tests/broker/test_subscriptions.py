@@ -327,6 +327,21 @@ async def test_a_shared_consumer_that_does_not_ack_is_blocked(autojump_clock: Mo
         assert await client.entry_ids(4) == [5, 6, 7, 8]
 
 
+async def test_what_an_administrator_skips_blocks_no_consumer_any_more(
+    autojump_clock: MockClock,
+) -> None:
+    limits = TopicLimits(dispatch=DispatchLimits(unacked_messages_max=5))
+    async with open_broker(topic_limits=limits) as cluster:
+        client = await with_entries(cluster, 5)
+        await client.subscribe(kind=SHARED, initialPosition=EARLIEST, permits=100)
+        await client.deliveries(5)
+        await client.settle()
+        subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
+        await subscription.skip_all()
+        client.send(5)
+        assert await client.entry_ids(1) == [5]
+
+
 async def test_the_answer_to_a_subscription_comes_first(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()

@@ -334,6 +334,47 @@ async def test_unloading_stores_what_is_outstanding_first(autojump_clock: MockCl
         assert await client.receipts(1) == [(1, 5, 1)]
 
 
+async def test_unloading_takes_no_longer_when_the_producer_is_closed_meanwhile(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        await client.settle()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.broker.topics.unload, NAME)
+            await client.settle()
+            client.tell(pb.CommandCloseProducer(producer_id=1, request_id=9))
+            await client.settle()
+            log.release()
+        assert trio.current_time() - began < 1
+        (success,) = await client.wait(pb.CommandSuccess)
+        assert success.request_id == 9
+        assert [r.sequence_id for r in client.bodies(SendReceipt)] == [0]
+
+
+async def test_a_close_is_answered_when_an_unload_waits_for_the_same_sends(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        log = cluster.broker.log()
+        log.held = True
+        client.send(0)
+        client.tell(pb.CommandCloseProducer(producer_id=1, request_id=9))
+        await client.settle()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.broker.topics.unload, NAME)
+            await client.settle()
+            log.release()
+            await client.wait(pb.CommandSuccess)
+
+
 async def test_unloading_does_not_wait_for_ever(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
@@ -384,6 +425,29 @@ async def test_a_terminated_topic(autojump_clock: MockClock) -> None:
             await client.settle()
         assert len(ours.bodies(pb.CommandReachedEndOfTopic)) == 1
         assert not theirs.bodies(pb.CommandReachedEndOfTopic)  # It would drop the connection.
+
+
+async def test_a_consumer_without_permits_is_not_told_of_an_end_that_it_has_not_read(
+    autojump_clock: MockClock,
+) -> None:
+    """All was read for a volatile subscription; then there was more, and nobody had permits."""
+    async with open_broker() as cluster:
+        client = await cluster.client(version="daybook-test")
+        await client.producer()
+        for consumer_id, permits in ((1, 0), (2, 9)):
+            await client.subscribe(
+                consumer_id, durable=False, kind=pb.CommandSubscribe.Shared, permits=permits
+            )
+        await client.settle()  # The second one waits at the end.
+        await client.ask(pb.CommandCloseConsumer(consumer_id=2), pb.CommandSuccess)
+        client.send(0)
+        await client.receipts(1)
+        await cluster.broker.topics.loaded[TOPIC].terminate()
+        await client.settle()
+        assert not client.bodies(pb.CommandReachedEndOfTopic)
+        client.flow(9)
+        assert await client.entry_ids(1) == [0]
+        await client.wait(pb.CommandReachedEndOfTopic)
 
 
 async def test_a_bug_in_one_topic_is_no_end_of_the_broker(autojump_clock: MockClock) -> None:

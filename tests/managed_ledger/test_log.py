@@ -10,6 +10,7 @@ from managed_ledger.context import LogConfig
 from managed_ledger.errors import ClosedError, FencedError, NoSuchLogError, TerminatedError
 from managed_ledger.position import EARLIEST, LATEST, Position
 from tests.managed_ledger.world import (
+    BOOKIES,
     CONFIG,
     NAME,
     World,
@@ -101,6 +102,23 @@ def test_the_tail_of_a_ledger_is_read_while_it_is_being_closed() -> None:
             host.logs.cache.bytes_max = 0
             assert await read_all(log) == [0, 1, 2, 3]
             assert log.state.name == "SEALING"
+
+    play(scenario)
+
+
+def test_the_log_itself_tells_that_its_end_has_moved_through_rolls_and_lost_bookies() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            seen: list[Position] = []
+            log.on_confirmed = lambda: seen.append(log.last_confirmed)
+            sent = send(log, range(8))
+            world.kill(BOOKIES[0])
+            log.roll()
+            send(log, range(8, 30), sent)
+            await settle(sent)
+            assert seen == sorted(set(seen))
+            assert seen[-1] == sent.positions[-1] == log.last_confirmed
 
     play(scenario)
 

@@ -18,7 +18,7 @@ MUTANTS = [
             "    sequence_id, highest, _ = self._outstanding.popleft()\n    if not self._receipts:",
             "    sequence_id, highest, _ = self._outstanding.pop()\n    if not self._receipts:",
         ),
-        source_hash="88be0fdf3402",
+        source_hash="6220b533ce7a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS = [
         module=_PRODUCER,
         name="Producer.stored",
         replacement=Edit("if self.closed:", "if self.closed and error is not None:"),
-        source_hash="88be0fdf3402",
+        source_hash="6220b533ce7a",
         caught_by=_STORMS,
     ),
     Mutant(
