@@ -21,6 +21,7 @@ from broker.protocol.dispatch.events import (
     Activate,
     Blocked,
     Brought,
+    Cleared,
     Deliver,
     Dispatch,
     Effect,
@@ -40,6 +41,7 @@ from managed_ledger.position import Position
 from managed_ledger.reading import LogEntry
 from wire.clock import WallClock
 
+NOWHERE: Place = (-1, -1)
 _READ_BYTES_MIN = 64 << 10
 
 
@@ -86,6 +88,9 @@ class Feeder:
         self._next: Position | None = None  # where reading goes on; None: by the cursor
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
+        self.furthest: Place | None = (
+            None  # that was delivered since the cursor was moved, if it was
+        )
         self._end: Position | None = None  # the end of the log, if all up to it has been read
         self._on_end = on_end
 
@@ -156,6 +161,11 @@ class Feeder:
             seconds = max(0.0, (deadline_ms - self._clock.now_ms()) / 1000)
         with trio.move_on_after(seconds):
             await self._wake.wait()
+
+    def start_over(self) -> None:
+        """The cursor was moved: nothing has been delivered since."""
+        self.furthest = NOWHERE
+        self.feed(Cleared())
 
     # -- reading
 
@@ -276,6 +286,8 @@ class Feeder:
         ack_sets = None
         if self._partial:
             ack_sets = [self._partial.pending(entry.place) for entry in entries]
+        if self.furthest is not None:
+            self.furthest = max(self.furthest, *(entry.place for entry in entries))
         before = consumer.messages, consumer.bytes
         consumer.deliver(entries, redeliveries, ack_sets, self._clock.now_ms())
         self.messages += consumer.messages - before[0]

@@ -283,7 +283,10 @@ class Requests:
             return
         topic, subscription = found
         # The answer goes out before anything that the subscription has to say.
-        connection.tell(pb.CommandSuccess(request_id=body.request_id))
+        success = pb.CommandSuccess(request_id=body.request_id)
+        if connection.is_ours and subscription.moved is not None:
+            success.moved = subscription.moved
+        connection.tell(success)
         consumer = topic.subscriptions.join(subscription, request, connection)
         connection.consumers[consumer_id] = consumer
         self.feed_consuming(consuming.Opened(consumer_id, attempt))

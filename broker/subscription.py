@@ -6,8 +6,10 @@ consumers are fed is in `feeder`.
 An acknowledgement counts at once in memory, and is durable within the flush interval of the log; a
 receipt is given when it is durable.
 
-While the cursor is being moved (`seek`), consumers are closed and newcomers wait.  A volatile
-subscription is gone when its last consumer is, unless it was just moved and they are to come back.
+While the cursor is being moved (`seek`), consumers are closed and newcomers wait.  What consumers
+were given before is void with the move, and so are their acknowledgements of it: those of entries
+that nobody was given since are not noted.  A volatile subscription is gone when its last consumer
+is, unless it was just moved and they are to come back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +31,6 @@ from broker.partial_acks import PartialAcks
 from broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
-    Cleared,
     Dispatch,
     Joined,
     Left,
@@ -98,6 +99,7 @@ class Subscription:
         self.properties = properties or {}
         self.gone = False
         self.acked_ms = 0
+        self.moved: int | None = None  # a number for the latest move; grows, by takeovers too
         self.topic = topic
         self._limits = limits
         self._clock = clock
@@ -263,6 +265,8 @@ class Subscription:
         places: list[Place] = []
         for each in ack.ids:
             place = (each.ledger_id, each.entry_id)
+            if self._is_void(place):
+                continue
             if each.ack_set is None or partial.ack(place, each.ack_set):
                 places.append(place)
         if places:
@@ -278,12 +282,23 @@ class Subscription:
         if len(ack.ids) != 1:
             raise RequestFailedError("a cumulative acknowledgement names one entry")
         (last,) = ack.ids
+        if self._is_void((last.ledger_id, last.entry_id)):
+            return
         position = Position(last.ledger_id, last.entry_id)
         if last.ack_set:
             position = self.topic.log.previous_position(position)
         self._ack_up_to(position)
         if last.ack_set:
             self._partial.ack((last.ledger_id, last.entry_id), last.ack_set)
+
+    def _is_void(self, place: Place) -> bool:
+        """Is an acknowledgement one of a delivery before the latest move?
+
+        It is if nobody was given the entry since.  (Of one that was delivered again nobody can
+        tell; our own clients hear of the move, and do not acknowledge what they had before.)
+        """
+        furthest = self.feeder.furthest
+        return furthest is not None and place > furthest
 
     def _ack_up_to(self, position: Position) -> None:
         place = (position.ledger_id, position.entry_id)
@@ -341,11 +356,12 @@ class Subscription:
 
     async def _reset(self, start: Position) -> None:
         mark_delete = self.topic.log.previous_position(start)
+        self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
             await self.cursor.reset(mark_delete)
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name} could not be moved: {error}") from error
-        self.feeder.feed(Cleared())
+        self.feeder.start_over()
 
     async def _wait_return(self) -> None:
         await trio.sleep(self._limits.return_s)

@@ -83,7 +83,7 @@ class TopicConsumer(Link):
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.active = settings.type is not SubscriptionType.FAILOVER
         self.end_of_topic = False
-        self.generation = 0  # seeks so far; acknowledgements from before one are of no interest
+        self.generation = 0  # moves so far; acknowledgements from before one are of no interest
         self._id = consumer_id
         self._settings = settings
         self._inbox = inbox
@@ -107,6 +107,7 @@ class TopicConsumer(Link):
         self._entries = EntryReader(topic.full, topic.partition, self)
         self._start = StartingPoint(settings.start, durable=settings.durable)
         self._seeking = False
+        self._moved: int | None = None  # the latest move of the subscription that we know of
 
     # -- entries
 
@@ -306,9 +307,20 @@ class TopicConsumer(Link):
         if not settings.durable:
             self._start_reading(connection, request)
         connection.consumers[self._id] = self
-        await connection.request(request)
-        if not settings.durable and self._start.at_moving_end:
+        answer = await connection.request(request)
+        if settings.durable:
+            self._check_moved(answer)
+        elif self._start.at_moving_end:
             await self._pin_latest(connection)
+
+    def _check_moved(self, answer: pb.CommandSuccess) -> None:
+        """What was delivered before somebody moved the subscription is not acknowledged any more.
+
+        Nothing is delivered between the answer and the first permits.
+        """
+        if answer.HasField("moved") and answer.moved != self._moved:
+            self._moved = answer.moved
+            self._forget()
 
     async def _pin_latest(self, connection: BrokerConnection) -> None:
         answer = await connection.request(pb.CommandGetLastMessageId(consumer_id=self._id))

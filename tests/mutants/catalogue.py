@@ -23,6 +23,7 @@ from tests.mutants import (
     space,
     storage,
     stuck,
+    topics,
     turns,
     watchdog,
 )
@@ -49,6 +50,7 @@ _AREAS = (
     ownership,
     ending,
     shells,
+    topics,
     turns,
     watchdog,
 )

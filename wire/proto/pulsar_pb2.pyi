@@ -529,12 +529,14 @@ class CommandPong(_message.Message):
     def __init__(self) -> None: ...
 
 class CommandSuccess(_message.Message):
-    __slots__ = ("request_id", "schema")
+    __slots__ = ("request_id", "schema", "moved")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     schema: Schema
-    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+    moved: int
+    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., moved: _Optional[int] = ...) -> None: ...
 
 class CommandError(_message.Message):
     __slots__ = ("request_id", "error", "message")

@@ -154,8 +154,8 @@ class AckTracker:
 
     def give_back(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
         """The broker may not have heard it: tell it again.  (Twice does no harm.)"""
-        if cumulative is not None and self._cumulative is None:
-            self._cumulative = cumulative
+        if cumulative is not None and self._cumulative is None and self._mark == cumulative[:2]:
+            self._cumulative = cumulative  # Else it was forgotten meanwhile.
         for ledger_id, entry_id, pending in single:
             key = (ledger_id, entry_id)
             if pending is None:

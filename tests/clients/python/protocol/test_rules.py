@@ -131,6 +131,24 @@ def test_what_comes_again_after_a_cumulative_ack_was_confirmed_is_wanted() -> No
     assert acks.arrived(E2)
 
 
+def test_what_is_forgotten_while_it_is_told_is_not_told_again() -> None:
+    tracker = AckTracker()
+    for n in range(4):
+        assert tracker.arrived((1, n))
+        assert tracker.taken((1, n))
+    tracker.delivered((1, 3), 2, None)
+    tracker.ack_cumulative((1, 1), -1)
+    tracker.ack((1, 2), -1)
+    tracker.ack((1, 3), 0)
+    cumulative, single = tracker.take(10)
+    assert cumulative == (1, 1, None)
+    assert len(single) == 2
+    tracker.forget()
+    tracker.give_back(cumulative, single)
+    assert tracker.untold() == (None, [])
+    assert all(tracker.arrived((1, n)) for n in range(4))
+
+
 def test_groups_have_a_limit() -> None:
     acks = AckTracker()
     for n in range(5):

@@ -1,0 +1,74 @@
+"""Topics and subscriptions, broken one rule at a time: who is woken, and what a move makes void."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_MOVES = "tests:tests/broker/test_moves.py"
+_TOPICS = "tests:tests/broker/test_topics.py"
+
+MUTANTS = [
+    Mutant(
+        id="TP01",
+        rule="the log tells that its end has moved -> the producer does, while it is open",
+        module="managed_ledger.log",
+        name="ManagedLedger._confirmed",
+        replacement=Edit("self.on_confirmed()", "pass"),
+        source_hash="9a801982492b",
+        caught_by="tests:tests/managed_ledger/test_log.py",
+    ),
+    Mutant(
+        id="TP02",
+        rule="all who wait for a producer to have nothing outstanding are told -> the last one",
+        module="broker.producer",
+        name="Producer._drained",
+        replacement=Edit("for call in calls:", "for call in calls[-1:]:"),
+        source_hash="5175b83e09e9",
+        caught_by=f"{_TOPICS} -k unload",
+    ),
+    Mutant(
+        id="TP03",
+        rule="the end of a topic is told to who has read all -> to who had read all",
+        module="broker.feeder",
+        name="Feeder.at_end",
+        replacement=Edit("self._end == self._topic.log.last_confirmed", "self._end is not None"),
+        source_hash="ac0ce9b75772",
+        caught_by=f"{_TOPICS} -k end",
+    ),
+    Mutant(
+        id="MV01",
+        rule="acks of what nobody was given since a move are void -> they count",
+        module="broker.subscription",
+        name="Subscription._is_void",
+        replacement=Edit("furthest is not None and place > furthest", "False"),
+        source_hash="af87c517690f",
+        caught_by=f"{_MOVES} -k void",
+    ),
+    Mutant(
+        id="MV02",
+        rule="acks after a takeover count -> what was not delivered here is void",
+        module="broker.subscription",
+        name="Subscription._is_void",
+        replacement=Edit(
+            "furthest is not None and place > furthest", "furthest is None or place > furthest"
+        ),
+        source_hash="af87c517690f",
+        caught_by=f"{_MOVES} -k takeover",
+    ),
+    Mutant(
+        id="MV03",
+        rule="a client that hears of a move acknowledges nothing of before -> it does",
+        module="clients.python.topic_consumer",
+        name="TopicConsumer._check_moved",
+        replacement=Edit("self._forget()", "pass"),
+        source_hash="889075144b85",
+        caught_by=f"{_MOVES} -k outlives",
+    ),
+    Mutant(
+        id="MV04",
+        rule="what was forgotten while it was told is not told again -> a cumulative ack is",
+        module="clients.python.protocol.acks",
+        name="AckTracker.give_back",
+        replacement=Edit(" and self._mark == cumulative[:2]", ""),
+        source_hash="f9eccd0a4b81",
+        caught_by="tests:tests/clients/python/protocol/test_rules.py",
+    ),
+]
