@@ -13,11 +13,13 @@ are fetched many at a time.  `on_result` is called in that thread, where nothing
 may be used from any thread, and not in a process that was forked.
 """
 
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from math import inf
+from time import monotonic  # noqa: TID251  the threads of callers have no clock of trio's
 from typing import TypedDict, Unpack
 
 import trio
@@ -185,6 +187,7 @@ class _Source(Closing):
         self._portal = portal
         self._source = source
         self._fetched: deque[Message] = deque()
+        self._fetching = threading.Lock()  # What one thread fetches is for all who wait.
 
     @property
     def topic(self) -> str:
@@ -204,14 +207,16 @@ class _Source(Closing):
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """The next message.  Raises TimeoutError, or EndOfTopicError behind the last one."""
-        if not self._fetched:
-            messages, in_time = self._fetch(_FETCHED_MAX, timeout_s)
-            if not in_time:
-                raise TimeoutError(f"{self.topic}: no message in {timeout_s:g} s")
-            if not messages:
-                raise EndOfTopicError(f"{self.topic} was terminated")
-            self._fetched.extend(messages)
-        return self._fetched.popleft()
+        try:
+            return self._fetched.popleft()
+        except IndexError:
+            pass
+        messages, in_time = self._take(1, _FETCHED_MAX, timeout_s)
+        if not in_time:
+            raise TimeoutError(f"{self.topic}: no message in {timeout_s:g} s")
+        if not messages:
+            raise EndOfTopicError(f"{self.topic} was terminated")
+        return messages[0]
 
     def receive_batch(
         self, count_max: int = _FETCHED_MAX, timeout_s: float | None = None
@@ -220,15 +225,43 @@ class _Source(Closing):
 
         [] if none came in time, or behind the last one of a terminated topic.
         """
-        if self._fetched:
-            count = min(count_max, len(self._fetched))
-            return [self._fetched.popleft() for _ in range(count)]
-        return self._fetch(count_max, timeout_s)[0]
+        return self._take(count_max, count_max, timeout_s)[0]
 
-    def _fetch(self, count_max: int, timeout_s: float | None) -> tuple[list[Message], bool]:
+    def _take(
+        self, count_max: int, fetch_max: int, timeout_s: float | None
+    ) -> tuple[list[Message], bool]:
+        """Messages, and whether there were some, or the end, in time.
+
+        A thread that waits takes what another one fetches and does not need.
+        """
+        if found := self._take_fetched(count_max):
+            return found, True
+        self._portal.check_process()  # There and in that thread, nobody would give the lock back.
+        self._portal.check_thread()
+        deadline = monotonic() + (inf if timeout_s is None else max(0.0, timeout_s))
+        patience_s = -1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
+        if not self._fetching.acquire(timeout=patience_s):
+            return [], False
+        try:
+            if found := self._take_fetched(count_max):
+                return found, True
+            messages, in_time = self._fetch(fetch_max, max(0.0, deadline - monotonic()))
+            self._fetched.extend(messages[count_max:])
+            return messages[:count_max], in_time
+        finally:
+            self._fetching.release()
+
+    def _take_fetched(self, count_max: int) -> list[Message]:
+        found: list[Message] = []
+        with suppress(IndexError):  # Another thread may take the last one.
+            while len(found) < count_max:
+                found.append(self._fetched.popleft())
+        return found
+
+    def _fetch(self, count_max: int, timeout_s: float) -> tuple[list[Message], bool]:
         async def fetch() -> tuple[list[Message], bool]:
             messages: list[Message] = []
-            with trio.move_on_after(inf if timeout_s is None else timeout_s) as scope:
+            with trio.move_on_after(timeout_s) as scope:
                 messages = await self._source.receive_batch(count_max)
             return messages, not scope.cancelled_caught
 

@@ -9,7 +9,8 @@ Everything that is not acknowledged comes again: after a `nack`, after a takeove
 consumer of the subscription.  `ack` tells the broker within a moment; with `ack_receipts` it
 returns when the acknowledgement is durable, and what it returned for never comes again.
 
-`receive_batch` is the fast way.  Messages of one partition come in order.
+`receive_batch` is the fast way.  Messages of one partition come in order.  Several tasks may
+receive from one consumer: each message goes to one of them, and all of them hear of the end.
 """
 
 from collections import deque
@@ -124,9 +125,14 @@ class MessageQueue:
                     raise source.failure
             if all(source.end_of_topic for source in sources):
                 return False
-            self._arrived = trio.Event()
-            await self._arrived.wait()
+            await self._wait_for_news()
         return True
+
+    async def _wait_for_news(self) -> None:
+        """Until something arrives or ends, which wakes all who wait: each looks for itself."""
+        if self._arrived.is_set():
+            self._arrived = trio.Event()  # Nobody waits for one that is set.
+        await self._arrived.wait()
 
     def _unpack(self) -> None:
         waiting = self._entries.popleft()

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import trio
@@ -98,6 +98,34 @@ def test_memory_is_bounded_while_the_broker_is_slow(cluster: FakeCluster) -> Non
         producer.flush()
     topic = cluster.topics["persistent://public/default/t"]
     assert topic.next_offset == 300
+
+
+def test_several_threads_receive_from_one(cluster: FakeCluster) -> None:
+    """Messages that come together are fetched by one thread, and are for all that wait."""
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        with ThreadPoolExecutor(4) as threads:
+            ones = [threads.submit(consumer.receive, PATIENCE_S) for _ in range(2)]
+            some = [threads.submit(consumer.receive_batch, 1, PATIENCE_S) for _ in range(2)]
+            producer = client.create_producer("t", batch_delay_s=PATIENCE_S)
+            for n in range(4):
+                producer.send_nowait(b"%d" % n)
+            producer.flush()
+            found = [one.result().data for one in ones]
+            found += [message.data for each in some for message in each.result()]
+        assert sorted(found) == [b"0", b"1", b"2", b"3"]
+
+
+def test_all_threads_that_wait_hear_of_the_end(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        with ThreadPoolExecutor(3) as threads:
+            waiting = [threads.submit(consumer.receive, PATIENCE_S) for _ in range(2)]
+            with pytest.raises(TimeoutError):
+                threads.submit(consumer.receive, 0.05).result()
+            consumer.close()
+            for each in waiting:
+                assert isinstance(each.exception(PATIENCE_S), daybook.ClosedError)
 
 
 UNCLOSED = """

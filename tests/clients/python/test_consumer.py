@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 import daybook
 from clients.python.arguments import SubscriptionTypeName
@@ -358,3 +359,38 @@ async def test_a_partitioned_topic_is_one_for_its_consumer() -> None:
         one = await client.create_reader("t-partition-1", start=1)
         assert (await one.receive()).offset == 1
         assert await client.partitions("t") == 3
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("kind", ["consumer", "reader"])
+async def test_several_tasks_receive_from_one(kind: str, partitions: int) -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        cluster.partitions[TOPIC] = partitions
+        if kind == "consumer":
+            source: daybook.Consumer | daybook.Reader = await client.subscribe("t", "s")
+        else:
+            source = await client.create_reader("t")
+        found: list[bytes] = []
+        closed: list[str] = []
+
+        async def receive() -> None:
+            found.append((await source.receive()).data)
+
+        async def wait_for_the_end() -> None:
+            with pytest.raises(daybook.ClosedError):
+                await source.receive()
+            closed.append("closed")
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(receive)
+                await wait_all_tasks_blocked()
+                await fill(client, [[b"0", b"1"], [b"2"]])
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(wait_for_the_end)
+                await wait_all_tasks_blocked()
+                await source.aclose()
+        assert sorted(found) == [b"0", b"1", b"2"]
+        assert len(closed) == 3

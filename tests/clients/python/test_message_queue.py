@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import cast
 from weakref import ref
 
+import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from clients.python.consumer import MessageQueue
+from clients.python.errors import BrokerError, ClosedError
 from clients.python.messages import Entry, Message
 from clients.python.topic_consumer import TopicConsumer, Waiting
 from wire.batch import SingleMetadata
@@ -18,8 +21,10 @@ COUNT = 50
 class Partition:
     """A partition whose entries have one message; says when one of them is taken apart."""
 
-    def __init__(self, name: bytes, on_unpack: Callable[[], None]) -> None:
+    def __init__(self, name: bytes, on_unpack: Callable[[], None] = lambda: None) -> None:
         self.name = name
+        self.failure: BrokerError | None = None
+        self.end_of_topic = False
         self._on_unpack = on_unpack
 
     @property
@@ -44,7 +49,7 @@ async def test_a_partition_that_starts_over_takes_nothing_of_another_with_it() -
     apart: every message of that comes once."""
     queue = MessageQueue()
     async with trio.open_nursery() as nursery:
-        gone = Partition(b"gone", lambda: None)
+        gone = Partition(b"gone")
         kept = Partition(b"kept", lambda: nursery.start_soon(drop))
         found: list[bytes] = []
 
@@ -57,3 +62,63 @@ async def test_a_partition_that_starts_over_takes_nothing_of_another_with_it() -
             batch = await queue.take_many(COUNT * 2, [kept.end, gone.end])
             found += [message.data for message in batch]
     assert found == [b"kept%d" % number for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_as_many_tasks_get_a_message_as_there_are(
+    many: bool,
+    autojump_clock: MockClock,
+) -> None:
+    """Some tasks wait, and messages come one after another and together: nobody is left asleep
+    while there is a message that nobody has taken."""
+    queue, partition = MessageQueue(), Partition(b"p")
+    found: list[bytes] = []
+
+    async def take() -> None:
+        if many:
+            found.extend(message.data for message in await queue.take_many(1, [partition.end]))
+        else:
+            message = await queue.take([partition.end])
+            assert message is not None
+            found.append(message.data)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for waiting in range(6):
+                nursery.start_soon(take)
+                if waiting % 2:
+                    await wait_all_tasks_blocked()
+            for number in range(6):
+                queue.put(partition.waiting(number))
+                if number in (0, 3):
+                    await wait_all_tasks_blocked()
+                    assert len(found) == number + 1
+    assert sorted(found) == [b"p%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_all_who_wait_hear_of_the_end(
+    failed: bool,
+    autojump_clock: MockClock,
+) -> None:
+    queue, partition = MessageQueue(), Partition(b"p")
+    heard: list[str] = []
+
+    async def take() -> None:
+        try:
+            heard.append(str(await queue.take([partition.end])))
+        except ClosedError:
+            heard.append("closed")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(take)
+                await wait_all_tasks_blocked()
+            queue.wake()  # For nothing: they wait on.
+            await wait_all_tasks_blocked()
+            assert not heard
+            partition.failure = ClosedError("t: closed") if failed else None
+            partition.end_of_topic = not failed
+            queue.wake()
+    assert heard == (["closed"] * 3 if failed else ["None"] * 3)
