@@ -100,8 +100,16 @@ class Commands:
         except BrokerError as error:
             if ack.request_id is not None:
                 self._connection.refuse(T.ACK, ack, error)
+            else:
+                consumer.refused_ack = error
             return
-        if ack.request_id is not None:
+        if ack.request_id is None:
+            return
+        refused, consumer.refused_ack = consumer.refused_ack, None
+        if refused is not None:
+            # A receipt is taken for one of all that the consumer acknowledged before it.
+            self._connection.refuse(T.ACK, ack, refused)
+        else:
             consumer.subscription.when_durable(self._ack_answer(ack))
 
     def _ack_answer(self, ack: Ack) -> Callable[[BrokerError | None], None]:

@@ -106,6 +106,7 @@ class Consumer:
         self.chunks = 0
         self.acked_ms = 0
         self.consumed_ms = 0
+        self.refused_ack: BrokerError | None = None  # of one that asked for no answer
         self._end_told = False
         self._partition = partition
         self._with_metadata = connection.sends_broker_metadata

@@ -22,7 +22,7 @@ from broker.errors import (
     BrokerError,
     ConsumerBusyError,
     NotAllowedError,
-    RequestFailedError,
+    PreconditionError,
     UnavailableError,
 )
 from broker.feeder import Feeder
@@ -46,7 +46,7 @@ from broker.topic_log import TopicCursor, TopicLog
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
 from wire.clock import WallClock
-from wire.messages.consumer import Ack
+from wire.messages.consumer import Ack, AckedId
 from wire.proto import pulsar_pb2 as pb
 from wire.topics import TopicName
 
@@ -245,25 +245,33 @@ class Subscription:
         self.feeder.wake()
 
     def ack(self, consumer: Consumer, ack: Ack) -> None:
-        """Note in memory what is acknowledged.  Raises BrokerError; then nothing is."""
+        """Note in memory what is acknowledged.
+
+        Raises BrokerError for what cannot be; single entries beside one that is not there are.
+        """
         if ack.txn is not None:
             raise NotAllowedError("this broker has no transactions")
-        end = self.topic.log.last_confirmed
-        for each in ack.ids:
-            if (each.ledger_id, each.entry_id) > (end.ledger_id, end.entry_id):
-                raise RequestFailedError(f"{each.ledger_id}:{each.entry_id} is not there yet")
+        last = self.topic.log.last_confirmed
+        end = (last.ledger_id, last.entry_id)
+        missing = [each for each in ack.ids if (each.ledger_id, each.entry_id) > end]
         self.acked_ms = consumer.acked_ms = self._clock.now_ms()
-        if ack.cumulative:
+        if not ack.cumulative:
+            there = [each for each in ack.ids if (each.ledger_id, each.entry_id) <= end]
+            self._ack_each(consumer, there)
+        elif not missing:
             self._ack_cumulative(ack)
-        else:
-            self._ack_each(consumer, ack)
         if self.topic.terminated:
             self.check_end()
+        if missing:
+            where = f"{missing[0].ledger_id}:{missing[0].entry_id}"
+            raise PreconditionError(
+                f"{self.topic.name} has no entry {where}: it ends at {end[0]}:{end[1]}"
+            )
 
-    def _ack_each(self, consumer: Consumer, ack: Ack) -> None:
+    def _ack_each(self, consumer: Consumer, ids: Sequence[AckedId]) -> None:
         partial = self._partial
         places: list[Place] = []
-        for each in ack.ids:
+        for each in ids:
             place = (each.ledger_id, each.entry_id)
             if self._is_void(place):
                 continue
@@ -280,7 +288,7 @@ class Subscription:
         if self.type == SHARED:
             raise NotAllowedError("entries of a shared subscription are acknowledged one by one")
         if len(ack.ids) != 1:
-            raise RequestFailedError("a cumulative acknowledgement names one entry")
+            raise PreconditionError("a cumulative acknowledgement names one entry")
         (last,) = ack.ids
         if self._is_void((last.ledger_id, last.entry_id)):
             return
@@ -316,13 +324,15 @@ class Subscription:
     async def _flush_acks(self) -> None:
         while self._unflushed:
             calls, self._unflushed = self._unflushed, []
-            error: BrokerError | None = None
+            error: BrokerError | None = UnavailableError("the acknowledgement may be lost")
             try:
                 await self.cursor.flush()
+                error = None
             except ManagedLedgerError as failure:
                 error = UnavailableError(f"the acknowledgement may be lost: {failure}")
-            for call in calls:
-                call(error)
+            finally:  # Also when the topic ends meanwhile: its clients wait for an answer.
+                for call in calls:
+                    call(error)
         self._flushing = False
 
     def _answer_acks(self, error: BrokerError) -> None:

@@ -1,19 +1,28 @@
 """Tells the broker what is done: in groups after a moment, or at once with a receipt.
 
 Without receipts, groups go out every `ack_group_s`; one that is lost with its connection leads to
-another delivery.  With receipts, whoever acknowledges waits until the broker has made it durable,
+another delivery.  What was told so is in doubt until a receipt covers it: the broker is asked for
+one every `ack_settle_s`, and `flush` tells again what is in doubt and returns when the broker has
+confirmed it.  With receipts, whoever acknowledges waits until the broker has made it durable,
 through takeovers too.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import trio
 
 from clients.python.connection import BrokerConnection
-from clients.python.errors import BrokerError, may_retry
+from clients.python.errors import (
+    BrokerError,
+    InDoubtError,
+    RequestTimedOutError,
+    may_retry,
+)
 from clients.python.limits import ConsumerLimits
 from clients.python.link import Link
-from clients.python.protocol.acks import AckTracker, AckTuple
+from clients.python.protocol.acks import AckTracker
+from clients.python.protocol.acks_in_doubt import AckTuple
 from wire.messages.consumer import encode_ack
 
 
@@ -27,15 +36,16 @@ class Acknowledger:
         limits: ConsumerLimits,
         *,
         receipts: bool,
-        operation_timeout_s: float,
     ) -> None:
-        self.tracker = AckTracker()
+        self.tracker = AckTracker(
+            in_doubt_max=limits.acks_in_doubt_max, given_back_max=limits.given_back_max
+        )
         self._link = link
         self._id = consumer_id
         self._limits = limits
         self._receipts = receipts
-        self._operation_timeout_s = operation_timeout_s
         self._waiting = trio.Event()
+        self._told = trio.Event()  # something, without a receipt
         self._lock = trio.Lock()
 
     def changed(self) -> None:
@@ -52,10 +62,12 @@ class Acknowledger:
         while self.tracker.waiting:
             cumulative, single = self.tracker.take(self._limits.ack_group_max)
             self._tell(connection, cumulative, single)
-            self.tracker.confirmed(cumulative, single)  # It will have to do.
+            self.tracker.told(cumulative, single)
+            self._told.set()
 
     def attached(self, connection: BrokerConnection) -> None:
         """Before anything is delivered anew: tell what is done, or it would be delivered."""
+        self.tracker.in_doubt.attached()
         if self._receipts:  # Whoever awaits one tells it again.
             self._tell(connection, *self.tracker.untold())
         else:
@@ -70,17 +82,30 @@ class Acknowledger:
             connection.send((encode_ack(self._id, single),))
 
     async def flush(self) -> None:
-        """Return when the broker has made everything that is done so far durable."""
-        deadline = trio.current_time() + self._operation_timeout_s
+        """Return when the broker has confirmed that everything that is done so far is durable.
+
+        Raises BrokerError if that is not known; what the broker lacks is told again, or comes
+        again.
+        """
         async with self._lock:  # Who comes second must not return before the first.
-            while self.tracker.waiting:
-                connection = await self._link.wait_connection()
+            if self.tracker.waiting or len(self.tracker.in_doubt):
                 try:
-                    await self._confirm(connection)
+                    await self._link.persist(self._confirm_all)
                 except BrokerError as error:
-                    if not may_retry(error, idempotent=True) or trio.current_time() >= deadline:
+                    if not may_retry(error, idempotent=True):
                         raise
-                    await trio.lowlevel.checkpoint()
+                    raise RequestTimedOutError(self._doubt(str(error))) from error
+            lost, self.tracker.in_doubt.lost = self.tracker.in_doubt.lost, 0
+            if lost:
+                raise InDoubtError(self._doubt(f"{lost} of an earlier connection were too many"))
+
+    def _doubt(self, why: str) -> str:
+        waiting = self.tracker.waiting
+        entries = f" of {waiting} entries" if waiting else ""
+        return (
+            f"{self._link.topic}: it is not known whether acknowledgements{entries} are durable;"
+            f" messages whose acknowledgement was lost come again: {why}"
+        )
 
     async def send_or_flush(self) -> None:
         """Tell what has gathered; with receipts, if they are asked for."""
@@ -91,24 +116,52 @@ class Acknowledger:
             self.send()
 
     async def run(self) -> None:
-        while True:
-            await self._waiting.wait()
-            await trio.sleep(self._limits.ack_group_s)
-            self._waiting = trio.Event()
-            await self.send_or_flush()
+        async with trio.open_nursery() as nursery:
+            if not self._receipts:
+                nursery.start_soon(self._settle)
+            while True:
+                await self._waiting.wait()
+                await trio.sleep(self._limits.ack_group_s)
+                self._waiting = trio.Event()
+                await self.send_or_flush()
 
-    async def _confirm(self, connection: BrokerConnection) -> None:
-        cumulative, single = self.tracker.take(self._limits.ack_group_max)
-        next_id = connection.next_request_id
+    async def _settle(self) -> None:
+        """Ask for a receipt now and then, which covers all that was told before it."""
+        doubt = self.tracker.in_doubt
+        while True:
+            await self._told.wait()
+            await trio.sleep(self._limits.ack_settle_s)
+            self._told = trio.Event()
+            connection, newest, number = self._link.connection, doubt.newest, doubt.told
+            if connection is None or newest is None:
+                continue  # An attachment has ended; nothing covers what it told.
+            with suppress(BrokerError):  # Then it stays in doubt.
+                await self._confirm(connection, *newest)
+                doubt.settled(number)
+
+    async def _confirm_all(self, connection: BrokerConnection) -> None:
+        groups = self.tracker.take_all(self._limits.ack_group_max)
+        number = self.tracker.in_doubt.told
         try:
-            if cumulative is not None:
-                number = next_id()
-                frame = encode_ack(self._id, [cumulative], cumulative=True, request_id=number)
-                await connection.ack_answer(number, frame)
-            if single:
-                number = next_id()
-                await connection.ack_answer(number, encode_ack(self._id, single, request_id=number))
-        except BaseException:
-            self.tracker.give_back(cumulative, single)
-            raise
-        self.tracker.confirmed(cumulative, single)
+            while groups:
+                await self._confirm(connection, *groups[0])
+                self.tracker.confirmed(*groups.pop(0))
+        finally:
+            for group in groups:
+                self.tracker.give_back(*group)
+        self.tracker.in_doubt.settled(number)
+
+    async def _confirm(
+        self,
+        connection: BrokerConnection,
+        cumulative: AckTuple | None,
+        single: Sequence[AckTuple],
+    ) -> None:
+        """Tell these, and return when the broker says that they are durable."""
+        if cumulative is not None:
+            number = connection.next_request_id()
+            frame = encode_ack(self._id, [cumulative], cumulative=True, request_id=number)
+            await connection.ack_answer(number, frame)
+        if single:
+            number = connection.next_request_id()
+            await connection.ack_answer(number, encode_ack(self._id, single, request_id=number))

@@ -36,4 +36,7 @@ class ConsumerLimits:
     receiver_queue_bytes_max: int = 32 << 20
     ack_group_s: float = 0.1
     ack_group_max: int = 1000
+    ack_settle_s: float = 1.0  # how long what was told without a receipt stays in doubt, at least
+    acks_in_doubt_max: int = 100_000  # entries
+    given_back_max: int = 10_000  # batches that somebody else may finish
     nack_delay_s: float = 1.0

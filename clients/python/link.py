@@ -11,8 +11,10 @@ ends it; later, what may be a consequence of the takeover is tried again.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
+from typing import TypeVar
 
 import trio
 
@@ -22,6 +24,8 @@ from clients.python.errors import (
     BusyError,
     ClosedError,
     Remedy,
+    UnavailableError,
+    may_retry,
 )
 from clients.python.limits import ClientLimits
 from clients.python.lookup import Lookups
@@ -29,6 +33,7 @@ from clients.python.protocol.retry import Backoff
 from wire.topics import TopicName
 
 _CLOSE_TIMEOUT_S = 5.0
+_T = TypeVar("_T")
 
 
 class Link(ABC):
@@ -127,6 +132,27 @@ class Link(ABC):
                 raise self.failure
             await self._changed.wait()
         return self.connection
+
+    async def persist(self, ask: Callable[[BrokerConnection], Awaitable[_T]]) -> _T:
+        """What the broker answers, now or after a takeover.  Twice must be as good as once.
+
+        Raises at once what will not change; else the last failure, after `operation_timeout_s`.
+        """
+        backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
+        deadline = trio.current_time() + self._limits.operation_timeout_s
+        while True:
+            try:
+                return await ask(await self._connection_until(deadline))
+            except BrokerError as error:
+                if not may_retry(error, idempotent=True) or trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(backoff.next(self._rng))
+
+    async def _connection_until(self, deadline: float) -> BrokerConnection:
+        with trio.move_on_at(deadline):
+            return await self.wait_connection()
+        why = self._lookups.trouble or "it is not attached"
+        raise UnavailableError(f"{self.topic}: no broker serves it in time: {why}")
 
     def on_detached(self, reason: str) -> None:
         """The connection ended, or the broker let go; `run` attaches it again."""

@@ -14,7 +14,8 @@ import trio
 from clients.python.acknowledger import Acknowledger
 from clients.python.connection import BrokerConnection
 from clients.python.link import Link
-from clients.python.protocol.acks import EntryKey, NackTracker
+from clients.python.protocol.acks import NackTracker
+from clients.python.protocol.acks_in_doubt import EntryKey
 from wire.proto import pulsar_pb2 as pb
 
 
@@ -67,6 +68,7 @@ class Redelivery:
         if self._by_entry:
             for ledger_id, entry_id in keys:
                 request.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
+            self._acks.tracker.given_back(keys)
         else:
             self.epoch += 1
             request.consumer_epoch = self.epoch

@@ -10,7 +10,7 @@ a seek of our own, until it is found, or until somebody else may have moved the 
 
 from clients.python.messages import LATEST, Message, MessageId
 from clients.python.positions import Start, is_before
-from clients.python.protocol.acks import EntryKey
+from clients.python.protocol.acks_in_doubt import EntryKey
 
 
 class StartingPoint:

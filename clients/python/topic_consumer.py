@@ -24,7 +24,6 @@ from clients.python.errors import (
     BrokerError,
     CorruptMessageError,
     NotAllowedError,
-    may_retry,
 )
 from clients.python.limits import ClientLimits
 from clients.python.link import Link
@@ -94,7 +93,6 @@ class TopicConsumer(Link):
             consumer_id,
             settings.limits,
             receipts=settings.ack_receipts,
-            operation_timeout_s=limits.operation_timeout_s,
         )
         self._redelivery = Redelivery(
             self,
@@ -108,6 +106,7 @@ class TopicConsumer(Link):
         self._start = StartingPoint(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the latest move of the subscription that we know of
+        self._unsubscribed = False
 
     # -- entries
 
@@ -203,7 +202,7 @@ class TopicConsumer(Link):
         self._acks.changed()
 
     async def flush_acks(self) -> None:
-        """Return when the broker has made all acknowledgements so far durable."""
+        """Return when the broker has confirmed that all acknowledgements so far are durable."""
         await self._acks.flush()
 
     def nack(self, key: tuple[int, int]) -> None:
@@ -232,17 +231,7 @@ class TopicConsumer(Link):
 
     async def seek(self, start: Start) -> None:
         """Go to `start`; what was delivered before is forgotten."""
-        deadline = trio.current_time() + self._limits.operation_timeout_s
-        while True:
-            connection = await self.wait_connection()
-            try:
-                await self._seek(connection, start)
-            except BrokerError as error:
-                if not may_retry(error, idempotent=True) or trio.current_time() >= deadline:
-                    raise
-                await trio.sleep(self._limits.backoff_initial_s)
-            else:
-                break
+        await self.persist(lambda connection: self._seek(connection, start))
         await self.wait_connection()  # The broker closes a consumer that is moved; it comes back.
 
     async def _seek(self, connection: BrokerConnection, start: Start) -> None:
@@ -284,14 +273,27 @@ class TopicConsumer(Link):
 
     async def last_message_id(self) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
         """The id of the last message, and all that the broker says beside it."""
-        connection = await self.wait_connection()
-        answer = await connection.request(pb.CommandGetLastMessageId(consumer_id=self._id))
+
+        async def ask(connection: BrokerConnection) -> pb.CommandGetLastMessageIdResponse:
+            found: pb.CommandGetLastMessageIdResponse = await connection.request(
+                pb.CommandGetLastMessageId(consumer_id=self._id)
+            )
+            return found
+
+        answer = await self.persist(ask)
         last = MessageId.of_proto(answer.last_message_id, partition=self._partition)
         return last, answer
 
     async def unsubscribe(self) -> None:
-        connection = await self.wait_connection()
-        await connection.request(pb.CommandUnsubscribe(consumer_id=self._id))
+        """End the subscription here; the consumer ends with it."""
+
+        async def ask(connection: BrokerConnection) -> None:
+            await connection.request(pb.CommandUnsubscribe(consumer_id=self._id))
+            self.abandon()  # Were it attached again, it would subscribe again.
+
+        if not self._unsubscribed:
+            await self.persist(ask)
+            self._unsubscribed = True
 
     def _check_offsets(self, connection: BrokerConnection) -> None:
         if not connection.server_version.lower().startswith(CLIENT_NAME):
@@ -372,6 +374,8 @@ class TopicConsumer(Link):
 
     def on_active(self, active: bool) -> None:
         self.active = active
+        if not active:  # What is not acknowledged goes to another one.
+            self._acks.tracker.all_given_back()
 
     def on_end_of_topic(self) -> None:
         self.end_of_topic = True

@@ -211,9 +211,9 @@ async def test_an_ack_with_receipt_is_answered_when_it_is_durable(
 @pytest.mark.parametrize(
     ("ack", "code"),
     [
-        (lambda client: client.ack(9, request_id=1), pb.MetadataError),
+        (lambda client: client.ack(9, request_id=1), pb.NotAllowedError),
         (lambda client: client.ack(0, consumer_id=9, request_id=1), pb.ConsumerNotFound),
-        (lambda client: client.ack(0, 1, cumulative=True, request_id=1), pb.MetadataError),
+        (lambda client: client.ack(0, 1, cumulative=True, request_id=1), pb.NotAllowedError),
     ],
     ids=["not there yet", "unknown consumer", "two at once"],
 )

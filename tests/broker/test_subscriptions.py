@@ -209,6 +209,47 @@ async def test_subscribing_again_with_the_same_id_changes_nothing(
         assert len(cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub").consumers) == 1
 
 
+# -- receipts of acknowledgements
+
+
+async def test_a_receipt_tells_of_an_earlier_ack_that_was_refused(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 3)
+        await client.subscribe(initialPosition=EARLIEST, permits=10)
+        client.ack(0, 9)  # 0 is there, 9 is not; it asks for no answer.
+        client.ack(1, request_id=77)
+        (response,) = await client.wait(pb.CommandAckResponse)
+        assert (response.request_id, response.error) == (77, pb.NotAllowedError)
+        assert "5:9" in response.message
+        client.ack(1, request_id=78)
+        (response,) = await client.wait(pb.CommandAckResponse)
+        assert (response.request_id, response.HasField("error")) == (78, False)
+        assert cluster.broker.log().by_name["sub"].mark_delete.entry_id == 1
+
+
+async def test_an_ack_is_answered_when_its_topic_ends_before_it_is_durable(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 1)
+        await client.subscribe(initialPosition=EARLIEST, permits=10)
+        cursor = cluster.broker.log().by_name["sub"]
+        flushing = trio.Event()
+
+        async def never() -> None:
+            flushing.set()
+            await trio.sleep_forever()
+
+        cursor.flush = never  # type: ignore[method-assign]
+        client.ack(0, request_id=77)
+        await flushing.wait()
+        cluster.broker.topics.loaded[TOPIC].drop()
+        (response,) = await client.wait(pb.CommandAckResponse)
+        assert (response.request_id, response.error) == (77, pb.ServiceNotReady)
+
+
 # -- what comes again
 
 

@@ -7,14 +7,16 @@ delivers the whole entry again to this consumer, the set says which messages to 
 
 Acknowledgements are grouped: `take` gives what has gathered, each entry once.  An entry that comes
 again while it waits to be handed out, or while its acknowledgement is on its way, is not wanted.
+
+A batch that was given back, or that an earlier attachment delivered, may come again here, or go to
+somebody else who finishes it.  Its pending set is kept for the first case, and for so many batches
+only: one that is forgotten comes again as the broker knows it, whole if need be.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeAlias
 
-EntryKey: TypeAlias = tuple[int, int]  # ledger id, entry id
-AckTuple: TypeAlias = tuple[int, int, int | None]  # and the pending set, None for the whole entry
+from clients.python.protocol.acks_in_doubt import AcksInDoubt, AckTuple, EntryKey
 
 _INDEX_UNKNOWN = -1
 _MISSING = object()
@@ -23,9 +25,23 @@ _MISSING = object()
 class AckTracker:
     """The acknowledgements of one consumer on one topic."""
 
-    __slots__ = ("_changed", "_cumulative", "_done", "_mark", "_pending", "_queued", "_told")
+    __slots__ = (
+        "_changed",
+        "_cumulative",
+        "_done",
+        "_given_back",
+        "_given_back_max",
+        "_mark",
+        "_pending",
+        "_queued",
+        "_told",
+        "in_doubt",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_doubt_max: int = 100_000, given_back_max: int = 10_000) -> None:
+        self.in_doubt = AcksInDoubt(in_doubt_max)
+        self._given_back_max = given_back_max
+        self._given_back: dict[EntryKey, None] = {}  # of those pending: may be with somebody else
         self._queued: dict[EntryKey, bool] = {}  # entries in the inbox: done in the meantime?
         self._pending: dict[EntryKey, int] = {}  # batches that are with the application
         self._done: dict[EntryKey, None] = {}  # whole entries, to be told
@@ -50,8 +66,31 @@ class AckTracker:
         return not self._queued.pop(key, False)
 
     def dropped(self) -> None:
-        """The inbox was emptied."""
+        """The inbox was emptied: what is not acknowledged comes again, here or to somebody else."""
         self._queued.clear()
+        self.all_given_back()
+
+    def all_given_back(self) -> None:
+        self.given_back(list(self._pending))
+
+    def given_back(self, keys: Sequence[EntryKey]) -> None:
+        """The broker delivers these again, here or to somebody else."""
+        for key in keys:
+            if key in self._pending:
+                self._given_back[key] = None
+        excess = len(self._given_back) - self._given_back_max
+        if excess > 0:
+            for key in [key for key in self._given_back if not self._is_needed(key)][:excess]:
+                del self._given_back[key], self._pending[key]
+
+    def _is_needed(self, key: EntryKey) -> bool:
+        """Whether the broker is still to hear of a part of this batch."""
+        return key in self._changed or key in self.in_doubt
+
+    @property
+    def pending_batches(self) -> int:
+        """How many batches are known of which something is not acknowledged."""
+        return len(self._pending)
 
     def delivered(self, key: EntryKey, count: int, ack_set: int | None) -> int:
         """A batch is handed out, maybe again: the messages of it that are not done."""
@@ -59,6 +98,7 @@ class AckTracker:
         pending = self._pending.get(key, everything)
         if ack_set is not None:
             pending &= ack_set & everything
+        self._given_back.pop(key, None)
         if pending:
             self._pending[key] = pending
         return pending
@@ -72,7 +112,6 @@ class AckTracker:
         to somebody else: then nothing is known about the rest of its batch, and nothing is said.
         """
         if index == _INDEX_UNKNOWN:
-            self._pending.pop(key, None)
             self._finish(key)
             return
         self.skip(key, 1 << index)
@@ -86,7 +125,6 @@ class AckTracker:
             self._pending[key] = pending
             self._changed[key] = None
         else:
-            del self._pending[key]
             self._finish(key)
 
     def ack_cumulative(self, key: EntryKey, index: int) -> None:
@@ -103,19 +141,25 @@ class AckTracker:
             rest = pending & (-1 << (index + 1))
         if self._mark is not None and key < self._mark:
             return
+        self._cover(key, rest)
+        self._cumulative = (key[0], key[1], rest or None)
+
+    def _cover(self, key: EntryKey, rest: int) -> None:
+        """All that lies before is done, and of the entry itself all but `rest`."""
         self._mark = key
-        for known in (self._pending, self._done, self._changed, self._told):
+        for known in (self._pending, self._given_back, self._done, self._changed, self._told):
             for earlier in [each for each in known if each <= key]:
                 del known[earlier]
+        self.in_doubt.cover(key, whole=not rest)
         for queued in self._queued:
             if queued < key or (queued == key and not rest):
                 self._queued[queued] = True
         if rest:
             self._pending[key] = rest
-        self._cumulative = (key[0], key[1], rest or None)
 
     def _finish(self, key: EntryKey) -> None:
-        self._changed.pop(key, None)
+        for known in (self._pending, self._given_back, self._changed):
+            known.pop(key, None)
         self._done[key] = None
         if key in self._queued:
             self._queued[key] = True
@@ -131,6 +175,41 @@ class AckTracker:
         """All that the broker has not heard of."""
         single = [(*key, self._pending.get(key)) for key in (*self._done, *self._changed)]
         return self._cumulative, single
+
+    def recall(self) -> None:
+        """Have what was told without a receipt told again."""
+        recalled = self.in_doubt.recall()
+        if recalled.cumulative is not None:
+            self._recall_place(recalled.cumulative)
+        for key in recalled.whole:
+            self._finish(key)
+        for key in recalled.parts:
+            if key in self._pending:
+                self._changed[key] = None
+
+    def _recall_place(self, place: AckTuple) -> None:
+        key, rest = place[:2], place[2] or 0
+        if self._mark is not None and key < self._mark:
+            return
+        if rest and key in self._pending:
+            rest &= self._pending[key]
+        elif rest:  # What is done of the entry itself is told by itself.
+            key, rest = (key[0], key[1] - 1), 0
+        self._cover(key, rest)
+        self._cumulative = (*key, rest or None)
+
+    def take_all(self, entries_max: int) -> list[tuple[AckTuple | None, list[AckTuple]]]:
+        """All that the broker has to confirm, in groups."""
+        self.recall()
+        groups: list[tuple[AckTuple | None, list[AckTuple]]] = []
+        while self.waiting:
+            groups.append(self.take(entries_max))
+        return groups
+
+    def told(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
+        """These were told, and the broker gives no receipt: they are in doubt."""
+        self.in_doubt.note(cumulative, single)
+        self.confirmed(cumulative, single)  # What comes again is wanted.
 
     def take(self, entries_max: int) -> tuple[AckTuple | None, list[AckTuple]]:
         """What to tell the broker now: up to where everything is done, and single entries."""
@@ -166,8 +245,10 @@ class AckTracker:
 
     def forget(self) -> None:
         """The position was moved: what was delivered before is no longer of interest."""
-        for known in (self._pending, self._done, self._changed, self._told, self._queued):
+        for known in (self._pending, self._given_back, self._done, self._changed, self._told):
             known.clear()
+        self._queued.clear()
+        self.in_doubt.forget()
         self._cumulative = self._mark = None
 
 

@@ -114,6 +114,7 @@ class FakeBroker:
         self.hold_receipts = False
         self.drop_sends = False  # take them, never answer
         self.silent = False
+        self.lose_acks = False  # those that ask for no receipt
         self.redirect_to: str | None = None
         self.refusals: dict[int, list[tuple[int, str]]] = defaultdict(list)  # by command type
         self.send_errors: list[int] = []  # codes for the next sends
@@ -416,6 +417,15 @@ class FakeConnection:
     def on_ack(self, ack: Ack) -> None:
         consumer = self.consumers.get(ack.consumer_id)
         if consumer is None:
+            if ack.request_id is not None:
+                answer = pb.CommandAckResponse(
+                    consumer_id=ack.consumer_id,
+                    request_id=ack.request_id,
+                    error=pb.ConsumerNotFound,
+                )
+                self.tell(answer)
+            return
+        if self.broker.lose_acks and ack.request_id is None:
             return
         subscription = consumer.subscription
         for each in ack.ids:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.python.protocol.acks import AckTracker, NackTracker
+from clients.python.protocol.acks_in_doubt import AcksInDoubt
 from clients.python.protocol.batching import BatchBuilder
 from clients.python.protocol.permits import Permits
 from clients.python.protocol.retry import Backoff
@@ -147,6 +148,132 @@ def test_what_is_forgotten_while_it_is_told_is_not_told_again() -> None:
     tracker.give_back(cumulative, single)
     assert tracker.untold() == (None, [])
     assert all(tracker.arrived((1, n)) for n in range(4))
+
+
+def test_a_receipt_covers_what_its_attachment_told_before_it_and_nothing_else() -> None:
+    doubt = AcksInDoubt(10)
+    doubt.note(None, [(*E1, None)])
+    doubt.attached()
+    doubt.note(None, [(*E2, None)])
+    number = doubt.told
+    doubt.note((*E2, None), [(*E3, 0b10)])
+    doubt.settled(number)
+    assert (E1 in doubt, E2 in doubt, E3 in doubt, len(doubt)) == (True, False, True, 3)
+    recalled = doubt.recall()
+    assert (recalled.cumulative, recalled.whole, recalled.parts) == ((*E2, None), [E1], [E3])
+    assert not doubt
+
+
+def test_a_receipt_of_an_earlier_attachment_covers_nothing() -> None:
+    doubt = AcksInDoubt(10)
+    doubt.note(None, [(*E1, None)])
+    number = doubt.told
+    doubt.attached()
+    doubt.settled(number)
+    assert E1 in doubt
+
+
+def test_a_part_that_is_told_later_does_not_cover_the_whole_entry() -> None:
+    doubt = AcksInDoubt(10)
+    doubt.note(None, [(*E1, None)])
+    doubt.attached()
+    doubt.note(None, [(*E1, 0b10)])
+    doubt.settled(doubt.told)
+    assert doubt.recall().whole == [E1]
+
+
+def test_a_place_that_is_told_later_does_not_cover_one_behind_it() -> None:
+    doubt = AcksInDoubt(10)
+    doubt.note((*E3, None), [])
+    doubt.attached()
+    doubt.note((*E1, None), [])
+    doubt.settled(doubt.told)
+    assert doubt.recall().cumulative == (*E3, None)
+
+
+def test_what_is_crowded_out_of_doubt_is_lost_with_its_attachment() -> None:
+    doubt = AcksInDoubt(1)
+    doubt.note(None, [(*E1, None), (*E2, None)])
+    assert (len(doubt), doubt.lost) == (1, 0)
+    doubt.settled(doubt.told)
+    doubt.attached()
+    assert doubt.lost == 0
+    doubt.note(None, [(*E1, None), (*E2, None)])
+    doubt.attached()
+    assert doubt.lost == 1
+    doubt.note(None, [(*E3, None)])  # Crowds out E2, of the earlier attachment.
+    assert doubt.lost == 2
+
+
+def test_what_is_recalled_is_told_as_it_is_now() -> None:
+    acks = AckTracker()
+    acks.delivered(E1, 3, None)
+    acks.delivered(E2, 2, None)
+    acks.ack(E1, 0)
+    acks.ack(E2, 0)
+    acks.told(*acks.take(10))
+    acks.ack(E1, 1)
+    acks.ack(E2, 1)
+    assert acks.take_all(10) == [(None, [(*E2, None), (*E1, 0b100)])]
+
+
+def test_a_place_within_a_batch_is_recalled_without_what_was_done_since() -> None:
+    acks = AckTracker()
+    acks.delivered(E2, 3, None)
+    acks.ack_cumulative(E2, 0)
+    acks.told(*acks.take(10))
+    acks.ack(E2, 1)
+    assert acks.take_all(10) == [((*E2, 0b100), [])]
+    acks = AckTracker()
+    acks.delivered(E2, 2, None)
+    acks.ack_cumulative(E2, 0)
+    acks.told(*acks.take(10))
+    acks.ack(E2, 1)
+    assert acks.take_all(10) == [((*E1, None), [(*E2, None)])]
+
+
+def test_batches_that_may_be_with_others_are_forgotten_at_a_bound() -> None:
+    acks = AckTracker(given_back_max=1)
+    for key in (E1, E2, E3):
+        acks.delivered(key, 2, None)
+    acks.ack(E1, 0)
+    acks.given_back([E1, E2])  # The broker has to hear of E1 first.
+    assert acks.pending_batches == 2
+    assert acks.take(10) == (None, [(*E1, 0b10)])
+    acks.dropped()
+    assert acks.pending_batches == 1
+    acks.delivered(E3, 2, None)  # It has come back, and is kept.
+    acks.dropped()
+    assert acks.pending_batches == 1
+
+
+@given(st.data())
+def test_no_ack_is_covered_that_the_broker_may_have_lost(data: st.DataObject) -> None:
+    """A broker loses what an attachment told last; after a recall it has all that was done."""
+    acks, has, told = AckTracker(), set[tuple[int, int]](), list[tuple[int, tuple[int, int]]]()
+    done = set[tuple[int, int]]()
+    for _ in range(data.draw(st.integers(1, 25))):
+        match data.draw(st.sampled_from(["ack", "tell", "settle", "lose"])):
+            case "ack":
+                key = (1, data.draw(st.integers(0, 5)))
+                acks.ack(key, -1)
+                done.add(key)
+            case "tell":
+                group = acks.take(data.draw(st.integers(1, 3)))
+                acks.told(*group)
+                told += [(acks.in_doubt.told, each[:2]) for each in group[1]]
+            case "settle":
+                number = acks.in_doubt.told
+                has |= {key for _, key in told}
+                acks.in_doubt.settled(number)
+            case _:
+                kept = data.draw(st.integers(0, len(told)))
+                has |= {key for _, key in told[:kept]}
+                told.clear()
+                acks.in_doubt.attached()
+    for _, single in acks.take_all(10):
+        has |= {each[:2] for each in single}
+    assert has == done
 
 
 def test_groups_have_a_limit() -> None:
