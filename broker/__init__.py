@@ -6,7 +6,7 @@ Topics, from the wire to the log:
 
     accept              the service port
     client_connection   one client: its life, what is open; `commands` for what it says, `requests`
-                        for what takes time
+                        for what takes time, `refused_requests` for what is refused
     topics              loading a topic once for all who ask, unloading, dropping
     topic               producers and subscriptions over one log: `topic_producers`,
                         `topic_subscriptions`, `producer`, `subscription`, `feeder`, `consumer`

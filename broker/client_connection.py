@@ -21,8 +21,8 @@ from broker.context import BrokerContext
 from broker.errors import BrokerError
 from broker.producer import Producer
 from broker.protocol import consuming, producing, session
-from broker.protocol.refusals import refusal
 from broker.protocol.session import SessionProtocol
+from broker.refused_requests import RefusedRequests
 from broker.requests import Requests
 from broker.topic_log import TopicLog
 from wire.connection import FrameConnection, FramePace
@@ -72,6 +72,7 @@ class ClientConnection:
         self._limits = broker.limits
         self._session = SessionProtocol(broker.own_urls)
         self._nursery: trio.Nursery | None = None
+        self._refusals = RefusedRequests(self, broker.refusal_log)
         self._requests = Requests(self, broker)
         self._commands = Commands(self, self._session, self._requests)
         self._reading = True
@@ -211,8 +212,8 @@ class ClientConnection:
         self._frames.send((encode(message),))
 
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
-        """Answer a request with an error, in its own way."""
-        self.tell(refusal(command, body, error.code, error.reason))
+        """Answer a request with an error, in its own way; later, if the client repeats it."""
+        self._refusals.refuse(command, body, error)
 
     def receipts_ready(self, producer: Producer) -> None:
         if not self._with_receipts:

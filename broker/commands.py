@@ -153,8 +153,26 @@ class Commands:
             case T.CLOSE_CONSUMER:
                 left = consuming.CloseAsked(body.consumer_id, body.request_id)
                 self._requests.feed_consuming(left)
+            case T.GET_SCHEMA:
+                # Clients take this code for "it has none", and any other one for a failure.
+                none = RefusedError(pb.TopicNotFound, f"{body.topic[:1024]} has no schema")
+                self._connection.refuse(command.type, body, none)
+            case T.GET_OR_CREATE_SCHEMA:
+                self._on_new_schema(body)
             case _:
                 self._requests.ask(command.type, body, frame_bytes)
+
+    def _on_new_schema(self, body: pb.CommandGetOrCreateSchema) -> None:
+        """A topic has no schema: that is what an untyped producer wants, and no other one."""
+        if body.schema.type == pb.Schema.NoSchema:
+            answer = pb.CommandGetOrCreateSchemaResponse(
+                request_id=body.request_id, schema_version=b""
+            )
+            self._connection.tell(answer)
+            return
+        # Java's client repeats the request for ever, without a pause, at any other code.
+        error = RefusedError(pb.IncompatibleSchema, "this broker has no schemas: send bytes")
+        self._connection.refuse(T.GET_OR_CREATE_SCHEMA, body, error)
 
     def _on_flow(self, body: pb.CommandFlow) -> None:
         if not body.messagePermits:

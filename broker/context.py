@@ -11,6 +11,7 @@ from broker.limits import ConnectionLimits
 from broker.logs import Log
 from broker.lookup import LookupResult
 from broker.policies import NamespacePolicies
+from broker.refusal_log import RefusalLog
 from broker.request_turns import RequestTurns
 from broker.topics import Topics
 from wire.arena import ArenaPool
@@ -53,6 +54,7 @@ class BrokerContext:
     feed_budget: FeedBudget = field(init=False)
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
+    refusal_log: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
         budget = FeedBudget(
@@ -61,9 +63,11 @@ class BrokerContext:
         object.__setattr__(self, "feed_budget", budget)
         object.__setattr__(self, "request_turns", RequestTurns(self.limits.requests))
         object.__setattr__(self, "lookup_turns", RequestTurns(self.limits.lookups))
+        object.__setattr__(self, "refusal_log", RefusalLog(self.log))
 
     async def run(self) -> None:
-        """Begin the requests of all connections, in turn; for ever."""
+        """Begin the requests of all connections, in turn, and say which are refused; for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.request_turns.run)
             nursery.start_soon(self.lookup_turns.run)
+            nursery.start_soon(self.refusal_log.run)

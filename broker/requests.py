@@ -144,8 +144,9 @@ class Requests:
                 case producing.Repeat(producer_id, request_id):
                     producer = connection.producers[producer_id]
                     connection.tell(_producer_success(request_id, producer.name, producer.epoch))
-                case producing.Refuse(request_id, code, reason):
-                    connection.tell(_error(request_id, code, reason))
+                case producing.Refuse(_, code, reason):
+                    assert body is not None
+                    connection.refuse(T.PRODUCER, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
 
@@ -243,8 +244,9 @@ class Requests:
                     self.detach_consumer(connection.consumers.pop(consumer_id))
                 case consuming.Confirm(request_id):
                     connection.tell(pb.CommandSuccess(request_id=request_id))
-                case consuming.Refuse(request_id, code, reason):
-                    connection.tell(_error(request_id, code, reason))
+                case consuming.Refuse(_, code, reason):
+                    assert body is not None
+                    connection.refuse(T.SUBSCRIBE, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
 
@@ -538,12 +540,6 @@ def _subscription_of(consumer: Consumer) -> Subscription:
     subscription = consumer.subscription
     assert isinstance(subscription, Subscription)
     return subscription
-
-
-def _error(request_id: int, code: int, reason: str) -> Message:
-    error = pb.CommandError(request_id=request_id, message=reason)
-    error.error = code  # type: ignore[assignment]
-    return error
 
 
 def _producer_success(request_id: int, name: str, epoch: int | None) -> pb.CommandProducerSuccess:

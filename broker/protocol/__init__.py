@@ -5,7 +5,7 @@ One connection:
     session               the handshake, what may come when
     access, producing     producers: access modes, ids, sends
     consuming             consumers: ids, permits, acknowledgements
-    refusals              how each kind of request is refused
+    refusals, repeats     how each kind of request is refused, and how late if it is repeated
 
 Topics and their consumers:
 

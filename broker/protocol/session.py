@@ -132,12 +132,12 @@ _SERVED = frozenset(
         T.SEEK,
         T.GET_LAST_MESSAGE_ID,
         T.GET_TOPICS_OF_NAMESPACE,
+        T.GET_SCHEMA,
+        T.GET_OR_CREATE_SCHEMA,
     }
 )
 NOT_OFFERED = frozenset(
     {
-        T.GET_SCHEMA,
-        T.GET_OR_CREATE_SCHEMA,
         T.NEW_TXN,
         T.ADD_PARTITION_TO_TXN,
         T.ADD_SUBSCRIPTION_TO_TXN,

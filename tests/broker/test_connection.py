@@ -160,10 +160,6 @@ async def test_an_unknown_consumer_has_no_stats(autojump_clock: MockClock) -> No
 # -- what is known and not offered
 
 _FILLED: dict[int, Any] = {
-    T.GET_SCHEMA: pb.CommandGetSchema(request_id=7, topic="t"),
-    T.GET_OR_CREATE_SCHEMA: pb.CommandGetOrCreateSchema(
-        request_id=7, topic="t", schema=pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
-    ),
     T.NEW_TXN: pb.CommandNewTxn(request_id=7),
     T.ADD_PARTITION_TO_TXN: pb.CommandAddPartitionToTxn(request_id=7),
     T.ADD_SUBSCRIPTION_TO_TXN: pb.CommandAddSubscriptionToTxn(request_id=7),

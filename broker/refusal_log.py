@@ -1,0 +1,64 @@
+"""What a broker says of the requests that it refuses: one line an interval, with their number."""
+
+from collections import Counter
+from typing import Final
+
+import trio
+
+from broker.errors import BrokerError
+from broker.logs import Log
+from wire.messages.registry import type_name
+from wire.proto import pulsar_pb2 as pb
+
+INTERVAL_S: Final = 60.0
+_KINDS_MAX = 5  # in one line, the most frequent ones
+_REASON_CHARS_MAX = 200
+
+
+class RefusalLog:
+    """Of all connections.  `run` belongs into the broker's nursery."""
+
+    def __init__(self, log: Log) -> None:
+        self.total = 0  # since the broker began
+        self._log = log
+        self._counts: Counter[tuple[int, int]] = Counter()  # by command and code
+        self._last = ("", "")  # whose request it was, and why it was refused
+        self._some = trio.Event()
+
+    def refused(self, command: int, error: BrokerError, peer: str) -> None:
+        self.total += 1
+        self._counts[command, error.code] += 1
+        self._last = (peer, error.reason)
+        self._some.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            await trio.sleep(INTERVAL_S)
+            self.write()
+
+    def write(self) -> None:
+        """Say what has gathered, and begin to count anew."""
+        self._some = trio.Event()
+        if not self._counts:
+            return
+        counts, self._counts = self._counts, Counter()
+        kinds = [
+            f"{count} x {type_name(command)} {_code_name(code)}"
+            for (command, code), count in counts.most_common(_KINDS_MAX)
+        ]
+        if len(counts) > _KINDS_MAX:
+            kinds.append(f"{len(counts) - _KINDS_MAX} more kinds")
+        peer, reason = self._last
+        self._log.info(
+            "requests were refused",
+            count=counts.total(),
+            within_s=INTERVAL_S,
+            which=", ".join(kinds),
+            last_peer=peer,
+            last_why=reason[:_REASON_CHARS_MAX],
+        )
+
+
+def _code_name(code: int) -> str:
+    return pb.ServerError.Name(code) if code in pb.ServerError.values() else str(code)

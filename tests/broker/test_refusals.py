@@ -1,0 +1,162 @@
+"""Refused requests: what is no refusal, what a client that repeats one is made to wait, the log."""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+from structlog.testing import CapturingLogger
+from trio.testing import MockClock
+
+from broker.errors import NotFoundError
+from broker.refusal_log import INTERVAL_S, RefusalLog
+from tests.broker.harness import Client, open_broker
+from wire.proto import pulsar_pb2 as pb
+
+T = pb.BaseCommand
+
+
+def new_schema(kind: pb.Schema.Type, data: bytes = b"") -> pb.CommandGetOrCreateSchema:
+    schema = pb.Schema(name="", schema_data=data)
+    schema.type = kind
+    return pb.CommandGetOrCreateSchema(request_id=0, topic="t", schema=schema)
+
+
+async def test_an_untyped_schema_is_a_success_with_an_empty_version(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = new_schema(pb.Schema.NoSchema)
+        answer = await client.ask(request, pb.CommandGetOrCreateSchemaResponse)
+        assert not answer.HasField("error_code")
+        assert answer.HasField("schema_version")
+        assert answer.schema_version == b""
+
+
+async def test_a_typed_schema_is_refused_in_a_way_that_is_final_for_clients(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = new_schema(pb.Schema.Json, b"{}")
+        answer = await client.ask(request, pb.CommandGetOrCreateSchemaResponse)
+        assert answer.error_code == pb.IncompatibleSchema
+
+
+async def test_no_topic_has_a_schema(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = pb.CommandGetSchema(topic="t")
+        answer = await client.ask(request, pb.CommandGetSchemaResponse)
+        assert answer.error_code == pb.TopicNotFound
+
+
+async def refusals_within(client: Client, seconds: float, make: Callable[[], Any]) -> int:
+    """How often the client is refused if it repeats the request at once."""
+    count = 0
+    with trio.move_on_after(seconds):
+        while True:
+            await client.ask(make(), pb.CommandGetOrCreateSchemaResponse)
+            count += 1
+    return count
+
+
+async def test_a_client_that_repeats_a_refused_command_is_answered_about_once_a_second(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        count = await refusals_within(client, 60, lambda: new_schema(pb.Schema.Json))
+        assert 60 <= count <= 70
+
+
+async def test_nothing_else_waits_while_the_answer_to_a_repeated_command_does(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        for _ in range(20):
+            request = new_schema(pb.Schema.Json)
+            request.request_id = client.request_id()
+            client.tell(request)
+        await client.wait(pb.CommandGetOrCreateSchemaResponse)
+        began = trio.current_time()
+        client.tell(pb.CommandPing())
+        await client.wait(pb.CommandPong)
+        client.send(0)
+        await client.receipts(1)
+        await client.deliveries(1)
+        client.ack(0, request_id=7)
+        await client.wait(pb.CommandAckResponse)
+        lookup = pb.CommandLookupTopic(topic="t")
+        assert await client.ask(lookup, pb.CommandLookupTopicResponse)
+        other = pb.CommandGetSchema(topic="t")
+        assert await client.ask(other, pb.CommandGetSchemaResponse)
+        assert trio.current_time() - began < 0.01
+        await client.wait(pb.CommandGetOrCreateSchemaResponse, 19)
+
+
+async def test_what_is_asked_for_again_and_possible_now_is_answered_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe(1)
+        for _ in range(9):
+            assert (await client.subscribe(2)).error == pb.ConsumerBusy
+        await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+        began = trio.current_time()
+        assert isinstance(await client.subscribe(2), pb.CommandSuccess)
+        assert trio.current_time() - began < 0.01
+
+
+async def test_the_answers_that_wait_are_bounded_and_each_comes_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        for number in range(3_000):
+            request = new_schema(pb.Schema.Json)
+            request.request_id = number
+            client.tell(request)
+        await client.settle(0.005)
+        assert len(client.bodies(pb.CommandGetOrCreateSchemaResponse)) >= 2_000
+        answers = await client.wait(pb.CommandGetOrCreateSchemaResponse, 3_000)
+        assert sorted(a.request_id for a in answers) == list(range(3_000))
+
+
+async def test_a_client_that_leaves_while_answers_wait_is_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        for _ in range(50):
+            client.tell(new_schema(pb.Schema.Json))
+        await client.settle(0.005)
+        client.frames.close("the test is over")
+        await trio.sleep(5)
+        assert not cluster.broker.serving
+
+
+async def test_refused_requests_leave_one_counted_line_in_the_log(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    lines = CapturingLogger()
+    log = RefusalLog(structlog.wrap_logger(lines, processors=[]))
+    nursery.start_soon(log.run)
+    for number in range(100):
+        log.refused(T.LOOKUP, NotFoundError(f"there is no topic {number}"), "host:1")
+    await trio.sleep(INTERVAL_S + 1)
+    (line,) = lines.calls
+    assert line.kwargs["count"] == log.total == 100
+    assert line.kwargs["which"] == "100 x LOOKUP TopicNotFound"
+    assert line.kwargs["last_why"] == "there is no topic 99"
+    await trio.sleep(10 * INTERVAL_S)
+    assert len(lines.calls) == 1
+    log.refused(T.SEEK, NotFoundError("again"), "host:1")
+    await trio.sleep(INTERVAL_S + 1)
+    assert [line.kwargs["count"] for line in lines.calls] == [100, 1]
+    nursery.cancel_scope.cancel()
