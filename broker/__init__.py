@@ -8,7 +8,7 @@ Topics, from the wire to the log:
     client_connection   one client: its life, what is open; `commands` for what it says, `requests`
                         for what takes time, `refused_requests` for what is refused
     topics              loading a topic once for all who ask, unloading, dropping
-    topic               producers and subscriptions over one log: `topic_producers`,
+    topic               producers and subscriptions over one log: `topic_ending`, `topic_producers`,
                         `topic_subscriptions`, `producer`, `subscription`, `feeder`, `consumer`
     topic_log           SEAM: the log under a topic; `managed_logs` is the real one
     stats, rates        what can be said in numbers

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from broker.commands import Commands
 from broker.consumer import Consumer
 from broker.context import BrokerContext
-from broker.errors import BrokerError
+from broker.errors import BrokerError, RefusedError
 from broker.producer import Producer
 from broker.protocol import consuming, producing, session
 from broker.protocol.session import SessionProtocol
@@ -32,6 +32,9 @@ from wire.proto import pulsar_pb2 as pb
 from wire.transport import Buffer, Stream
 
 FRAME_PADDING_BYTES = 10 * 1024
+# Clients compare `max_message_size` with the message, and not with its properties and key.  A frame
+# that is read can be refused alone; one that is not read ends the connection of everybody on it.
+_FRAME_MESSAGES = 2
 _FRAMES_IN_A_TURN = 128  # of one connection; then others have theirs
 _SIGN_OF_LIFE_S = 1.0  # clients of ours give up after 3 s without one
 _PING = encode(pb.CommandPing())
@@ -43,7 +46,7 @@ async def serve_client(stream: Stream, broker: BrokerContext) -> None:
         stream,
         arenas=broker.arenas,
         flusher=broker.flusher,
-        frame_bytes_max=broker.config.max_message_size + FRAME_PADDING_BYTES,
+        frame_bytes_max=_FRAME_MESSAGES * broker.config.max_message_size + FRAME_PADDING_BYTES,
         newcomer_frame_bytes_max=broker.config.connect_bytes_max,
         pace=FramePace(broker.config.frame_stall_s, broker.config.frame_bytes_per_s),
     )
@@ -214,6 +217,9 @@ class ClientConnection:
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
         """Answer a request with an error, in its own way; later, if the client repeats it."""
         self._refusals.refuse(command, body, error)
+
+    def note_refused_send(self, code: int, reason: str) -> None:
+        self._broker.refusal_log.refused(pb.BaseCommand.SEND, RefusedError(code, reason), self.peer)
 
     def receipts_ready(self, producer: Producer) -> None:
         if not self._with_receipts:

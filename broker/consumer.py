@@ -108,6 +108,8 @@ class Consumer:
         self.consumed_ms = 0
         self.refused_ack: BrokerError | None = None  # of one that asked for no answer
         self._end_told = False
+        self._active: bool | None = None  # what the client is to be told when it is registered
+        self._registered = False
         self._partition = partition
         self._with_metadata = connection.sends_broker_metadata
 
@@ -155,7 +157,22 @@ class Consumer:
             self.subscription.writable(self)
 
     def tell_active(self, active: bool) -> None:
-        if self.connection.protocol_version >= VERSION_ACTIVE_CONSUMER:
+        """Go's client knows the consumer a moment after SUBSCRIBE's answer: it is told then."""
+        self._active = active
+        if self._registered:
+            self._tell_active()
+
+    def is_registered(self) -> None:
+        """The client has shown that it knows the consumer, or has had the time to."""
+        if not self._registered:
+            self._registered = True
+            if not self.closed:
+                self._tell_active()
+
+    def _tell_active(self) -> None:
+        active, self._active = self._active, None
+        told = self.connection.protocol_version >= VERSION_ACTIVE_CONSUMER
+        if told and active is not None:
             self._tell(
                 pb.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)
             )

@@ -11,6 +11,7 @@ another one that the client has opened under the same id since.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, assert_never
@@ -398,10 +399,12 @@ class Requests:
             namespace = check_namespace(body.namespace)
         except MalformedError as error:
             raise InvalidNameError(str(error)) from None
-        await broker.policies.namespace(namespace)
         names: list[str] = []
-        if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            names = await broker.topics.names_in(namespace)
+        # A namespace that is not there has no topics; Go's client would repeat an error for 30 s.
+        with suppress(NotFoundError):
+            await broker.policies.namespace(namespace)
+            if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+                names = await broker.topics.names_in(namespace)
         # `filtered` stays false: the client applies its pattern by itself.
         answer = pb.CommandGetTopicsOfNamespaceResponse(
             request_id=body.request_id, topics_hash=topics_hash(names)

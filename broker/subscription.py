@@ -55,6 +55,7 @@ EXCLUSIVE, SHARED, FAILOVER = (
     int(pb.CommandSubscribe.Shared),
     int(pb.CommandSubscribe.Failover),
 )
+_REGISTERED_S = 0.25  # after the answer to SUBSCRIBE a client knows its consumer
 TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
 
 
@@ -185,6 +186,13 @@ class Subscription:
         self.consumers[consumer.key] = consumer
         self.feeder.feed(Joined(consumer.key, consumer.name, consumer.priority))
         self.feeder.start()
+        if wanted == FAILOVER:
+            self.topic.nursery.start_soon(self._wait_registered, consumer)
+
+    async def _wait_registered(self, consumer: Consumer) -> None:
+        """A client may wait for the news before it gives any permits."""
+        await trio.sleep(_REGISTERED_S)
+        consumer.is_registered()
 
     def _new_dispatch(self, wanted: int) -> Dispatch:
         limits, name = self._limits.dispatch, self.topic.name
@@ -228,6 +236,7 @@ class Subscription:
         """The consumer has room for so many messages more."""
         if consumer.key not in self.consumers:
             return
+        consumer.is_registered()
         self.feeder.feed(Permits(consumer.key, messages))
         self.feeder.wake()
 

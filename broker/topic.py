@@ -7,6 +7,9 @@ Closing is in good order: no sends are taken any more, those outstanding are sto
 then clients are told, cursors stored, the log closed.  Dropping is at once: clients are told that
 producers and consumers are closed, and nothing else is said.  In particular, a send that the log
 could not confirm is *in doubt*: it is answered with neither receipt nor error.
+
+A topic can also be terminated: it serves on, and takes no messages.  What is outstanding is stored
+and receipted; sends that come meanwhile get no answer until the log has ended, or goes on.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,11 +18,12 @@ from enum import Enum, auto
 import trio
 
 from broker.entries import delivered_head
-from broker.errors import TopicTerminatedError, UnavailableError
+from broker.errors import BrokerError, TopicTerminatedError, UnavailableError
 from broker.feeder import Feeder
 from broker.limits import TopicLimits
 from broker.producer import Producer
 from broker.rates import Counters, OutCounters, Rates
+from broker.topic_ending import TopicEnding
 from broker.topic_log import TopicLog, TopicLogs, translated
 from broker.topic_producers import TopicProducers
 from broker.topic_subscriptions import TopicSubscriptions
@@ -63,6 +67,7 @@ class Topic:
         self._waiting: dict[Feeder, None] = {}  # for the next entry
         self._nursery: trio.Nursery | None = None
         self._failed = False
+        self._ending: TopicEnding | None = None
         self.producers = TopicProducers(
             self,
             name,
@@ -94,9 +99,20 @@ class Topic:
         return self.state is State.SERVING
 
     @property
+    def ending(self) -> bool:
+        """Is it being terminated?"""
+        return self._ending is not None
+
+    async def wait_decided(self) -> None:
+        """Return when it is not being terminated, whatever came of that."""
+        while self._ending is not None:
+            await self._ending.wait_decided()
+
+    @property
     def in_use(self) -> bool:
-        """Is anybody connected, or subscribed?"""
-        return bool(len(self.producers) or len(self.subscriptions))
+        """Is anybody connected?"""
+        subscriptions = self.subscriptions.by_name.values()
+        return bool(len(self.producers)) or any(s.consumers for s in subscriptions)
 
     def check_serving(self) -> None:
         """Raises UnavailableError if it is being closed."""
@@ -190,14 +206,36 @@ class Topic:
         return found[0].position, head.messages - 1 if head.is_batch else -1
 
     async def terminate(self) -> Position:
-        """Take no more messages; returns the last one's position."""
+        """Take no more messages; returns the last one's position.
+
+        What was begun goes on if the one who asked for it stops waiting.
+        """
         self.check_serving()
-        with translated(self.name):
-            last = await self._logs.terminate(self.log)
+        if self._ending is None:
+            self._ending = TopicEnding()
+            self.nursery.start_soon(self._end, self._ending)
+        return await self._ending.outcome()
+
+    async def _end(self, ending: TopicEnding) -> None:
+        outcome: Position | BrokerError = UnavailableError(f"{self.name} is being closed")
+        try:
+            with translated(self.name):
+                outcome = await self._logs.terminate(self.log)
+        except BrokerError as error:
+            outcome = error
+        finally:
+            self._ending = None
+            if isinstance(outcome, BrokerError):
+                self.producers.go_on()
+            else:
+                self._ended()
+            ending.decide(outcome)
+
+    def _ended(self) -> None:
         self.terminated = True
+        self.producers.end(TopicTerminatedError(f"{self.name} is terminated"))
         for subscription in list(self.subscriptions.by_name.values()):
             subscription.check_end()
-        return last
 
     # -- the end
 

@@ -101,10 +101,12 @@ class TopicProducers:
         on_wait: Callable[[], None],
     ) -> Producer:
         """Admit a producer, as soon as its access mode allows; `on_wait` if that is not at once."""
+        await self._topic.wait_decided()
         self._check_open()
         if len(self.by_name) >= self._limits.producers_max:
             raise ProducerBusyError(f"{self._name} has too many producers")
         await self._make_way(request, connection)
+        await self._topic.wait_decided()
         self._check_open()
         producer = Producer(
             next(self._keys),
@@ -138,8 +140,7 @@ class TopicProducers:
         ):
             raise ProducerBusyError(f"{self._name} has a producer named {request.name}")
         if self._holder(request.name) is holder:
-            holder.disconnect()
-            self.remove(holder)
+            self._disconnect(holder)
 
     def _holder(self, name: str) -> Producer | None:
         holder = self.by_name.get(name)
@@ -183,7 +184,7 @@ class TopicProducers:
 
     def _decide(self, key: int, error: BrokerError | None) -> None:
         applicant = self._applicants.get(key)
-        if applicant is not None:
+        if applicant is not None and not applicant.decided.is_set():
             applicant.error = error
             applicant.decided.set()
 
@@ -195,6 +196,28 @@ class TopicProducers:
             self._feed_access(EpochNotStored(key))
         else:
             self._feed_access(EpochStored(key))
+
+    def end(self, error: BrokerError) -> None:
+        """The log has ended: nobody is admitted any more, and the others are told."""
+        for key, applicant in list(self._applicants.items()):
+            if not applicant.decided.is_set():
+                self._decide(key, error)
+                self._feed_access(Leave(key))
+        for producer in list(self.by_name.values()):
+            if producer.is_told_of_the_end:
+                producer.refuse_held()
+            else:
+                self._disconnect(producer)
+
+    def go_on(self) -> None:
+        """The log did not end: what was sent meanwhile has to be sent again, in order."""
+        for producer in list(self.by_name.values()):
+            if producer.holds_sends:
+                self._disconnect(producer)
+
+    def _disconnect(self, producer: Producer) -> None:
+        producer.disconnect()
+        self.remove(producer)
 
     def let_go(self, error: BrokerError) -> None:
         """Tell all clients; those that wait get the error."""

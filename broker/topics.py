@@ -240,10 +240,10 @@ class Topics:
         await self._ask_end(Unload, name)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Delete it and all that belongs to it.  PreconditionError if it is in use."""
+        """Delete it and all that belongs to it.  PreconditionError while anybody is connected."""
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
-            raise PreconditionError(f"{name} has producers or subscriptions")
+            raise PreconditionError(f"{name} has producers or consumers that are connected")
         self._doomed.add(name.full)
         try:
             await self._ask_end(Unload, name)

@@ -7,6 +7,7 @@ ManagedLedgerError
   ClosedError            this handle was closed by its owner
   TerminatedError        the log was terminated: nothing can be appended
   ListFullError          the list of ledgers is full: nothing can be appended until it is trimmed
+  EntryTooLargeError     no bookie would take an entry of that size: it is not appended
   NoSuchLogError         there is no such log
   LogCorruptError        a ledger that the list names is gone, or does not parse
   ForeignListsError      the lists of the metadata store do not fit the ledgers of a root
@@ -32,6 +33,10 @@ class TerminatedError(ManagedLedgerError):
 
 class ListFullError(ManagedLedgerError):
     """The list of ledgers has no room for another one: nothing is appended until it is trimmed."""
+
+
+class EntryTooLargeError(ManagedLedgerError):
+    """An entry of that size is never stored; the log takes others."""
 
 
 class NoSuchLogError(ManagedLedgerError):

@@ -25,7 +25,13 @@ from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor import Cursor
 from managed_ledger.cursors import Cursors
 from managed_ledger.ending import Ending
-from managed_ledger.errors import ClosedError, FencedError, ListFullError, ManagedLedgerError
+from managed_ledger.errors import (
+    ClosedError,
+    EntryTooLargeError,
+    FencedError,
+    ListFullError,
+    ManagedLedgerError,
+)
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from managed_ledger.protocol.log import (
@@ -178,10 +184,15 @@ class ManagedLedger:
         if refused is not None or not self._protocol.usable:
             done(None, self.fenced or refused or ClosedError(f"{self.name} was closed"))
             return
-        self.next_offset += messages
-        head = broker_entry_metadata(self.context.clock.now_ms(), self.next_offset - 1)
+        last_offset = self.next_offset + messages - 1
+        head = broker_entry_metadata(self.context.clock.now_ms(), last_offset)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
+        size_max = self._writer.payload_bytes_max
+        if size > size_max:
+            done(None, EntryTooLargeError(f"an entry of {size} bytes; at most {size_max} fit"))
+            return
+        self.next_offset += messages
         self._appends.take(Pending(buffers, size, self.next_offset - 1, done))
         self._feed(Append())
 

@@ -217,6 +217,11 @@ class LedgerWriter:
     async def drain(self) -> None:
         """For the flusher; there is never anything left to do."""
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """How large an entry may be, so that bookies take it."""
+        return self._payload_bytes_max
+
     def check_size(self, payload: Sequence[Buffer]) -> int:
         """The size of an entry; EntryTooLargeError if bookies would not take it."""
         size = 0

@@ -102,11 +102,11 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also with producers, consumers and subscriptions.")
+@click.option("--force", is_flag=True, help="Also with connected producers and consumers.")
 @admin_url_option
 @output_option
 def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None:
-    """Delete a topic, with its messages."""
+    """Delete a topic, with its messages and subscriptions."""
     topic = parse_topic(name).full
 
     async def ask(admin: Admin) -> None:

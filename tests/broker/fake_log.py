@@ -13,7 +13,13 @@ from bookie.errors import ReadUnknownError
 from broker.entries import delivered_head
 from broker.errors import NotFoundError
 from broker.topic_log import Done, TopicLog
-from managed_ledger.errors import ClosedError, FencedError, ListFullError, TerminatedError
+from managed_ledger.errors import (
+    ClosedError,
+    EntryTooLargeError,
+    FencedError,
+    ListFullError,
+    TerminatedError,
+)
 from managed_ledger.position import Position
 from managed_ledger.protocol.room import Room
 from managed_ledger.reading import LogEntry
@@ -88,6 +94,7 @@ class FakeLog:
     trimmed: int = 0  # entries at the front that are gone
     next_offset: int = 0
     held: bool = False
+    entry_bytes_max: int = 5 * 1024 * 1024
     fenced: bool = False
     closed: bool = False
     terminated: bool = False
@@ -168,6 +175,9 @@ class FakeLog:
             return
         if self.full:
             done(None, ListFullError(self.full))
+            return
+        if sum(map(len, payload)) > self.entry_bytes_max:
+            done(None, EntryTooLargeError("too large"))
             return
         self.next_offset += messages
         head = broker_entry_metadata(self.clock.now_ms(), self.next_offset - 1)
@@ -268,6 +278,8 @@ class FakeLogs:
         self.opened: list[TopicName] = []
         self.open_fails: Exception | None = None
         self.gate: trio.Event | None = None  # opening waits for it
+        self.terminate_gate: trio.Event | None = None  # terminating does
+        self.terminate_fails: Exception | None = None
         self.ledger_entries = 1000
 
     async def exists(self, name: TopicName) -> bool:
@@ -362,8 +374,18 @@ class FakeLogs:
 
     async def terminate(self, log: TopicLog) -> Position:
         assert isinstance(log, FakeLog)
+        log.terminated = True  # From here on it takes nothing, unless it goes on.
         await trio.lowlevel.checkpoint()
-        log.terminated = True
+        try:
+            if self.terminate_gate is not None:
+                await self.terminate_gate.wait()
+            if self.terminate_fails is not None:
+                raise self.terminate_fails
+            while log.pending_bytes:
+                await log._room.wait()
+        except BaseException:
+            log.terminated = False
+            raise
         return log.last_confirmed
 
     def internal_stats(self, log: TopicLog) -> dict[str, object]:

@@ -101,6 +101,41 @@ async def test_a_topic_whose_list_is_full_refuses_sends_and_is_served_on(
         assert [sequence_id for sequence_id, _, _ in await client.receipts(2)] == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("daybook-test", pb.NotAllowedError),
+        ("Pulsar-Java-v4.2.4", pb.NotAllowedError),
+        ("Pulsar Go 0.19.0", pb.NotAllowedError),
+        ("Pulsar-CPP-v4.2.0", pb.ChecksumError),
+    ],
+)
+async def test_a_message_that_is_too_large_costs_its_producer_this_message_only(
+    autojump_clock: MockClock, version: str, code: int
+) -> None:
+    """At any other code clients of that kind close the connection, and send the same for ever."""
+    async with open_broker() as cluster:
+        client = await cluster.client(version=version)
+        await client.producer(1)
+        await client.producer(2, topic=f"{TOPIC}-2")
+        await client.subscribe(permits=10)
+        client.send(0)
+        client.send(1, properties=[pb.KeyValue(key="k", value="v" * (6 << 20))])
+        client.send(2, partition_key="k" * (6 << 20))
+        client.send(3)
+        client.send(0, producer_id=2)
+        receipts = await client.wait(SendReceipt, 3)
+        assert sorted((r.producer_id, r.sequence_id) for r in receipts) == [(1, 0), (1, 3), (2, 0)]
+        refused = await client.wait(pb.CommandSendError, 2)
+        assert [(e.producer_id, e.sequence_id, e.error) for e in refused] == [
+            (1, 1, code),
+            (1, 2, code),
+        ]
+        assert await client.entry_ids(2) == [0, 1]
+        assert not client.frames.closed
+        assert cluster.broker.context.refusal_log.total == 2
+
+
 async def test_a_consumer_gets_what_its_permits_allow_in_order(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()

@@ -389,9 +389,53 @@ async def test_the_answer_to_a_subscription_comes_first(autojump_clock: MockCloc
         request = pb.CommandSubscribe(topic=TOPIC, subscription="s", consumer_id=1, request_id=1)
         request.subType = FAILOVER
         client.tell(request)
-        await client.settle()
+        await client.settle(0.5)
         kinds = [type(c.body) for c in client.got if isinstance(c, Command)]
         assert kinds == [pb.CommandSuccess, pb.CommandActiveConsumerChange]
+
+
+async def test_a_failover_consumer_hears_that_it_is_active_when_it_asks_for_messages(
+    autojump_clock: MockClock,
+) -> None:
+    """Go's client drops what comes for a consumer right behind the answer to SUBSCRIBE."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe(kind=FAILOVER)
+        await client.settle(0.1)
+        assert not client.bodies(pb.CommandActiveConsumerChange)
+        client.flow(1)
+        (change,) = await client.wait(pb.CommandActiveConsumerChange)
+        assert change.is_active
+        await client.settle(1)
+        assert not client.bodies(pb.CommandActiveConsumerChange)
+
+
+async def test_a_failover_consumer_that_asks_for_nothing_hears_after_a_moment_what_is_so_then(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        await one.subscribe(kind=FAILOVER, consumer_name="a")
+        await one.wait(pb.CommandActiveConsumerChange)
+        began = trio.current_time()
+        await two.subscribe(kind=FAILOVER, consumer_name="b")
+        await one.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+        (change,) = await two.wait(pb.CommandActiveConsumerChange)
+        assert change.is_active
+        assert 0.25 <= trio.current_time() - began < 0.3
+        await two.settle(1)
+        assert not two.bodies(pb.CommandActiveConsumerChange)
+
+
+async def test_a_failover_consumer_that_leaves_at_once_hears_nothing_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe(kind=FAILOVER)
+        await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+        await client.settle(1)
+        assert not client.bodies(pb.CommandActiveConsumerChange)
 
 
 async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(

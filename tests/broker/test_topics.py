@@ -419,6 +419,7 @@ async def test_a_terminated_topic(autojump_clock: MockClock) -> None:
         ours.send(1)
         (error,) = await ours.wait(pb.CommandSendError)
         assert error.error == pb.TopicTerminatedError
+        assert not ours.bodies(pb.CommandCloseProducer)  # That send would be in doubt, then.
         assert (await ours.producer(7)).error == pb.TopicTerminatedError
         for client in (ours, theirs):
             client.ack(0)
@@ -448,6 +449,121 @@ async def test_a_consumer_without_permits_is_not_told_of_an_end_that_it_has_not_
         client.flow(9)
         assert await client.entry_ids(1) == [0]
         await client.wait(pb.CommandReachedEndOfTopic)
+
+
+async def test_sends_that_come_while_a_topic_is_terminated_are_answered_behind_its_end(
+    autojump_clock: MockClock,
+) -> None:
+    """Go's client takes a refused send for nothing: it lets it time out.  It has to come back."""
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        ours = await cluster.client(version="daybook-test")
+        theirs = await cluster.client(version="Pulsar Go 0.19.0")
+        clients = (ours, theirs)
+        for client in clients:
+            await client.producer()
+        log = broker.log()
+        log.held = True
+        gate = broker.logs.terminate_gate = trio.Event()
+        for client in clients:
+            client.send(0)
+        await ours.settle()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.topics.loaded[TOPIC].terminate)
+            await ours.settle()
+            for client in clients:
+                client.send(1)
+                client.send(2)
+                client.tell(pb.CommandProducer(topic=TOPIC, producer_id=9, request_id=9))
+            await ours.settle()
+            assert not any(client.got for client in clients)
+            log.release()
+            for client in clients:
+                assert [sequence_id for sequence_id, _, _ in await client.receipts(1)] == [0]
+                assert not client.got
+            gate.set()
+        await theirs.wait(pb.CommandCloseProducer)
+        assert not theirs.bodies(pb.CommandSendError)
+        (error,) = await ours.wait(pb.CommandSendError)
+        assert (error.sequence_id, error.error) == (1, pb.TopicTerminatedError)
+        assert not ours.bodies(pb.CommandCloseProducer)
+        for client in clients:
+            (refused,) = await client.wait(pb.CommandError)
+            assert (refused.request_id, refused.error) == (9, pb.TopicTerminatedError)
+        assert (await theirs.producer(epoch=1)).error == pb.TopicTerminatedError
+        assert len(log.entries) == 2
+
+
+async def test_a_topic_that_could_not_be_terminated_goes_on_without_a_gap(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        client, idle = await cluster.client(), await cluster.client()
+        await client.producer()
+        await idle.producer()
+        topic = broker.topics.loaded[TOPIC]
+        gate = broker.logs.terminate_gate = trio.Event()
+        broker.logs.terminate_fails = UnavailableError("the store is away")
+        async with trio.open_nursery() as nursery:
+
+            async def terminate() -> None:
+                with pytest.raises(UnavailableError):
+                    await topic.terminate()
+
+            nursery.start_soon(terminate)
+            await client.settle()
+            client.send(0)
+            client.send(1)
+            await client.settle()
+            gate.set()
+        await client.wait(pb.CommandCloseProducer)
+        assert not client.bodies(pb.CommandSendError)
+        assert isinstance(await client.producer(epoch=1), pb.CommandProducerSuccess)
+        client.send(0)
+        client.send(1)
+        idle.send(0)
+        assert [sequence_id for sequence_id, _, _ in await client.receipts(2)] == [0, 1]
+        await idle.receipts(1)
+        assert not idle.bodies(pb.CommandCloseProducer)
+        assert len(broker.log().entries) == 3
+
+
+async def test_a_topic_is_terminated_although_nobody_waits_for_it_any_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        gate = cluster.broker.logs.terminate_gate = trio.Event()
+        with trio.move_on_after(1):
+            await topic.terminate()
+        assert topic.ending
+        gate.set()
+        await client.wait(pb.CommandCloseProducer)
+        assert topic.terminated
+
+
+async def test_a_producer_that_waits_for_its_turn_hears_that_the_topic_has_ended(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(1, producer_access_mode=pb.Exclusive)
+        for producer_id in (2, 3):
+            request = pb.CommandProducer(
+                topic=TOPIC, producer_id=producer_id, request_id=producer_id
+            )
+            request.producer_access_mode = pb.WaitForExclusive
+            client.tell(request)
+        await client.wait(pb.CommandProducerSuccess, 2)
+        await cluster.broker.topics.loaded[TOPIC].terminate()
+        refused = await client.wait(pb.CommandError, 2)
+        assert {error.request_id for error in refused} == {2, 3}
+        assert {error.error for error in refused} == {pb.TopicTerminatedError}
+        await client.wait(pb.CommandCloseProducer)
+        assert not len(cluster.broker.topics.loaded[TOPIC].producers)
 
 
 async def test_a_bug_in_one_topic_is_no_end_of_the_broker(autojump_clock: MockClock) -> None:

@@ -7,7 +7,13 @@ import trio
 
 from managed_ledger.appends import ENTRY_OVERHEAD_BYTES
 from managed_ledger.context import LogConfig
-from managed_ledger.errors import ClosedError, FencedError, NoSuchLogError, TerminatedError
+from managed_ledger.errors import (
+    ClosedError,
+    EntryTooLargeError,
+    FencedError,
+    NoSuchLogError,
+    TerminatedError,
+)
 from managed_ledger.position import EARLIEST, LATEST, Position
 from tests.managed_ledger.world import (
     BOOKIES,
@@ -392,5 +398,23 @@ def test_a_log_deleted_while_it_rolls_leaves_nothing() -> None:
                 await host.logs.delete(log)
                 await trio.sleep(5)
                 assert await world.ledgers(host) == []
+
+    play(scenario)
+
+
+def test_an_entry_that_no_bookie_would_take_is_refused_and_the_log_goes_on() -> None:
+    """The log was given up for it, and its client sent the same to the next owner, for ever."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(3))
+            errors: list[Exception | None] = []
+            for size in (5 << 20, (5 << 20) - 500):
+                log.append([b"x" * size], 1, lambda _, error: errors.append(error))
+            assert [type(error) for error in errors] == [EntryTooLargeError] * 2
+            await append(log, range(3, 6))
+            assert await read_all(log) == list(range(6))
+            assert log.confirmed_offset == 5
 
     play(scenario)

@@ -18,7 +18,7 @@ MUTANTS = [
             "    sequence_id, highest, _ = self._outstanding.popleft()\n    if not self._receipts:",
             "    sequence_id, highest, _ = self._outstanding.pop()\n    if not self._receipts:",
         ),
-        source_hash="6220b533ce7a",
+        source_hash="b456f2400876",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS = [
         module=_PRODUCER,
         name="Producer.stored",
         replacement=Edit("if self.closed:", "if self.closed and error is not None:"),
-        source_hash="6220b533ce7a",
+        source_hash="b456f2400876",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = [
             "    self.connection.receipts_ready(self)\n"
             "    self.topic.append(send.payload",
         ),
-        source_hash="f20fb1efa587",
+        source_hash="e57b1617a0df",
         caught_by=_STORMS,
     ),
     Mutant(

@@ -43,6 +43,10 @@ class Connection:
     peer = "client"
     client_version = "storm"
     connected_ms = 0
+    is_ours = True
+
+    def note_refused_send(self, code: int, reason: str) -> None:
+        raise AssertionError(f"nothing is refused in a storm of producers: {code} {reason}")
 
     async def is_alive(self, within_s: float) -> bool:
         raise AssertionError("asked by `Topic` here")
@@ -171,6 +175,7 @@ class Topic:
     def __init__(self, storm: "ProducerStorm", epoch: int | None) -> None:
         self.storm = storm
         self.serving = True
+        self.ending = False
         self.log = cast("Any", None)  # Nobody reads here.
         self.by_name: dict[str, Producer] = {}
         self.access = access.AccessProtocol(epoch)

@@ -141,9 +141,11 @@ def test_topics_and_subscriptions_are_administered() -> None:
         await ops.unload_topic(ORDERS)
         assert await ops.subscriptions(ORDERS) == ["early", "late"]
         assert (await ops.terminate(ORDERS)).entry_id == 9
-        with pytest.raises(PreconditionError):
-            await ops.delete_topic(ORDERS, force=False)
-        await ops.delete_topic(ORDERS, force=True)
+        async with world.client("one") as client, await client.subscribe(ORDERS.full, "s"):
+            with pytest.raises(PreconditionError):
+                await ops.delete_topic(ORDERS, force=False)
+        assert await ops.subscriptions(ORDERS) == ["early", "late", "s"]  # idle ones do not count
+        await ops.delete_topic(ORDERS, force=False)
         with pytest.raises(NotFoundError):
             await ops.stats(ORDERS)
         assert await ops.topics("public/default") == []
