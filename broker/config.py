@@ -44,6 +44,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # of a new namespace
     default_namespace_bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16  # public/default
 
+    # Of a namespace that is made from now on; others keep what their policies say.
     # Acknowledged data: minutes, -1 for ever; megabytes, -1 without limit; 0 and 0: not kept.
     default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1)] = 7 * 24 * 60
     default_retention_mb: Annotated[int, msgspec.Meta(ge=-1)] = -1

@@ -62,6 +62,8 @@ class Tenancy:
             "replication_clusters": [self._config.cluster],
             "bundles": BundlesData.of(bundles),
             "deleted": False,
+            # Written down: a Pulsar broker that takes over has another default, and drops data.
+            "retention_policies": self._policies.default_retention,
         }
 
     # -- clusters
@@ -144,8 +146,9 @@ class Tenancy:
         return _decoded(Fields, value) if value else {}
 
     async def set_retention(self, namespace: str, retention: Retention | None) -> None:
-        """None: back to the default."""
-        await self._set(namespace, "retention_policies", retention)
+        """None: back to the default, which is written down, as it is for a new namespace."""
+        wanted = retention or self._policies.default_retention
+        await self._set(namespace, "retention_policies", wanted)
 
     async def set_persistence(self, namespace: str, persistence: Persistence | None) -> None:
         """For ledgers that are created from now on.  None: as the broker is set up."""

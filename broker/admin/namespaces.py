@@ -3,15 +3,14 @@
 A policy of Pulsar's that this broker does not enforce is refused (405), never stored and ignored.
 """
 
-import msgspec
 from starlette.routing import Route
 
 from broker.admin.handling import Call, Endpoints, Handler, Text
+from broker.admin.new_namespace import parse_new_namespace
 from broker.errors import NotAllowedError, NotFoundError, PreconditionError
 from broker.operations import Operations
 from broker.peers import VERSION
 from broker.policies import Fields, Persistence, Retention
-from broker.protocol.bundles import Bundles
 from broker.records import BundlesData, ClusterData, TenantInfo
 
 OpsCall = Call[Operations]
@@ -113,20 +112,6 @@ async def _delete_tenant(call: OpsCall) -> None:
 # -- namespaces
 
 
-class _NewBundles(msgspec.Struct):
-    numBundles: int | None = None  # noqa: N815 - Pulsar's keys
-    boundaries: list[str] | None = None
-
-
-class _NewPolicies(msgspec.Struct, forbid_unknown_fields=True):
-    """What may be said when a namespace is created."""
-
-    bundles: _NewBundles | None = None
-    retention_policies: Retention | None = None
-    persistence: Persistence | None = None
-    replication_clusters: list[str] | None = None
-
-
 async def _namespaces(call: OpsCall) -> object:
     return await call.parts.tenancy.namespaces(call.path("tenant"))
 
@@ -137,29 +122,13 @@ async def _namespace(call: OpsCall) -> object:
 
 async def _create_namespace(call: OpsCall) -> None:
     content = await call.optional_body(Fields) or {}
-    said = {key: value for key, value in content.items() if value not in (None, [], {}, False)}
-    try:
-        new = msgspec.convert(said, _NewPolicies)
-    except msgspec.ValidationError as error:
-        raise PreconditionError(f"policies: {error}") from None
-    for cluster in new.replication_clusters or []:
-        if cluster != call.parts.cluster:
-            raise NotAllowedError("topics are not replicated to other clusters")
+    new = parse_new_namespace(content, call.parts.cluster)
     await call.parts.tenancy.create_namespace(
         call.namespace,
-        bundles=None if new.bundles is None else _bundles_of(new.bundles),
-        retention=new.retention_policies,
+        bundles=new.bundles,
+        retention=new.retention,
         persistence=new.persistence,
     )
-
-
-def _bundles_of(new: _NewBundles) -> Bundles | None:
-    try:
-        if new.boundaries:
-            return Bundles.parse(new.boundaries)
-        return Bundles.equal(new.numBundles) if new.numBundles else None
-    except ValueError as error:
-        raise PreconditionError(f"bundles: {error}") from None
 
 
 async def _delete_namespace(call: OpsCall) -> None:

@@ -151,7 +151,7 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         operations,
         lambda: b"up 1\n",
         why_not_ready=why_not_ready,
-        body_bytes_max=1000,
+        body_bytes_max=4000,
         log=silent_log(),
     )
     await cluster.nursery.start(port.serve, app)
@@ -214,10 +214,122 @@ async def test_policies_that_are_not_enforced_are_refused(policy: str) -> None:
         for method in ("GET", "POST", "DELETE"):
             with pytest.raises(NotAllowedError, match=policy):
                 await one(method, f"{NAMESPACES}/public/default/{policy}", 5)
-        with pytest.raises(PreconditionError):
+        with pytest.raises(PreconditionError, match=policy):
             await one("PUT", f"{NAMESPACES}/public/x", {policy: 5})
         with pytest.raises(NotAllowedError):
             await one("POST", f"{TOPICS}/some/{policy}", 5)
+
+
+# What `pulsar-admin namespaces create` of Pulsar 4.x sends: each policy that there is.
+WHOLE_POLICIES: dict[str, object] = {
+    "auth_policies": {
+        "namespace_auth": {},
+        "destination_auth": {},
+        "subscription_auth_roles": {},
+    },
+    "replication_clusters": ["test"],
+    "allowed_clusters": [],
+    "bundles": {"boundaries": None, "numBundles": 2},
+    "backlog_quota_map": {},
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "persistence": None,
+    "deduplicationEnabled": None,
+    "autoTopicCreationOverride": None,
+    "autoSubscriptionCreationOverride": None,
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "message_ttl_in_seconds": None,
+    "subscription_expiration_time_minutes": None,
+    "retention_policies": None,
+    "deleted": False,
+    "encryption_required": False,
+    "delayed_delivery_policies": None,
+    "inactive_topic_policies": None,
+    "subscription_auth_mode": "None",
+    "max_producers_per_topic": None,
+    "max_consumers_per_topic": None,
+    "max_consumers_per_subscription": None,
+    "max_unacked_messages_per_consumer": None,
+    "max_unacked_messages_per_subscription": None,
+    "max_subscriptions_per_topic": None,
+    "compaction_threshold": None,
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "offload_deletion_lag_ms": None,
+    "max_topics_per_namespace": None,
+    "schema_auto_update_compatibility_strategy": None,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": None,
+    "schema_validation_enforced": False,
+    "offload_policies": None,
+    "deduplicationSnapshotIntervalSeconds": None,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "resource_group_name": None,
+    "migrated": False,
+    "dispatcherPauseOnAckStatePersistentEnabled": None,
+    "entryFilters": None,
+}
+
+
+async def test_a_namespace_is_made_of_the_policies_that_pulsars_tools_send() -> None:
+    async with two_brokers() as (one, two):
+        await one("PUT", f"{NAMESPACES}/public/whole", WHOLE_POLICIES)
+        found = await two("GET", f"{NAMESPACES}/public/whole")
+        assert isinstance(found, dict)
+        assert found["bundles"]["numBundles"] == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "value"),
+    [
+        ("message_ttl_in_seconds", 60),
+        ("schema_compatibility_strategy", "FULL"),
+        ("offload_threshold", 0),
+        ("encryption_required", True),
+        ("deduplicationEnabled", True),
+        ("subscription_auth_mode", "Prefix"),
+        ("auth_policies", {"namespace_auth": {"role": ["produce"]}}),
+        ("max_producers_per_topic", True),
+        ("properties", {"a": ""}),
+        ("nonsense", 1),
+        ("allowed_clusters", ["elsewhere"]),
+    ],
+)
+async def test_a_policy_that_asks_for_what_is_not_done_is_refused_by_name(
+    policy: str, value: object
+) -> None:
+    async with two_brokers() as (one, _):
+        with pytest.raises(BrokerError, match=policy):
+            await one("PUT", f"{NAMESPACES}/public/whole", {**WHOLE_POLICIES, policy: value})
+        with pytest.raises(NotFoundError):
+            await one("GET", f"{NAMESPACES}/public/whole")
+
+
+async def test_the_default_retention_is_written_into_a_namespace() -> None:
+    """A Pulsar broker that takes over would drop at once what is acknowledged."""
+    async with two_brokers() as (one, _):
+        default = {"retentionTimeInMinutes": 10080, "retentionSizeInMB": -1}
+        await one("PUT", f"{NAMESPACES}/public/fresh")
+        for namespace in ("public/default", "public/fresh"):
+            found = await one("GET", f"{NAMESPACES}/{namespace}")
+            assert isinstance(found, dict)
+            assert found["retention_policies"] == default
+        wanted = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20}
+        await one("PUT", f"{NAMESPACES}/public/said", {"retention_policies": wanted})
+        await one("POST", f"{NAMESPACES}/public/fresh/retention", wanted)
+        for name in ("said", "fresh"):
+            found = await one("GET", f"{NAMESPACES}/public/{name}")
+            assert isinstance(found, dict)
+            assert found["retention_policies"] == wanted
+        await one("DELETE", f"{NAMESPACES}/public/said/retention")
+        found = await one("GET", f"{NAMESPACES}/public/said")
+        assert isinstance(found, dict)
+        assert found["retention_policies"] == default
 
 
 async def test_a_topic_is_served_by_its_owner_only() -> None:
@@ -381,7 +493,7 @@ async def test_lookup_brokers_health_and_metrics() -> None:
         ("GET", "/nothing", None, NotFoundError),
         ("PATCH", "/admin/v2/clusters", None, NotAllowedError),
         ("POST", f"{NAMESPACES}/public/default/retention", "no", BrokerError),
-        ("POST", f"{NAMESPACES}/public/default/retention", {"a": "x" * 2000}, BrokerError),
+        ("POST", f"{NAMESPACES}/public/default/retention", {"a": "x" * 5000}, BrokerError),
         ("GET", "/admin/v2/persistent/public/default/%FF/stats", None, PreconditionError),
         ("GET", "/admin/v2/persistent/pub%2Flic/default/x/stats", None, PreconditionError),
         ("GET", f"{TOPICS}/x/messageid/soon", None, PreconditionError),
