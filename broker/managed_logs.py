@@ -11,7 +11,7 @@ from broker.errors import ConflictError, NotFoundError, StorageFailedError, Unav
 from broker.log_configs import LogConfigs
 from broker.topic_log import TopicLog
 from managed_ledger import offsets
-from managed_ledger.cursor import IN_RECORD
+from managed_ledger.cursor import IN_RECORD, Cursor
 from managed_ledger.errors import (
     ClosedError,
     FencedError,
@@ -27,6 +27,7 @@ from wire.metadata.store import MetadataError
 from wire.topics import TopicName, url_decode
 
 EPOCH = "pulsar.topic.epoch"
+_RANGES_MAX = 1_000  # of one cursor, in statistics for people
 
 
 @asynccontextmanager
@@ -92,6 +93,11 @@ class ManagedLogs:
         async with translated(managed.name):
             return await offsets.position_of_time(managed, publish_ms)
 
+    async def offset_before(self, log: TopicLog, position: Position) -> int:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await offsets.offset_before(managed, position)
+
     async def first_offset(self, log: TopicLog) -> int:
         managed = _managed(log)
         async with translated(managed.name):
@@ -147,13 +153,23 @@ class ManagedLogs:
                     "readPosition": str(cursor.read_start),
                     "cursorLedger": cursor.ledger_id,
                     "state": "NoLedger" if cursor.ledger_id == IN_RECORD else "Open",
-                    "individuallyDeletedMessages": cursor.acked_above,
+                    "individuallyDeletedMessages": _ranges(cursor),
+                    "entriesAcknowledgedAbove": cursor.acked_above,
                     "recordsThatPulsarMisreads": cursor.old_records,
                     "properties": dict(cursor.properties),
                 }
                 for name, cursor in sorted(managed.cursors.items())
             },
         }
+
+
+def _ranges(cursor: Cursor) -> str:
+    """As Pulsar writes them: each range begins behind its first position."""
+    found = cursor.acked_ranges(_RANGES_MAX + 1)
+    texts = [f"({ledger}:{first - 1}..{ledger}:{last}]" for ledger, first, last in found]
+    if len(texts) > _RANGES_MAX:
+        texts[_RANGES_MAX] = "..."
+    return f"[{','.join(texts)}]"
 
 
 def _managed(log: TopicLog) -> ManagedLedger:

@@ -17,6 +17,8 @@ from broker.topics import Topics
 from wire.arena import ArenaPool
 
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
+_BACKLOG = "Messages not acknowledged; an estimate inside a ledger that has batches."
+_BACKLOG_BYTES = "Bytes of the largest backlog, an estimate."
 _SUBSCRIPTION_LABELS = (*_TOPIC_LABELS, "subscription")
 
 
@@ -69,7 +71,7 @@ class BrokerMetrics:
             ("rate_out", "Messages a second.", sum(s.msg_rate_out for s in each)),
             ("throughput_in", "Bytes a second.", sum(s.msg_throughput_in for s in each)),
             ("throughput_out", "Bytes a second.", sum(s.msg_throughput_out for s in each)),
-            ("msg_backlog", "Entries not acknowledged.", sum(s.msg_backlog for s in subscriptions)),
+            ("msg_backlog", _BACKLOG, sum(s.msg_backlog for s in subscriptions)),
             ("storage_size", "Bytes stored.", sum(s.storage_size for s in each)),
         ):
             yield gauge(f"pulsar_broker_{name}", text, value)
@@ -127,7 +129,9 @@ class _Collector(Collector):
 
 
 _SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
-    ("back_log", "Entries not acknowledged.", "msg_backlog"),
+    ("back_log", _BACKLOG, "msg_backlog"),
+    ("back_log_entries", "Entries not acknowledged.", "backlog_entries"),
+    ("back_log_bytes", "Bytes not acknowledged, an estimate.", "backlog_size"),
     ("delayed", "Entries that wait for their time.", "msg_delayed"),
     ("msg_rate_out", "Messages a second.", "msg_rate_out"),
     ("msg_throughput_out", "Bytes a second.", "msg_throughput_out"),
@@ -156,7 +160,8 @@ _TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...
     (GaugeMetricFamily, "rate_out", "Messages a second.", lambda s: s.msg_rate_out),
     (GaugeMetricFamily, "throughput_in", "Bytes a second.", lambda s: s.msg_throughput_in),
     (GaugeMetricFamily, "throughput_out", "Bytes a second.", lambda s: s.msg_throughput_out),
-    (GaugeMetricFamily, "msg_backlog", "Entries not acknowledged.", _backlog),
+    (GaugeMetricFamily, "msg_backlog", _BACKLOG, _backlog),
+    (GaugeMetricFamily, "backlog_size", _BACKLOG_BYTES, lambda s: s.backlog_size),
     (GaugeMetricFamily, "storage_size", "Bytes stored.", lambda s: s.storage_size),
     (
         GaugeMetricFamily,

@@ -45,7 +45,7 @@ class ConsumerStats(_Record, frozen=True):
     blocked_consumer_on_unacked_msgs: bool
     msg_out_counter: int
     bytes_out_counter: int
-    avg_messages_per_entry: float
+    avg_messages_per_entry: int
     last_acked_timestamp: int
     last_consumed_timestamp: int
     metadata: dict[str, str]
@@ -54,7 +54,10 @@ class ConsumerStats(_Record, frozen=True):
 class SubscriptionStats(_Record, frozen=True):
     type: str
     durable: bool
-    msg_backlog: int  # entries, as Pulsar counts it
+    msg_backlog: int  # messages; an estimate unless `backlog_exact` (see `backlog`)
+    backlog_exact: bool
+    backlog_entries: int
+    backlog_size: int  # bytes, an estimate
     msg_rate_out: float
     msg_throughput_out: float
     msg_rate_redeliver: float
@@ -79,6 +82,7 @@ class TopicStats(_Record, frozen=True):
     bytes_out_counter: int
     average_msg_size: float
     storage_size: int
+    backlog_size: int  # bytes, an estimate: of the subscription that is farthest behind
     publishers: list[PublisherStats]
     msg_chunk_published: bool
     waiting_publishers: int
@@ -122,6 +126,7 @@ def statistics(topic: Topic) -> TopicStats:
         bytes_out_counter=sum(s.bytes_out_counter for s in outs),
         average_msg_size=_mean(topic.bytes, topic.messages),
         storage_size=topic.log.size_bytes,
+        backlog_size=max((s.backlog_size for s in outs if s.durable), default=0),
         publishers=[_publisher(p) for p in topic.producers.by_name.values()],
         msg_chunk_published=topic.chunks > 0,
         waiting_publishers=topic.producers.waiting,
@@ -155,11 +160,15 @@ def _publisher(producer: Producer) -> PublisherStats:
 def _subscription(subscription: Subscription, rates: OutCounters) -> SubscriptionStats:
     consumers = list(subscription.consumers.values())
     active = subscription.dispatch.active
+    backlog = subscription.backlog
     name = "" if active is None else subscription.consumers[active].name
     return SubscriptionStats(
         type="None" if subscription.type is None else TYPE_NAMES[subscription.type],
         durable=subscription.durable,
-        msg_backlog=subscription.backlog,
+        msg_backlog=backlog.messages,
+        backlog_exact=backlog.exact,
+        backlog_entries=backlog.entries,
+        backlog_size=backlog.bytes,
         msg_rate_out=rates.messages,
         msg_throughput_out=rates.bytes,
         msg_rate_redeliver=rates.redelivered,
@@ -190,7 +199,7 @@ def _consumer(consumer: Consumer) -> ConsumerStats:
         blocked_consumer_on_unacked_msgs=dispatch.is_blocked(consumer.key),
         msg_out_counter=consumer.messages,
         bytes_out_counter=consumer.bytes,
-        avg_messages_per_entry=_mean(consumer.messages, consumer.entries),
+        avg_messages_per_entry=round(_mean(consumer.messages, consumer.entries)),
         last_acked_timestamp=consumer.acked_ms,
         last_consumed_timestamp=consumer.consumed_ms,
         metadata=consumer.metadata,
@@ -216,7 +225,7 @@ def consumer_stats_response(
         address=f"/{connection.peer}",
         connectedSince=_iso(connection.connected_ms),
         type=TYPE_NAMES[subscription.type or 0],
-        msgBacklog=subscription.backlog,
+        msgBacklog=subscription.backlog.messages,
     )
 
 

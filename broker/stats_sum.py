@@ -25,7 +25,7 @@ def sum_stats(stats: Sequence[Stats]) -> dict[str, object]:
 def _add(key: str, sum_: object, value: object) -> object:
     match sum_, value:
         case bool(), bool():
-            return sum_ or value
+            return sum_ and value if key.endswith("Exact") else sum_ or value
         case (int() | float()) as left, (int() | float()) as right:
             if key.startswith("last") or key.endswith("Timestamp"):
                 return max(left, right)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import trio
 
+from broker.backlog import Backlog, BacklogSize
 from broker.consumer import Consumer, ConsumerConnection, OnDurable
 from broker.errors import (
     BrokerError,
@@ -76,6 +77,8 @@ class SubscriptionTopic(Protocol):
 
     def wake_when_appended(self, feeder: Feeder) -> None: ...
 
+    async def offset_before(self, position: Position) -> int: ...
+
 
 class Subscription:
     """See the module."""
@@ -116,6 +119,7 @@ class Subscription:
             clock=clock,
             on_end=self.check_end,
         )
+        self._backlog = Backlog(topic, cursor)
         self._moving: trio.Event | None = None  # set when the move is done
         self._awaits_return = False
         self._unflushed: list[OnDurable] = []
@@ -132,8 +136,12 @@ class Subscription:
         return self._moving is not None
 
     @property
-    def backlog(self) -> int:
-        return self.cursor.backlog_entries
+    def backlog(self) -> BacklogSize:
+        return self._backlog.size(partly_acked=bool(self._partial))
+
+    async def look_at_backlog(self) -> None:
+        """Know its messages better.  Raises BrokerError."""
+        await self._backlog.look()
 
     # -- consumers
 
@@ -399,6 +407,8 @@ class Subscription:
 
     def check_end(self) -> None:
         """Tell those who are done with a topic that will never grow again; each once."""
-        if self.topic.terminated and (not self.backlog if self.durable else self.feeder.at_end):
+        if not self.topic.terminated:
+            return
+        if not self.cursor.backlog_entries if self.durable else self.feeder.at_end:
             for consumer in self.consumers.values():
                 consumer.tell_end_of_topic()

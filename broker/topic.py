@@ -13,6 +13,7 @@ and receipted; sends that come meanwhile get no answer until the log has ended, 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum, auto
 
 import trio
@@ -30,6 +31,8 @@ from broker.topic_subscriptions import TopicSubscriptions
 from managed_ledger.position import Position
 from wire.clock import WallClock
 from wire.topics import TopicName
+
+_LOOK_S = 2.0
 
 
 class State(Enum):
@@ -187,6 +190,18 @@ class Topic:
         if position > log.last_confirmed:
             return log.next_position(log.last_confirmed)
         return log.next_position(log.previous_position(position))
+
+    async def offset_before(self, position: Position) -> int:
+        """The offset of the last message at, or before, a position."""
+        with translated(self.name):
+            return await self._logs.offset_before(self.log, position)
+
+    async def look_at_backlogs(self) -> None:
+        """Know the backlogs in messages, where that takes a read, as far as it is quickly done."""
+        with trio.move_on_after(_LOOK_S):
+            for subscription in list(self.subscriptions.by_name.values()):
+                with suppress(BrokerError):  # Then it stays an estimate.
+                    await subscription.look_at_backlog()
 
     async def first_offset(self) -> int:
         with translated(self.name):

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from bookie.errors import LedgerError
 from broker.errors import UnavailableError
+from managed_ledger.behind import Behind
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
 from managed_ledger.protocol.room import Room
@@ -109,6 +110,10 @@ class TopicLog(Protocol):
 
     def previous_position(self, position: Position) -> Position: ...
 
+    def behind(self, position: Position) -> Behind:
+        """How much lies behind `position`, up to the last confirmed entry."""
+        ...
+
     def entries_between(self, after: Position, through: Position) -> int: ...
 
     async def open_cursor(
@@ -151,6 +156,10 @@ class TopicLogs(Protocol):
 
     async def position_of_time(self, log: TopicLog, publish_ms: int) -> Position:
         """The entry behind the newest one that was published before."""
+        ...
+
+    async def offset_before(self, log: TopicLog, position: Position) -> int:
+        """The offset of the last message at, or before, a position."""
         ...
 
     async def first_offset(self, log: TopicLog) -> int:

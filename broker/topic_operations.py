@@ -43,7 +43,9 @@ class TopicOperations:
         await self._topics.unload(topic)
 
     async def stats(self, topic: TopicName) -> dict[str, object]:
-        return topic_stats(await self._get(topic), self._broker_id)
+        served = await self._get(topic)
+        await served.look_at_backlogs()
+        return topic_stats(served, self._broker_id)
 
     async def internal_stats(self, topic: TopicName) -> dict[str, object]:
         return internal_stats(await self._get(topic))

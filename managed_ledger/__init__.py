@@ -14,6 +14,7 @@ Read in this order:
     log              the shell of `protocol.log`: append and read
     cursor           the shell of `protocol.cursor`
     offsets          from offsets and times to positions
+    behind           how much lies behind a position
     orphans          ledgers that no list names
     open             open, create and delete logs
 """

@@ -15,6 +15,7 @@ soon as version 2 is allowed: when the log is opened, or by the log's timer.
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 import trio
@@ -160,6 +161,10 @@ class Cursor:
 
     def is_acked(self, position: Position) -> bool:
         return self._state.is_acked(position)
+
+    def acked_ranges(self, at_most: int) -> list[tuple[int, int, int]]:
+        """(ledger, first, last) of the acknowledged runs above mark-delete, the first so many."""
+        return list(islice(self._state.acked.ranges(), at_most))
 
     def range_count(self, at_most: int) -> int:
         return self._state.acked.range_count(at_most)

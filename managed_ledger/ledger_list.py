@@ -68,6 +68,7 @@ class LedgerList:
         self.doubtful = False  # a write of ours may have been, or may yet be, carried out
         self._first = self.ids[0] if self.ids else -1
         self._sums = [0]  # entries in the first so many rows
+        self._byte_sums = [0]
         self._lengths: dict[int, int] | None = None  # None: to be made again
         self._context = context
         self._lock = trio.Lock()
@@ -97,12 +98,12 @@ class LedgerList:
         return self._lengths
 
     def row(self, ledger_id: int) -> Row | None:
-        i = self._first_row(ledger_id)
+        i = self.first_row(ledger_id)
         if i < len(self.rows) and self.rows[i].ledger_id == ledger_id:
             return self.rows[i]
         return None
 
-    def _first_row(self, ledger_id: int) -> int:
+    def first_row(self, ledger_id: int) -> int:
         """The index of the first row that is not before that ledger."""
         return bisect_left(self.rows, ledger_id, key=lambda row: row.ledger_id)
 
@@ -126,7 +127,7 @@ class LedgerList:
             return Position(row.ledger_id, min(position.entry_id, row.entries) - 1)
         if row is None and position.entry_id > 0 and self.lists(position.ledger_id):
             return Position(position.ledger_id, position.entry_id - 1)
-        for i in range(self._first_row(position.ledger_id) - 1, -1, -1):
+        for i in range(self.first_row(position.ledger_id) - 1, -1, -1):
             if self.rows[i].entries:
                 return self.rows[i].last
         return Position(self.ids[0], -1)
@@ -152,11 +153,15 @@ class LedgerList:
             return 0
         if after.ledger_id == through.ledger_id:
             return through.entry_id - after.entry_id
-        first, last = self._first_row(after.ledger_id), self._first_row(through.ledger_id)
+        first, last = self.first_row(after.ledger_id), self.first_row(through.ledger_id)
         count = through.entry_id + 1 + self._sums[last] - self._sums[first]
         if first < last and self.rows[first].ledger_id == after.ledger_id:
             count -= min(after.entry_id + 1, self.rows[first].entries)
         return count
+
+    def bytes_from_row(self, first: int) -> int:
+        """How many bytes there are in the sealed ledgers from that row on."""
+        return self._byte_sums[-1] - self._byte_sums[first]
 
     # -- changes in memory
 
@@ -165,11 +170,12 @@ class LedgerList:
         assert not self.rows or self.rows[-1].ledger_id < row.ledger_id
         self.rows.append(row)
         self._sums.append(self._sums[-1] + row.entries)
+        self._byte_sums.append(self._byte_sums[-1] + row.bytes)
         self._lengths = None
 
     def learn(self, row: Row) -> None:
         """More is known of a sealed ledger; nothing if it has gone meanwhile."""
-        i = self._first_row(row.ledger_id)
+        i = self.first_row(row.ledger_id)
         if i < len(self.rows) and self.rows[i].ledger_id == row.ledger_id:
             self.rows[i] = row
 
@@ -233,6 +239,7 @@ class LedgerList:
             self.rows = kept
             self._lengths = None
             self._sums = list(accumulate((row.entries for row in kept), initial=0))
+            self._byte_sums = list(accumulate((row.bytes for row in kept), initial=0))
 
     async def _swap(self, value: bytes) -> None:
         """`doubtful` from before a request until its outcome is known, whoever stops us."""

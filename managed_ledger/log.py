@@ -21,6 +21,7 @@ import trio
 from bookie.errors import LedgerError
 from bookie.ledger.writer import LedgerWriter
 from managed_ledger.appends import Appends, Done, Pending
+from managed_ledger.behind import Behind, behind
 from managed_ledger.context import LogConfig, LogContext
 from managed_ledger.cursor import Cursor
 from managed_ledger.cursors import Cursors
@@ -103,6 +104,7 @@ class ManagedLedger:
         self._trimming = Trimming(self, self._rolling, self._cursors, self._reader)
         self._ending = Ending(self, self._rolling, self._cursors, self._appends)
         self._confirmed_offset = next_offset - 1
+        self._opened_behind = Position(writer.ledger_id, -1), next_offset - 1
         self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
         self._has_room = trio.Event()
@@ -147,6 +149,15 @@ class ManagedLedger:
         return self._confirmed_offset
 
     @property
+    def opened_behind(self) -> tuple[Position, int]:
+        """The place behind which this handle appends, and the offset of the message before it."""
+        return self._opened_behind
+
+    def behind(self, position: Position) -> Behind:
+        """How much lies behind `position`, up to the last confirmed entry."""
+        return behind(self, position)
+
+    @property
     def before_first(self) -> Position:
         """The position before the first retained entry: what `earliest` starts behind."""
         return self.ledgers.before_first
@@ -158,7 +169,11 @@ class ManagedLedger:
 
     @property
     def size_bytes(self) -> int:
-        return sum(row.bytes for row in self.ledgers.rows) + self._writer.length
+        return self.ledgers.bytes_from_row(0) + self.current_bytes
+
+    @property
+    def current_bytes(self) -> int:
+        return self._writer.length
 
     @property
     def current_ledger_id(self) -> int:

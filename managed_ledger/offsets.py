@@ -22,6 +22,7 @@ __all__ = [
     "EntryFacts",
     "facts",
     "facts_at",
+    "offset_before",
     "position_of_offset",
     "position_of_time",
     "retained_offsets",
@@ -86,6 +87,18 @@ async def retained_offsets(log: ManagedLedger) -> tuple[int, int]:
         if first > log.last_confirmed:
             return following, following
         return (await facts_at(log, first)).first_offset, following
+
+    return await _untrimmed(look)
+
+
+async def offset_before(log: ManagedLedger, position: Position) -> int:
+    """The offset of the last message at, or before, a position; read from the entry behind it."""
+
+    async def look() -> int:
+        following = log.next_position(position)
+        if following > log.last_confirmed:
+            return log.confirmed_offset
+        return (await facts_at(log, following)).first_offset - 1
 
     return await _untrimmed(look)
 

@@ -26,7 +26,13 @@ from wire.topics import TopicName
 
 T = TypeVar("T")
 _IN_USE = 412
-_SUBSCRIPTION_COLUMNS = ("subscription", "type", "consumers", "backlog", "unacknowledged")
+_SUBSCRIPTION_COLUMNS = (
+    "subscription",
+    "type",
+    "consumers",
+    "backlog (messages)",
+    "unacknowledged",
+)
 
 
 @click.group()
@@ -85,7 +91,9 @@ def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
 def stats(name: str, admin_url: str, output: OutputFormat) -> None:
     """Show what goes through a topic, and its subscriptions.
 
-    As JSON: everything that the broker says.
+    The backlog of a subscription is the number of messages that it has not acknowledged; ~ marks
+    an estimate, which it is while some batches of messages are acknowledged ahead of others.  As
+    JSON: everything that the broker says.
     """
     topic = parse_topic(name).full
     found: dict[str, Any] = _ask(admin_url, lambda admin: admin.stats(topic))
@@ -179,11 +187,19 @@ def _rate(value: float | None) -> str | None:
     return None if value is None else f"{value:,.1f}"
 
 
+def _backlog(found: Mapping[str, Any]) -> str | None:
+    """An estimate is marked."""
+    messages = found.get("msgBacklog")
+    if messages is None:
+        return None
+    return str(messages) if found.get("backlogExact", True) else f"~{messages}"
+
+
 def _subscription(name: str, found: Mapping[str, Any]) -> dict[str, object]:
     return {
         "subscription": name,
         "type": found.get("type") or None,
         "consumers": len(found.get("consumers", [])),
-        "backlog": found.get("msgBacklog"),
+        "backlog (messages)": _backlog(found),
         "unacknowledged": found.get("unackedMessages"),
     }

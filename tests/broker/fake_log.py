@@ -13,6 +13,7 @@ from bookie.errors import ReadUnknownError
 from broker.entries import delivered_head
 from broker.errors import NotFoundError
 from broker.topic_log import Done, TopicLog
+from managed_ledger.behind import Behind
 from managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
@@ -161,6 +162,14 @@ class FakeLog:
             return Position(max(position.ledger_id, FIRST_LEDGER), max(position.entry_id - 1, -1))
         return self._position(self._index(position) - 1)
 
+    def behind(self, position: Position) -> Behind:
+        entries = self.entries_between(position, self.last_confirmed)
+        data = self.entries[len(self.entries) - entries :]
+        messages = sum(delivered_head(memoryview(each)).messages for each in data)
+        exact = messages == entries
+        # A log knows no more than the mean, and that not always.
+        return Behind(entries, messages if exact else entries, sum(map(len, data)), exact)
+
     def entries_between(self, after: Position, through: Position) -> int:
         return max(0, self._index(through) - max(self._index(after), self.trimmed - 1))
 
@@ -278,6 +287,7 @@ class FakeLogs:
         self.opened: list[TopicName] = []
         self.open_fails: Exception | None = None
         self.gate: trio.Event | None = None  # opening waits for it
+        self.reads_fail: Exception | None = None  # reading for statistics
         self.terminate_gate: trio.Event | None = None  # terminating does
         self.terminate_fails: Exception | None = None
         self.ledger_entries = 1000
@@ -338,6 +348,16 @@ class FakeLogs:
             if last is not None and last >= offset:
                 return log._position(index)
         return log.next_position(log.last_confirmed)
+
+    async def offset_before(self, log: TopicLog, position: Position) -> int:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        if self.reads_fail is not None:
+            raise self.reads_fail
+        entries = log.entries_between(position, log.last_confirmed)
+        data = log.entries[len(log.entries) - entries :]
+        messages = sum(delivered_head(memoryview(each)).messages for each in data)
+        return log.confirmed_offset - messages
 
     async def position_of_time(self, log: TopicLog, publish_ms: int) -> Position:
         assert isinstance(log, FakeLog)

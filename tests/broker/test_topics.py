@@ -6,6 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie.errors import ReadUnknownError
+from broker.backlog import BacklogSize
 from broker.errors import (
     BrokerError,
     NotAllowedError,
@@ -19,6 +21,7 @@ from broker.stats import internal_stats, topic_stats
 from managed_ledger.errors import FencedError
 from tests.broker.harness import TOPIC, open_broker
 from wire.messages.client import SendReceipt
+from wire.messages.consumer import encode_ack
 from wire.proto import pulsar_pb2 as pb
 from wire.topics import TopicName
 
@@ -598,6 +601,7 @@ async def test_statistics_have_the_keys_of_pulsar(autojump_clock: MockClock) -> 
         client.ack(0)
         await client.settle()
         topic = cluster.broker.topics.loaded[TOPIC]
+        await topic.look_at_backlogs()
         stats: dict[str, Any] = topic_stats(topic, "us:8080")
         assert stats["msgInCounter"] == 40
         assert stats["msgOutCounter"] == 40
@@ -607,11 +611,14 @@ async def test_statistics_have_the_keys_of_pulsar(autojump_clock: MockClock) -> 
         assert publisher["clientVersion"] == "daybook-test"
         subscription = stats["subscriptions"]["sub"]
         assert subscription["type"] == "Shared"
-        assert subscription["msgBacklog"] == 3
+        assert (subscription["msgBacklog"], subscription["backlogEntries"]) == (30, 3)
+        assert subscription["backlogExact"] is True
+        assert 0 < subscription["backlogSize"] == stats["backlogSize"] < stats["storageSize"]
         assert subscription["unackedMessages"] == 30
         (consumer,) = subscription["consumers"]
         assert consumer["availablePermits"] == 60
         assert consumer["avgMessagesPerEntry"] == 10
+        assert isinstance(consumer["avgMessagesPerEntry"], int)
         topic.tick_rates(100.0)
         client.send_batch(40, 10)
         await client.deliveries(1)
@@ -620,3 +627,54 @@ async def test_statistics_have_the_keys_of_pulsar(autojump_clock: MockClock) -> 
         assert stats["msgRateIn"] == 5.0
         assert stats["msgRateOut"] == 5.0
         assert "lastConfirmedEntry" in internal_stats(topic)
+
+
+async def test_the_backlog_is_counted_in_messages(autojump_clock: MockClock) -> None:
+    """`exact` says if that is a count: acknowledged entries above mark-delete were batches of some
+    size, and of a batch some messages may be acknowledged.
+    """
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(kind=pb.CommandSubscribe.Shared, permits=1000)
+        for n in range(5):
+            client.send_batch(n * 20, 20 if n % 2 else 10)
+        await client.deliveries(5)
+        topic = cluster.broker.topics.loaded[TOPIC]
+        subscription = topic.subscriptions.get("sub")
+        seen: list[tuple[int, int, bool]] = []
+        for entry_id in (None, 0, 2, 1):
+            if entry_id is not None:
+                client.ack(entry_id)
+                await client.settle()
+            await topic.look_at_backlogs()
+            backlog = subscription.backlog
+            seen.append((backlog.messages, backlog.entries, backlog.exact))
+        # The third one is a mean: 60 messages in 4 entries, of which 3 are left.
+        assert seen == [(70, 5, True), (60, 4, True), (45, 3, False), (30, 2, True)]
+        client.frames.send([encode_ack(1, [(5, 3, 0b11)])])
+        await client.settle()
+        assert (subscription.backlog.messages, subscription.backlog.exact) == (30, False)
+        client.ack(3, 4)
+        await client.settle()
+        assert subscription.backlog == BacklogSize(0, 0, 0, exact=True)
+
+
+async def test_the_backlog_is_an_estimate_while_bookies_do_not_answer(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe()
+        client.send_batch(0, 10)
+        await client.receipts(1)
+        cluster.broker.logs.reads_fail = ReadUnknownError(5, 0, "its bookies are away")
+        topic = cluster.broker.topics.loaded[TOPIC]
+        await topic.look_at_backlogs()
+        backlog = topic.subscriptions.get("sub").backlog
+        assert (backlog.entries, backlog.exact) == (1, False)
+        cluster.broker.logs.reads_fail = None
+        await topic.look_at_backlogs()
+        backlog = topic.subscriptions.get("sub").backlog
+        assert (backlog.messages, backlog.exact) == (10, True)

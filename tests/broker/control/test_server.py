@@ -250,6 +250,28 @@ def test_metrics_have_pulsars_names_and_parse() -> None:
     simulated(story)
 
 
+def test_internal_statistics_name_the_ranges_that_are_acknowledged_as_pulsar_does() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        await broker.operations.create_subscription(ORDERS, "s", Start.earliest())
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 6)
+            async with await client.subscribe(ORDERS.full, "s", type="shared") as consumer:
+                messages = [await consumer.receive() for _ in range(6)]
+                for index in (2, 3, 5):
+                    await consumer.ack(messages[index])
+                await consumer.flush_acks()
+        found: Any = await broker.operations.internal_stats(ORDERS)
+        cursor = found["cursors"]["s"]
+        ledger = messages[0].message_id.ledger_id
+        ranges = f"[({ledger}:1..{ledger}:3],({ledger}:4..{ledger}:5]]"
+        assert cursor["individuallyDeletedMessages"] == ranges
+        assert cursor["entriesAcknowledgedAbove"] == 3
+        assert await backlog(broker, ORDERS, "s") == 3
+
+    simulated(story)
+
+
 async def ledgers(broker: RunningBroker) -> list[object]:
     found = (await broker.operations.internal_stats(ORDERS))["ledgers"]
     assert isinstance(found, list)

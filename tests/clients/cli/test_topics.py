@@ -57,6 +57,10 @@ def test_stats_are_summed_up_for_people(daybook: Daybook, fake_admin: FakeAdmin)
     assert code == 0
     assert "messages/s in   1,234.5\n" in out
     assert out.splitlines()[-1].split() == ["s", "Shared", "2", "3", "-"]
+    assert "backlog (messages)" in out.splitlines()[-2]
+    estimated = {"type": "Shared", "msgBacklog": 3, "backlogExact": False}
+    fake_admin.answers["GET", f"{ROOT}/orders/stats"] = 200, {"subscriptions": {"s": estimated}}
+    assert daybook("topics", "stats", "orders")[1].split()[-2:] == ["~3", "-"]
 
 
 def test_a_topic_in_use_is_deleted_by_force_only(daybook: Daybook, fake_admin: FakeAdmin) -> None:
