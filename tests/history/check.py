@@ -10,6 +10,7 @@ from tests.history.checkers import (
     lost_write,
     order,
     retention,
+    stalled,
     termination,
 )
 from tests.history.events import Stamped
@@ -20,6 +21,7 @@ _CHECKS = (
     order.check,
     duplicates.check,
     cursors.check,
+    stalled.check,
     retention.check,
     termination.check,
     ledgers.check,

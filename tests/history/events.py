@@ -237,6 +237,15 @@ class Trimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Follows:
+    """A reader is open, and waits for whatever comes behind the place where it starts."""
+
+    topic: str
+    reader: str
+    start: str  # earliest; somewhere: nobody knows where
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Without a subscription.  A reader reads in order, and skips nothing."""
 
@@ -274,6 +283,15 @@ class FaultEnd:
 @dataclass(frozen=True, slots=True)
 class Healed:
     """No fault any more, for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nobody has sent or opened anything since all was healed, and there was time for everything
+    to arrive.  These consumers and readers are there, and have whatever they are owed.
+    """
+
+    there: tuple[str, ...] = ()
 
 
 # -- ledgers, as an auditor sees them
@@ -352,11 +370,13 @@ Event: TypeAlias = (
     | Terminate
     | Terminated
     | Trimmed
+    | Follows
     | Read
     | ReadEnd
     | Fault
     | FaultEnd
     | Healed
+    | Quiet
     | LedgerVersion
     | LedgerGone
     | ListVersion

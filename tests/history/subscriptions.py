@@ -69,6 +69,12 @@ class Owed:
         for index in free:
             self.free(index)
 
+    def __iter__(self) -> Iterator[int]:
+        index = self.first(0)
+        while index < len(self.log.reads):
+            yield index
+            index = self.first(index + 1)
+
     def first(self, start: int) -> int:
         """The first message from `start` on that is owed; the length of the log if none is."""
         root = start
@@ -189,6 +195,10 @@ class Subscription:
         if index is not None:
             return index + 1
         return bisect_left(self.log.reads, position, key=lambda read: read.position)
+
+    def owed_until(self, at_ns: int) -> Iterator[int]:
+        """Messages that were sent before that, and are owed."""
+        return (index for index in self.owed if 0 < self._began[index] < at_ns)
 
     def settled(self, position: Position, *, whole_entry: bool) -> Settled | None:
         """If a message, or all of its entry, is acknowledged: since when."""

@@ -16,10 +16,13 @@ from tests.history.events import (
     Event,
     Fault,
     FaultEnd,
+    Follows,
+    Healed,
     HistoryError,
     Leave,
     Nack,
     Ok,
+    Quiet,
     Read,
     ReadEnd,
     Run,
@@ -392,3 +395,46 @@ def test_partitions_are_parts_of_the_topic_that_was_subscribed_to() -> None:
     told: list[Event] = [Deliver("c", part, A, "p/0"), Ack("c", 0, part, (A,))]
     assert rules([*story, *told, Drained(T, "s")]) == []
     assert rules([*story, Drained(T, "s")]) == ["undelivered"]
+
+
+# -- who waits when all is quiet
+
+
+def test_who_is_there_has_all_that_is_owed_before_anybody_does_anything() -> None:
+    story = [*subscribed(), *sent(0, A), delivered(0, A), *acked(0, A), *sent(1, B)]
+    quiet: list[Event] = [Healed(), Quiet(("c",)), *sent(2, C)]
+    end = [*acked(1, B), delivered(2, C), *acked(2, C), Drained(T, "s")]
+    log = read((0, A), (1, B), (2, C))
+    assert rules([*story, *quiet, delivered(1, B), *end, *log]) == ["stalled"]
+    assert rules([*story, delivered(1, B), *quiet, *end, *log]) == []
+
+
+def test_what_was_refused_or_received_by_an_earlier_attachment_has_to_come_again() -> None:
+    story = [*subscribed(kind="shared"), *sent(0, A), delivered(0, A)]
+    quiet: list[Event] = [Quiet(("c",))]
+    end = [*quiet, delivered(0, A), *acked(0, A), Drained(T, "s"), *read((0, A))]
+    again: list[Event] = [Attached("c", at(5))]
+    assert rules([*story, *end]) == []
+    assert rules([*story, Nack("c", T, A), *end]) == ["stalled"]
+    assert rules([*story, *again, *end]) == ["stalled"]
+    assert rules([*story, *again, delivered(0, A), *end]) == []
+
+
+def test_what_one_consumer_of_a_subscription_has_the_others_do_not_wait_for() -> None:
+    both = [*subscribed("c", "shared"), *subscribed("d", "shared"), *sent(0, A)]
+    end = [Detach("c"), delivered(0, A, "d"), *acked(0, A, consumer="d"), Drained(T, "s")]
+    log = read((0, A))
+    assert rules([*both, delivered(0, A), Quiet(("c", "d")), *end, *log]) == []
+    assert rules([*both, delivered(0, A), Quiet(("d",)), *end, *log]) == ["stalled"]
+
+
+def test_a_reader_that_waits_gets_what_comes() -> None:
+    def story(start: str, *had: Event) -> list[Event]:
+        opened = Follows(T, "f", start)
+        return [*sent(0, A), opened, *sent(1, B), *had, Quiet(("f",)), *read((0, A), (1, B))]
+
+    first, second = Read(T, "f", A, "p/0", "d0", 0), Read(T, "f", B, "p/1", "d1", 1)
+    assert rules(story("earliest", first)) == ["stalled"]
+    assert rules(story("earliest", first, second)) == []
+    assert rules(story("somewhere")) == ["stalled"]
+    assert rules(story("somewhere", second)) == []

@@ -1,7 +1,8 @@
 """One run: a plan is carried out, and what came of it is judged.
 
 storm      the work goes on while faults strike
-calm       everything is healed; clients come to their end
+calm       everything is healed; who receives gets all that is there, before anybody sends or
+           opens anything; then clients come to their end
 drain      topics take messages again, are read, and subscriptions are emptied: liveness; ledgers
            that clients have written are brought to their end, and read
 stop       brokers stop in order, and nothing of them is left
@@ -19,7 +20,7 @@ from functools import partial
 import trio
 
 from tests.history.check import check
-from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Run, Stamped
+from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet, Run, Stamped
 from tests.simulation import scheduler
 from tests.simulation.acts import Join
 from tests.simulation.audit import MetadataAudit, audit_copies
@@ -43,6 +44,9 @@ STEPS_MAX = 3_000_000
 _IN_FLIGHT_S = 1.0
 _ACK_LOSS_S = 2.5  # the flush interval of a log, and what a client gathers
 _SILENCE_S = 100  # then a broker has noticed that a client's machine is gone
+_QUIET_S = 12.0  # then a client has noticed that its broker's machine is gone
+_LOOK_S = 1.0
+_BESIDE = ("metadata", "nemesis")  # what they note says nothing about who receives
 _SETTLE_S = 12.0  # a late write of the metadata store is carried out 10 s after it was given up
 
 
@@ -199,6 +203,8 @@ class _Simulation:
         scene.calm.set()
         await within(LIVENESS_S, "starting what was down", self._all_up)
         scene.recorder("nemesis").note(Healed())
+        await self._receive_all()
+        scene.end.set()
         for name in shape.client_names():
             if (life := cluster.lives.get(name)) is not None:
                 await within(LIVENESS_S, f"the end of {name}", life.ended.wait)
@@ -213,6 +219,35 @@ class _Simulation:
                 await within(LIVENESS_S, f"starting {name}", partial(cluster.revive, name))
             await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         await audit_copies(cluster, self._audit, scene.recorder("auditor"))
+
+    async def _receive_all(self) -> None:
+        """Nobody does anything; who is there is attached soon, and has all that he is owed."""
+        events, there = self._outcome.events, self._receiving()
+        deadline = self._handle.clock.now + LIVENESS_S + self._silence_s()
+        known, since = -1, 0.0
+        while there and (now := self._handle.clock.now) < deadline:
+            count = sum(each.by not in _BESIDE for each in events)
+            if count != known:
+                known, since = count, now
+            elif now > since + _QUIET_S + self._silence_s() and all(there.values()):
+                break
+            await self._handle.sleep(_LOOK_S)
+            there = self._receiving()
+        for name, receiver in there.items():
+            if not receiver:
+                self._outcome.violations.append(f"stalled: {name} does not get to its topic")
+        self._scene.recorder("nemesis").note(Quiet(tuple(filter(None, there.values()))))
+
+    def _receiving(self) -> dict[str, str]:
+        """Consumers and readers whose hosts live, and what they call themselves now."""
+        there, lives = self._scene.there, self._cluster.lives
+        names = [each.name for each in self._plan.work if each.host in lives]
+        return {name: there[name] for name in names if name in there}
+
+    def _silence_s(self) -> float:
+        """A client whose machine has vanished is there for its broker until it has noticed."""
+        clients = self._plan.shape.client_names()
+        return _SILENCE_S if any(self._cluster.network.is_down(name) for name in clients) else 0.0
 
     async def _mend(self) -> None:
         """Nobody uses the ledgers any more; whoever looks after them comes to an end."""

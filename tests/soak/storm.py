@@ -146,6 +146,7 @@ async def _play(one: Round, trouble: Trouble) -> None:
             await _wait_receipts(one)
             one.phase = "calm"
             stage.calm.set()
+            stage.end.set()
             nursery.cancel_scope.deadline = trio.current_time() + LIVENESS_S
         if nursery.cancel_scope.cancelled_caught:
             raise LivenessError(f"clients do not come to their end in {LIVENESS_S:g} s")

@@ -4,6 +4,8 @@
     undrained     a subscription was not drained in the end: nothing was checked
     poll-skip     exclusive and failover: a delivery behind a message that is still owed
     poll-order    exclusive and failover: a delivery went back, and nothing had happened
+    stalled       all was healed, and nobody did anything: a consumer that was there did not get
+                  what its subscription owed
     acked-again   delivered although it was acknowledged: with a receipt, never after a takeover;
                   without one, only if a fault came before it was durable
     not-new       a new subscription from `latest` delivered what had its receipt before
@@ -12,7 +14,7 @@ The positions of deliveries are compared with the log that the topic has at the 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.history.events import (
@@ -26,6 +28,8 @@ from tests.history.events import (
     Drained,
     Leave,
     Nack,
+    Position,
+    Quiet,
     Seek,
     Sought,
     Stamped,
@@ -66,6 +70,7 @@ class _Consumer:
     went_back_ns: int = -1  # the last time that deliveries started over
     places: dict[str, _Place] = field(default_factory=dict[str, _Place])
     unconfirmed: dict[int, Ack] = field(default_factory=dict[int, Ack])
+    has: dict[tuple[str, Position], int] = field(default_factory=dict[tuple[str, Position], int])
 
 
 def check(record: Record) -> Iterator[Violation]:
@@ -99,6 +104,8 @@ class _Check:
             match stamped.event:
                 case Deliver():
                     yield from self._deliver(stamped, stamped.event)
+                case Quiet(there):
+                    yield from self._check_quiet(there, stamped.at_ns)
                 case Drained(topic, subscription):
                     for each in self._topics[topic]:
                         yield from self._check_drained((each, subscription))
@@ -136,8 +143,9 @@ class _Check:
                 subscribe = self._consumers[consumer].subscribe
                 for subscription in self._known(subscribe.topic, subscribe.subscription):
                     subscription.acked(consumer, ack, at_ns)
-            case Nack(consumer):
+            case Nack(consumer, topic, position):
                 self._consumers[consumer].nacked_ns = at_ns
+                self._consumers[consumer].has.pop((topic, position), None)
             case Seek(topic, name, seek, to):
                 self._seeks[seek] = stamped.event
                 answered = seek in self._answered
@@ -245,6 +253,7 @@ class _Check:
 
     def _deliver(self, stamped: Stamped, deliver: Deliver) -> Iterator[Violation]:
         consumer = self._consumers[deliver.consumer]
+        consumer.has[deliver.topic, deliver.position] = stamped.at_ns
         key = (deliver.topic, consumer.subscribe.subscription)
         subscription = self._subscriptions.get(key)
         if subscription is None or not subscription.attached:
@@ -367,6 +376,27 @@ class _Check:
 
     # -- the end
 
+    def _check_quiet(self, names: Sequence[str], at_ns: int) -> Iterator[Violation]:
+        """Each consumer has received what it is owed, or another one of its subscription has."""
+        for (topic, name), subscription in self._subscriptions.items():
+            there = [
+                each
+                for each in map(self._consumers.get, names)
+                if each is not None
+                and (topic, name) in self._keys(each.subscribe.topic, each.subscribe.subscription)
+                and topic in each.attached
+            ]
+            if not there or not subscription.attached:
+                continue
+            if subscription.seeking or subscription.unclear:
+                continue
+            them = ", ".join(each.name for each in there)
+            for index in subscription.owed_until(at_ns):
+                read = subscription.log.reads[index]
+                if not any(_has(each, topic, read.position) for each in there):
+                    about = f"{read.value} {show(read.position)}"
+                    yield Violation("stalled", topic, about, f"{them} of {name} did not get it")
+
     def _check_drained(self, key: _Key) -> Iterator[Violation]:
         topic, name = key
         subscription = self._subscriptions.get(key)
@@ -374,15 +404,18 @@ class _Check:
             return
         self._drained[key] = None
         log, owed = subscription.log, subscription.owed
-        index = owed.first(0)
-        while index < len(log.reads):
+        for index in owed:
             read = log.reads[index]
             text = f"{name} has never been told that it is done, and has no more"
             yield Violation("undelivered", topic, f"{read.value} {show(read.position)}", text)
-            index = owed.first(index + 1)
 
     def _about(self, deliver: Deliver) -> str:
         return f"{deliver.value} {show(deliver.position)}"
+
+
+def _has(consumer: _Consumer, topic: str, position: Position) -> bool:
+    """Since it was attached the last time: what it had before comes again."""
+    return consumer.has.get((topic, position), -1) > consumer.attached[topic].since_ns
 
 
 def _s(duration_ns: int) -> str:

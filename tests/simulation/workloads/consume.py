@@ -29,6 +29,7 @@ from tests.history.events import (
     Unsubscribe,
     Unsubscribed,
 )
+from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Consume
 from tests.simulation.workloads.messages import digest_of, position_of, value_of
 from tests.simulation.workloads.stage import Actor, Stage
@@ -38,6 +39,7 @@ _BATCH_MAX = 20
 _GROUP_MAX = 10
 _CLOSE_S = 10.0
 _END_S = 1.0
+_GHOST = "a consumer goes without a word, and its connection stays"
 
 
 @dataclass(slots=True)
@@ -192,10 +194,11 @@ async def subscribe(
 
 
 async def consume(scene: Stage, client: Client, work: Consume) -> None:
-    """Until the storm is over."""
+    """Until everybody is to leave."""
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))
-    while not scene.calm.is_set():
+    while not scene.end.is_set():
+        scene.there[work.name] = ""
         try:
             consuming = await subscribe(
                 actor,
@@ -207,10 +210,12 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
                 queue=work.queue,
             )
         except BrokerError:
-            await scene.wait_calm(_AGAIN_S)
+            await scene.wait_end(_AGAIN_S)
             continue
+        scene.there[work.name] = consuming.name
         await _Session(consuming, work, rng).run()
-        await scene.wait_calm(rng.random() * _AGAIN_S)
+        await scene.wait_end(rng.random() * _AGAIN_S)
+    scene.there.pop(work.name, None)
 
 
 class _Session:
@@ -226,8 +231,8 @@ class _Session:
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._until_calm, nursery.cancel_scope)
-            nursery.start_soon(self._ack)
+            nursery.start_soon(self._until_end, nursery.cancel_scope)
+            nursery.start_soon(self._ack_until_calm)
             try:
                 while await self._batch():
                     pass
@@ -236,14 +241,20 @@ class _Session:
             nursery.cancel_scope.cancel()
         await self._leave()
 
-    async def _until_calm(self, scope: trio.CancelScope) -> None:
-        await self._scene.calm.wait()
+    async def _until_end(self, scope: trio.CancelScope) -> None:
+        await self._scene.end.wait()
         scope.cancel()
+
+    async def _ack_until_calm(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ack)
+            await self._scene.calm.wait()
+            nursery.cancel_scope.cancel()
 
     async def _leave(self) -> None:
         consuming = self._consuming
         consuming.actor.note(Leave(consuming.name))
-        if self._rng.random() < self._work.abandon:
+        if self._rng.random() < self._work.abandon and not is_held_back(_GHOST):
             with consuming.actor.hand_over(f"{consuming.name} goes without a word"):
                 consuming.consumer.abandon()
         else:
@@ -257,9 +268,11 @@ class _Session:
         consuming, work, rng = self._consuming, self._work, self._rng
         messages = await consuming.consumer.receive_batch(_BATCH_MAX)
         if not messages:  # The topic was terminated.
-            await self._scene.wait_calm(_END_S)
+            await self._scene.wait_end(_END_S)
             return True
         consuming.delivered(messages)
+        if self._scene.calm.is_set():
+            return True
         now = trio.current_time()
         due = {message.message_id for _, message in self._due}
         for message in messages:

@@ -1,6 +1,7 @@
 """Readers without a subscription: everything, in order, once, whatever happens to brokers."""
 
 from datetime import UTC, datetime
+from math import inf
 from random import Random
 
 import trio
@@ -10,7 +11,7 @@ from clients.python.consumer import MessageSource
 from clients.python.errors import BrokerError
 from clients.python.messages import Message, Offset
 from clients.python.positions import Start
-from tests.history.events import Read
+from tests.history.events import Follows, Read
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Follow
 from tests.simulation.workloads.messages import digest_of, position_of, value_of
@@ -33,22 +34,26 @@ def note_read(recorder: Recorder, topic: str, reader: str, message: Message) -> 
 
 
 async def follow(scene: Stage, client: Client, work: Follow) -> None:
-    """Until the storm is over."""
+    """Until everybody is to leave."""
     rng, recorder = scene.rng(work.name), scene.recorder(work.name)
-    while not scene.calm.is_set():
+    while not scene.end.is_set():
         name = f"{work.name}.{scene.number(work.name)}"
+        scene.there[work.name] = ""
         try:
             start = await _draw_start(scene, client, work, rng)
             reader = await client.create_reader(work.topic, start=start)
         except BrokerError:
-            await scene.wait_calm(_AGAIN_S)
+            await scene.wait_end(_AGAIN_S)
             continue
+        recorder.note(Follows(work.topic, name, start if isinstance(start, str) else "somewhere"))
+        scene.there[work.name] = name
         try:
             await _read(scene, reader, recorder, work, name)
         except BrokerError:
-            await scene.wait_calm(_AGAIN_S)
+            await scene.wait_end(_AGAIN_S)
         finally:
             reader.abandon()
+    scene.there.pop(work.name, None)
 
 
 async def _draw_start(scene: Stage, client: Client, work: Follow, rng: Random) -> Start | str:
@@ -67,19 +72,19 @@ async def _draw_start(scene: Stage, client: Client, work: Follow, rng: Random) -
 async def _read(
     scene: Stage, reader: MessageSource, recorder: Recorder, work: Follow, name: str
 ) -> None:
-    """Until the storm is over, or another reader is to go on."""
+    """Until everybody is to leave, or another reader is to go on."""
     rng = scene.rng(name)
     async with trio.open_nursery() as nursery:
 
-        async def until_calm() -> None:
-            await scene.calm.wait()
+        async def until_end() -> None:
+            await scene.end.wait()
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(until_calm)
+        nursery.start_soon(until_end)
         while messages := await reader.receive_batch():
             for message in messages:
                 note_read(recorder, scene.topic_of(work.topic, message.partition), name, message)
-            if rng.random() < work.again:
+            if rng.random() < work.again and not scene.calm.is_set():
                 break
         nursery.cancel_scope.cancel()
-    await scene.wait_calm(_AGAIN_S)
+    await scene.wait_end(inf if scene.calm.is_set() else _AGAIN_S)

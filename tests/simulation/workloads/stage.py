@@ -18,7 +18,11 @@ from tests.simulation.plan import Plan
 @dataclass(slots=True)
 class Stage(ABC):
     plan: Plan
-    calm: trio.Event = field(default_factory=trio.Event)  # the storm is over: come to an end
+    calm: trio.Event = field(default_factory=trio.Event)  # the storm is over: only receive
+    end: trio.Event = field(default_factory=trio.Event)  # there was time enough for that: leave
+    there: dict[str, str] = field(
+        default_factory=dict[str, str]
+    )  # who receives, by its work's name
     subscriptions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: has none
     ledgers: dict[int, None] = field(default_factory=dict[int, None])  # that have no broker
@@ -58,6 +62,11 @@ class Stage(ABC):
         """The topic, or its partitions."""
         partitions = self.topics.get(topic, 0)
         return [self.topic_of(topic, index) for index in range(partitions)] or [topic]
+
+    async def wait_end(self, seconds: float) -> None:
+        """Wait so long, or until everybody is to leave."""
+        with trio.move_on_after(seconds):
+            await self.end.wait()
 
     async def wait_calm(self, seconds: float) -> bool:
         """Wait so long, or until the storm is over; True if it is."""

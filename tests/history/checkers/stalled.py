@@ -1,0 +1,41 @@
+"""A reader that waits gets what comes.
+
+    stalled    all was healed, and nobody did anything: a reader that was there did not get what
+               lies behind its last message; or, without one, behind the place where it starts
+
+A reader whose start nobody knows is owed what was sent after it was open.  What subscriptions owe
+their consumers is in `cursors`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tests.history.events import Follows, Quiet, Read, Stamped
+from tests.history.record import Log, Record, Violation, show
+
+
+def check(record: Record) -> Iterator[Violation]:
+    for number, stamped in enumerate(record.events):
+        if isinstance(stamped.event, Quiet):
+            before = record.events[:number]
+            for opened in before:
+                if isinstance(opened.event, Follows) and opened.event.reader in stamped.event.there:
+                    yield from _check(record, opened.event, opened.at_ns, before)
+
+
+def _check(
+    record: Record, opened: Follows, opened_ns: int, before: Sequence[Stamped]
+) -> Iterator[Violation]:
+    topic, reader, quiet_ns = opened.topic, opened.reader, before[-1].at_ns
+    log = record.logs.get(topic) or Log(topic, [])
+    had = [e.event for e in before if isinstance(e.event, Read) and e.event.reader == reader]
+    for read in log.reads:
+        sending = record.sends.get(read.value)
+        if sending is None or sending.began_ns > quiet_ns:
+            continue
+        if had:
+            owed = read.position > had[-1].position
+        else:
+            owed = opened.start == "earliest" or sending.began_ns > opened_ns
+        if owed:
+            about = f"{read.value} {show(read.position)}"
+            yield Violation("stalled", topic, about, f"{reader} did not get it")
