@@ -200,7 +200,7 @@ class _Simulation:
         await trio.sleep(self._plan.storm_s)
         self._say("nemesis", "the storm is over")
         self._nemesis.heal()
-        scene.calm.set()
+        scene.begin_calm()
         await within(LIVENESS_S, "starting what was down", self._all_up)
         scene.recorder("nemesis").note(Healed())
         await self._receive_all()
@@ -367,6 +367,7 @@ class _Simulation:
 
     def _close(self) -> None:
         outcome, cluster, handle = self._outcome, self._cluster, self._handle
+        outcome.violations += self._scene.problems
         outcome.violations += [f"death: {each}" for each in cluster.deaths]
         outcome.violations += [f"error: {each}" for each in cluster.logs.errors]
         outcome.violations += [f"metadata: {each}" for each in self._audit.problems]

@@ -101,6 +101,7 @@ async def run_round(
             await _play(one, trouble)
         except (LivenessError, BaseExceptionGroup) as error:
             one.violations += [f"liveness: {each}" for each in _liveness(error)]
+    one.violations += one.stage.problems
     one.phase = "judging"
     try:
         one.judged = await trio.to_thread.run_sync(lambda: check(load(history)))
@@ -145,7 +146,7 @@ async def _play(one: Round, trouble: Trouble) -> None:
             stage.recorder("nemesis").note(Healed())
             await _wait_receipts(one)
             one.phase = "calm"
-            stage.calm.set()
+            stage.begin_calm()
             stage.end.set()
             nursery.cancel_scope.deadline = trio.current_time() + LIVENESS_S
         if nursery.cancel_scope.cancelled_caught:

@@ -209,7 +209,8 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
                 receipts=work.receipts,
                 queue=work.queue,
             )
-        except BrokerError:
+        except BrokerError as error:
+            actor.refused("subscribe", error)
             await scene.wait_end(_AGAIN_S)
             continue
         scene.there[work.name] = consuming.name
@@ -233,10 +234,7 @@ class _Session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_end, nursery.cancel_scope)
             nursery.start_soon(self._ack_until_calm)
-            try:
-                while await self._batch():
-                    pass
-            except BrokerError:
+            while await self._batch():
                 pass
             nursery.cancel_scope.cancel()
         await self._leave()
@@ -266,7 +264,11 @@ class _Session:
     async def _batch(self) -> bool:
         """Receive, and decide what becomes of each message; False to leave."""
         consuming, work, rng = self._consuming, self._work, self._rng
-        messages = await consuming.consumer.receive_batch(_BATCH_MAX)
+        try:
+            messages = await consuming.consumer.receive_batch(_BATCH_MAX)
+        except BrokerError as error:
+            consuming.actor.refused("receive", error)
+            return False
         if not messages:  # The topic was terminated.
             await self._scene.wait_end(_END_S)
             return True
@@ -283,12 +285,20 @@ class _Session:
                 self._due.append((now + rng.expovariate(1 / work.linger_s), message))
         self._due.sort(key=lambda due: due[0])
         self._more.set()
-        if rng.random() < work.seek:
-            await self._seek()
+        if rng.random() < work.seek and not await self._tried("seek", self._seek):
+            return False
         if rng.random() < work.unsubscribe:
-            await self._unsubscribe()
+            await self._tried("unsubscribe", self._unsubscribe)
             return False
         return rng.random() >= work.leave
+
+    async def _tried(self, what: str, act: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            await act()
+        except BrokerError as error:
+            self._consuming.actor.refused(what, error)
+            return False
+        return True
 
     async def _seek(self) -> None:
         consuming, rng = self._consuming, self._rng
@@ -324,5 +334,6 @@ class _Session:
             cumulative = self._work.type != "shared" and self._rng.random() < self._work.cumulative
             try:
                 await self._consuming.ack(some, cumulative=cumulative)
-            except BrokerError:
+            except BrokerError as error:
+                self._consuming.actor.refused("ack", error)
                 await trio.sleep(_AGAIN_S)

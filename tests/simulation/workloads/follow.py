@@ -42,14 +42,16 @@ async def follow(scene: Stage, client: Client, work: Follow) -> None:
         try:
             start = await _draw_start(scene, client, work, rng)
             reader = await client.create_reader(work.topic, start=start)
-        except BrokerError:
+        except BrokerError as error:
+            scene.refused(work.name, "create a reader", error)
             await scene.wait_end(_AGAIN_S)
             continue
         recorder.note(Follows(work.topic, name, start if isinstance(start, str) else "somewhere"))
         scene.there[work.name] = name
         try:
             await _read(scene, reader, recorder, work, name)
-        except BrokerError:
+        except BrokerError as error:
+            scene.refused(work.name, "receive", error)
             await scene.wait_end(_AGAIN_S)
         finally:
             reader.abandon()

@@ -81,14 +81,16 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
                 send_timeout_s=work.send_timeout_s,
                 pending_bytes_max=_PENDING_BYTES_MAX,
             )
-        except BrokerError:
+        except BrokerError as error:
+            actor.refused("create a producer", error)
             await scene.wait_calm(_AGAIN_S)
             continue
         sending = _Sending(actor, work, name, producer)
         try:
             await _bursts(sending, rng, left)
             await _close(producer, rng)
-        except BrokerError:
+        except BrokerError as error:
+            actor.refused("close a producer", error)
             producer.abandon()
         left -= sending.sent
 

@@ -10,9 +10,11 @@ from random import Random
 import trio
 
 from clients.python.client import Client
+from clients.python.errors import BrokerError
 from tests.history.events import Event, Fault, FaultEnd
 from tests.history.recorder import Recorder, Sink
 from tests.simulation.plan import Plan
+from tests.simulation.workloads.verdicts import is_allowed
 
 
 @dataclass(slots=True)
@@ -20,6 +22,8 @@ class Stage(ABC):
     plan: Plan
     calm: trio.Event = field(default_factory=trio.Event)  # the storm is over: only receive
     end: trio.Event = field(default_factory=trio.Event)  # there was time enough for that: leave
+    calm_ns: int = 0  # since when
+    problems: list[str] = field(default_factory=list[str])  # what no client may be told
     there: dict[str, str] = field(
         default_factory=dict[str, str]
     )  # who receives, by its work's name
@@ -42,6 +46,19 @@ class Stage(ABC):
     @abstractmethod
     def now_ms(self, host: str) -> int:
         """What a client there takes for the time of day."""
+
+    def refused(self, by: str, what: str, error: BrokerError) -> None:
+        """A client was told this error: it is counted, and one that nobody may be told is kept."""
+        kind = type(error).__name__
+        self.marks[f"{what}: {kind}"] += 1
+        calm_s = (self.now_ns() - self.calm_ns) / 1e9 if self.calm.is_set() else 0.0
+        if not is_allowed(what, error, calm_s):
+            self.problems.append(f"refusal: {by}: {what}: {kind}: {error}")
+
+    def begin_calm(self) -> None:
+        """The storm is over."""
+        self.calm_ns = self.now_ns()
+        self.calm.set()
 
     def recorder(self, by: str) -> Recorder:
         return Recorder(by, now_ns=self.now_ns, sink=self.sink)
@@ -85,6 +102,10 @@ class Actor:
 
     def note(self, event: Event) -> None:
         self.recorder.note(event)
+
+    def refused(self, what: str, error: BrokerError) -> None:
+        """A client was told this error."""
+        self.scene.refused(self.recorder.by, what, error)
 
     @contextmanager
     def hand_over(self, text: str) -> Generator[None]:
