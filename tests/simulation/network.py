@@ -134,6 +134,11 @@ class SimulatedNetwork:
     def open_streams(self) -> "list[SimulatedStream]":
         return list(self._streams)
 
+    @property
+    def last_arrival(self) -> float:
+        """When all that is under way now has arrived."""
+        return max((each.last_arrival for each in self._streams), default=0.0)
+
     def draw_delay_s(self, source: str = "", target: str = "", size: int = 0) -> float:
         delay = self._rng.uniform(*self._delay_s)
         slow = self._slow.get((source, target)) if self._slow else None

@@ -30,7 +30,7 @@ from tests.simulation.faults import Nemesis
 from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Plan, Work
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.ledgers import read_all
@@ -227,7 +227,7 @@ class _Simulation:
         known, since = -1, 0.0
         while there and (now := self._handle.clock.now) < deadline:
             count = sum(each.by not in _BESIDE for each in events)
-            if count != known:
+            if count != known or self._under_way(now):
                 known, since = count, now
             elif now > since + _QUIET_S + self._silence_s() and all(there.values()):
                 break
@@ -238,10 +238,18 @@ class _Simulation:
                 self._outcome.violations.append(f"stalled: {name} does not get to its topic")
         self._scene.recorder("nemesis").note(Quiet(tuple(filter(None, there.values()))))
 
+    def _under_way(self, now: float) -> bool:
+        """Somebody still sends, or a slow link has not brought everything."""
+        sending = any(each.name in self._scene.sending for each in self._living_work())
+        return sending or self._cluster.network.last_arrival > now + _LOOK_S
+
+    def _living_work(self) -> list[Work]:
+        return [each for each in self._plan.work if each.host in self._cluster.lives]
+
     def _receiving(self) -> dict[str, str]:
         """Consumers and readers whose hosts live, and what they call themselves now."""
-        there, lives = self._scene.there, self._cluster.lives
-        names = [each.name for each in self._plan.work if each.host in lives]
+        there = self._scene.there
+        names = [each.name for each in self._living_work()]
         return {name: there[name] for name in names if name in there}
 
     def _silence_s(self) -> float:

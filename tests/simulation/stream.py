@@ -112,6 +112,12 @@ class SimulatedStream:
         self._check()
         return bool(self._inbox) and self._inbox[0][0] <= trio.current_time()
 
+    @property
+    def last_arrival(self) -> float:
+        """When all that is under way will be here; the far past if nothing is."""
+        arrival = self._inbox[-1][0] if self._inbox else -inf
+        return arrival if arrival < inf else -inf
+
     def _arrive(self, data: bytes) -> None:
         if self._closed or self._broken or self._doomed:
             return

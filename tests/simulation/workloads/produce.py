@@ -71,6 +71,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))
     left = work.messages
+    scene.sending[work.name] = None
     while left > 0 and not scene.calm.is_set():
         name = f"{work.name}.{scene.number(work.name)}"
         try:
@@ -93,6 +94,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
             actor.refused("close a producer", error)
             producer.abandon()
         left -= sending.sent
+    del scene.sending[work.name]
 
 
 async def _bursts(sending: _Sending, rng: Random, messages: int) -> None:

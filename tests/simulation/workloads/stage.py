@@ -24,6 +24,7 @@ class Stage(ABC):
     end: trio.Event = field(default_factory=trio.Event)  # there was time enough for that: leave
     calm_ns: int = 0  # since when
     problems: list[str] = field(default_factory=list[str])  # what no client may be told
+    sending: dict[str, None] = field(default_factory=dict[str, None])  # work that is not at its end
     there: dict[str, str] = field(
         default_factory=dict[str, str]
     )  # who receives, by its work's name
