@@ -229,6 +229,13 @@ class Terminated:
 
 
 @dataclass(frozen=True, slots=True)
+class Spoils:
+    """From now on entries may come that nobody can read; they are not in the history."""
+
+    topic: str  # or the partition
+
+
+@dataclass(frozen=True, slots=True)
 class Trimmed:
     """Messages in ledgers before this one may be gone: retention let them go."""
 
@@ -370,6 +377,7 @@ Event: TypeAlias = (
     | Terminate
     | Terminated
     | Trimmed
+    | Spoils
     | Follows
     | Read
     | ReadEnd

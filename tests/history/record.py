@@ -20,6 +20,7 @@ from tests.history.events import (
     ReadEnd,
     Run,
     Send,
+    Spoils,
     Stamped,
     Trimmed,
     Unknown,
@@ -93,6 +94,7 @@ class Record:
         self.by_seq: dict[tuple[str, int], Sending] = {}
         self.deletions: dict[str, list[Deletion]] = defaultdict(list)
         self.trimmed: dict[str, int] = {}  # the first ledger that is there
+        self.spoiled: dict[str, None] = {}  # topics with entries that nobody can read
         self.read_of: dict[str, list[Read]] = defaultdict(list)  # by reader
         self._complete: dict[str, str] = {}  # by topic: the last reader that came to the end
         for stamped in events:
@@ -120,6 +122,8 @@ class Record:
                 self.deletions[topic][-1].ended_ns = stamped.at_ns
             case Trimmed(topic, ledger):
                 self.trimmed[topic] = max(ledger, self.trimmed.get(topic, 0))
+            case Spoils(topic):
+                self.spoiled[topic] = None
             case Read(_, reader):
                 self.read_of[reader].append(stamped.event)
             case ReadEnd(topic, reader):

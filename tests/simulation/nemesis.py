@@ -12,6 +12,7 @@ from bookie.ledger.protocol.placement import Quorums
 from broker.log_configs import automatic
 from tests.simulation.acts import Act, At, Kill, WipeDisk
 from tests.simulation.draw_faults import draw_faults, draw_old_image, draw_rot
+from tests.simulation.draw_more import draw_more
 from tests.simulation.hosts import UNSYNCED
 from tests.simulation.plan import (
     Administer,
@@ -49,7 +50,7 @@ _MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are m
 
 
 def draw_plan(seed: int) -> Plan:
-    return _Draw(seed).plan()
+    return draw_more(_Draw(seed).plan())
 
 
 class _Draw:

@@ -58,6 +58,11 @@ class Produce:
     send_timeout_s: float | None = None
     reopen: float = 0.0  # how often, after a burst
     wait: bool = False  # for each receipt, before the next message
+    named: bool = False  # each producer of it has the same name, and goes on with its sequence ids
+    give_up: float = 0.0  # how often an open is cancelled, before it is answered or after
+    key_bytes: int = 0  # beside what a key has anyhow
+    property_bytes: int = 0  # likewise
+    delay_s: float = 0.0  # a shared subscription delivers so much later, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,9 @@ class Consume:
     seek: float = 0.0
     unsubscribe: float = 0.0
     queue: int = 100
+    give_up: float = 0.0  # how often an open is cancelled
+    flush: float = 0.0  # of each acknowledgement without a receipt: wait until it is durable
+    receivers: int = 1  # tasks that receive; one of them stops when the storm is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,20 @@ class Follow:
     topic: str
     start: str = "earliest"  # offset, time: drawn
     again: float = 0.0  # after each batch: leave, and start another one
+    give_up: float = 0.0  # how often an open is cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """Entries that nobody can read: encrypted, or damaged before they were sent."""
+
+    name: str
+    host: str
+    topic: str
+    how: str  # encrypted, damaged
+    entries: int = 3
+    batch: int = 1  # messages in each
+    pace_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +155,7 @@ class WatchLedgers:
 
 
 LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
-Work: TypeAlias = Produce | Consume | Follow | Administer | LedgerWork
+Work: TypeAlias = Produce | Consume | Follow | Spoil | Administer | LedgerWork
 
 
 # -- faults

@@ -19,6 +19,7 @@ from functools import partial
 
 import trio
 
+from broker.policies import DEFAULT_NAMESPACE
 from tests.history.check import check
 from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet, Run, Stamped
 from tests.simulation import scheduler
@@ -166,6 +167,7 @@ class _Simulation:
                 auto_recovery=plan.shape.settings.recovery is not None,
             )
         )
+        scene.on_moment = moments.happened
         for topic in plan.topics:
             scene.topics[topic.name] = topic.partitions
         audit = self._audit = MetadataAudit(scene.recorder("metadata"))
@@ -297,16 +299,17 @@ class _Simulation:
         )
 
     async def _create_topics(self) -> None:
-        """Those with partitions; the others come by themselves."""
+        """Namespaces, and topics with partitions; the others come by themselves."""
         broker = self._cluster.broker("broker-1")
-        for topic in self._plan.topics:
+        assert broker is not None
+        operations, call = broker.operations, partial(self._cluster.call, "broker-1")
+        names = [TopicName.parse(each.name) for each in self._plan.topics]
+        for namespace in dict.fromkeys(name.namespace for name in names):
+            if namespace != DEFAULT_NAMESPACE:
+                await call(partial(operations.tenancy.create_namespace, namespace))
+        for topic, name in zip(self._plan.topics, names, strict=True):
             if topic.partitions:
-                assert broker is not None
-                name = TopicName.parse(topic.name)
-                operations = broker.operations
-                await self._cluster.call(
-                    "broker-1", partial(operations.create_partitioned, name, topic.partitions)
-                )
+                await call(partial(operations.create_partitioned, name, topic.partitions))
 
     async def _all_up(self) -> None:
         brokers = self._plan.shape.broker_names()

@@ -108,7 +108,7 @@ _MARK = "struck at "
 
 def mark_of(act: Act, moment: str) -> str:
     """What counts a fault that waited for a moment, and has struck."""
-    return f"{_MARK}{STEP_OF[moment]}: {type(act).__name__}"
+    return f"{_MARK}{STEP_OF.get(moment, moment)}: {type(act).__name__}"
 
 
 def is_mark(mark: str) -> bool:

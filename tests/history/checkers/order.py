@@ -106,9 +106,13 @@ def _reader(record: Record, reader: str, reads: list[Read]) -> Iterator[Violatio
 
 
 def _may_follow(record: Record, before: Read, read: Read) -> bool:
-    """Whether the offset counts up; across what retention or a deletion took it need not."""
+    """Whether the offset counts up; across what retention or a deletion took, or
+    nobody can read, it need not.
+    """
     if read.offset is None or before.offset is None or record.deletions[read.topic]:
         return True
+    if read.topic in record.spoiled:
+        return read.offset > before.offset
     return read.offset == before.offset + 1 or record.is_trimmed(read.topic, before.position)
 
 

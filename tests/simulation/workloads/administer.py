@@ -30,7 +30,6 @@ from wire.topics import TopicName
 
 _TRIES = 6
 _AGAIN_S = 0.5
-_NAMESPACE = "public/default"
 
 Operate = Callable[[Operations], Awaitable[object]]
 OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
@@ -85,12 +84,13 @@ class _Act:
         self._work = work
 
     async def run(self) -> None:
+        namespace = TopicName.parse(self._work.topic).namespace
         match self._work.act:
             case "unload":
                 await self._unload()
             case "unload bundle":
                 with self._actor.hand_over("unload of a namespace"):
-                    await self._anywhere(lambda ops: ops.unload_namespace(_NAMESPACE))
+                    await self._anywhere(lambda ops: ops.unload_namespace(namespace))
             case "delete":
                 await self._delete()
             case "create subscription":
@@ -110,7 +110,7 @@ class _Act:
             case "stats":
                 await self._owner(self._stats)
             case "list":
-                await self._anywhere(lambda ops: ops.topics(_NAMESPACE))
+                await self._anywhere(lambda ops: ops.topics(namespace))
             case other:
                 raise ValueError(other)
 

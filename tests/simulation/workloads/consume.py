@@ -11,7 +11,7 @@ import trio
 from clients.python.arguments import InitialPosition, SubscriptionTypeName
 from clients.python.client import Client
 from clients.python.consumer import Consumer
-from clients.python.errors import BrokerError
+from clients.python.errors import BrokerError, CorruptMessageError
 from clients.python.messages import Message
 from clients.python.topic_consumer import TopicConsumer
 from tests.history.events import (
@@ -32,7 +32,7 @@ from tests.history.events import (
 from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Consume
 from tests.simulation.workloads.messages import digest_of, position_of, value_of
-from tests.simulation.workloads.stage import Actor, Stage
+from tests.simulation.workloads.stage import Actor, GivenUpError, Stage
 
 _AGAIN_S = 0.3
 _BATCH_MAX = 20
@@ -55,6 +55,7 @@ class Consuming:
     acks: int = 0
     kept: list[Message] = field(default_factory=list[Message])  # delivered, to seek to
     _watched: int = 0  # ends
+    _unconfirmed: dict[int, None] = field(default_factory=dict[int, None])
 
     def watch(self, since_ns: int) -> None:
         """Note when it is attached, and attached again, also to partitions that come later."""
@@ -122,8 +123,23 @@ class Consuming:
             await self.consumer.ack_cumulative(told[0])
         else:
             await self.consumer.ack(told)
+        self._unconfirmed[number] = None
         if self.receipts:
-            self.actor.note(Acked(self.name, number))
+            self._confirmed([number])
+
+    async def flush(self, host: str) -> None:
+        """What was acknowledged before is durable then; a broker may be killed right now."""
+        numbers = list(self._unconfirmed)
+        await self.consumer.flush_acks()
+        if not is_held_back("a flush without receipts is believed"):
+            self._confirmed(numbers)
+        self.actor.scene.happened("acks flushed", host)
+
+    def _confirmed(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if number in self._unconfirmed:
+                del self._unconfirmed[number]
+                self.actor.note(Acked(self.name, number))
 
     def nack(self, message: Message) -> None:
         if _is_current(message):
@@ -167,25 +183,27 @@ async def subscribe(
     receipts: bool,
     queue: int = 100,
     by: str = "",
+    give_up: float = 0.0,
 ) -> Consuming:
-    """Raises BrokerError."""
+    """Raises BrokerError, GivenUpError."""
     by = by or actor.recorder.by
     scene, name = actor.scene, f"{by}.{actor.scene.number(by)}"
     scene.subscriptions[topic, subscription] = kind
     actor.note(Subscribe(topic, subscription, name, kind, start))
     since_ns = scene.now_ns()
     try:
-        consumer = await actor.client.subscribe(
-            topic,
-            subscription,
-            type=cast("SubscriptionTypeName", kind),
-            initial_position=cast("InitialPosition", start),
-            consumer_name=name,
-            receiver_queue_size=queue,
-            ack_receipts=receipts,
-            nack_delay_s=0.2,
-        )
-    except BrokerError:
+        async with actor.perhaps_given_up(give_up, scene.rng(name)):
+            consumer = await actor.client.subscribe(
+                topic,
+                subscription,
+                type=cast("SubscriptionTypeName", kind),
+                initial_position=cast("InitialPosition", start),
+                consumer_name=name,
+                receiver_queue_size=queue,
+                ack_receipts=receipts,
+                nack_delay_s=0.2,
+            )
+    except (BrokerError, GivenUpError):
         actor.note(Detach(name))
         raise
     consuming = Consuming(actor, topic, subscription, name, consumer, receipts)
@@ -208,7 +226,10 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
                 start=work.start,
                 receipts=work.receipts,
                 queue=work.queue,
+                give_up=work.give_up,
             )
+        except GivenUpError:
+            continue
         except BrokerError as error:
             actor.refused("subscribe", error)
             await scene.wait_end(_AGAIN_S)
@@ -229,15 +250,29 @@ class _Session:
         self._scene = consuming.actor.scene
         self._due: list[tuple[float, Message]] = []
         self._more = trio.Event()
+        self._over = False
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_end, nursery.cancel_scope)
             nursery.start_soon(self._ack_until_calm)
-            while await self._batch():
-                pass
+            if self._work.receivers > 1 and not is_held_back("two tasks receive"):
+                nursery.start_soon(self._receive_until_calm)
+            await self._receive()
             nursery.cancel_scope.cancel()
         await self._leave()
+
+    async def _receive(self) -> None:
+        while not self._over:
+            self._over = not await self._batch()
+
+    async def _receive_until_calm(self) -> None:
+        """The other one has to get everything then."""
+        self._scene.marks["two tasks receive"] += 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive)
+            await self._scene.calm.wait()
+            nursery.cancel_scope.cancel()
 
     async def _until_end(self, scope: trio.CancelScope) -> None:
         await self._scene.end.wait()
@@ -267,6 +302,9 @@ class _Session:
         try:
             messages = await consuming.consumer.receive_batch(_BATCH_MAX)
         except BrokerError as error:
+            if isinstance(error, CorruptMessageError) and work.topic in self._scene.spoiled:
+                self._scene.marks["a consumer met an entry that it cannot read"] += 1
+                return True
             consuming.actor.refused("receive", error)
             return False
         if not messages:  # The topic was terminated.
@@ -334,6 +372,8 @@ class _Session:
             cumulative = self._work.type != "shared" and self._rng.random() < self._work.cumulative
             try:
                 await self._consuming.ack(some, cumulative=cumulative)
+                if self._work.flush and self._rng.random() < self._work.flush:
+                    await self._consuming.flush(self._work.host)
             except BrokerError as error:
                 self._consuming.actor.refused("ack", error)
                 await trio.sleep(_AGAIN_S)

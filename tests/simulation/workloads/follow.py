@@ -8,14 +8,14 @@ import trio
 
 from clients.python.client import Client
 from clients.python.consumer import MessageSource
-from clients.python.errors import BrokerError
+from clients.python.errors import BrokerError, CorruptMessageError
 from clients.python.messages import Message, Offset
 from clients.python.positions import Start
 from tests.history.events import Follows, Read
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Follow
 from tests.simulation.workloads.messages import digest_of, position_of, value_of
-from tests.simulation.workloads.stage import Stage
+from tests.simulation.workloads.stage import Actor, GivenUpError, Stage
 
 _AGAIN_S = 0.3
 
@@ -36,12 +36,16 @@ def note_read(recorder: Recorder, topic: str, reader: str, message: Message) -> 
 async def follow(scene: Stage, client: Client, work: Follow) -> None:
     """Until everybody is to leave."""
     rng, recorder = scene.rng(work.name), scene.recorder(work.name)
+    actor = Actor(scene, client, recorder)
     while not scene.end.is_set():
         name = f"{work.name}.{scene.number(work.name)}"
         scene.there[work.name] = ""
         try:
             start = await _draw_start(scene, client, work, rng)
-            reader = await client.create_reader(work.topic, start=start)
+            async with actor.perhaps_given_up(work.give_up, rng):
+                reader = await client.create_reader(work.topic, start=start)
+        except GivenUpError:
+            continue
         except BrokerError as error:
             scene.refused(work.name, "create a reader", error)
             await scene.wait_end(_AGAIN_S)
@@ -56,6 +60,16 @@ async def follow(scene: Stage, client: Client, work: Follow) -> None:
         finally:
             reader.abandon()
     scene.there.pop(work.name, None)
+
+
+async def _batch(scene: Stage, reader: MessageSource, work: Follow) -> list[Message]:
+    while True:
+        try:
+            return await reader.receive_batch()
+        except CorruptMessageError:
+            if work.topic not in scene.spoiled:
+                raise
+            scene.marks["a reader met an entry that it cannot read"] += 1
 
 
 async def _draw_start(scene: Stage, client: Client, work: Follow, rng: Random) -> Start | str:
@@ -83,7 +97,7 @@ async def _read(
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(until_end)
-        while messages := await reader.receive_batch():
+        while messages := await _batch(scene, reader, work):
             for message in messages:
                 note_read(recorder, scene.topic_of(work.topic, message.partition), name, message)
             if rng.random() < work.again and not scene.calm.is_set():

@@ -13,11 +13,14 @@ def payload(value: str, size: int) -> bytes:
     return value.encode() + _END + (_PATTERN * (size // len(_PATTERN) + 1))[:size]
 
 
-def key_of(value: str) -> str:
-    return f"k{crc32(value.encode()) % 7}"
+def key_of(value: str, more: int = 0) -> str:
+    """`more`: bytes behind it."""
+    return f"k{crc32(value.encode()) % 7}{'y' * more}"
 
 
-def properties_of(value: str) -> dict[str, str]:
+def properties_of(value: str, more: int = 0) -> dict[str, str]:
+    if more:
+        return {"of": value, "more": "z" * more}
     return {"of": value} if crc32(value.encode()) % 3 == 0 else {}
 
 

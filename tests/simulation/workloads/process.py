@@ -12,6 +12,7 @@ from tests.simulation.plan import (
     Follow,
     LedgerWork,
     Produce,
+    Spoil,
     WatchLedgers,
     Work,
     WriteLedgers,
@@ -22,6 +23,7 @@ from tests.simulation.workloads.follow import follow
 from tests.simulation.workloads.ledgers import watch_ledgers, write_ledgers
 from tests.simulation.workloads.produce import produce
 from tests.simulation.workloads.scene import Scene
+from tests.simulation.workloads.spoil import spoil
 
 _AGAIN_S = 0.3
 
@@ -43,6 +45,8 @@ async def run_client(
                     nursery.start_soon(consume, scene, client, each)
                 case Follow():
                     nursery.start_soon(follow, scene, client, each)
+                case Spoil():
+                    nursery.start_soon(spoil, scene, client, each)
                 case Administer():
                     nursery.start_soon(administer, scene, client, each)
                 case WriteLedgers() | WatchLedgers():

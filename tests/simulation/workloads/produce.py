@@ -1,25 +1,36 @@
 """Producers: bursts of messages, with what became of each."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import trio
 
 from clients.python.arguments import Compression
 from clients.python.client import Client
-from clients.python.errors import BrokerError, MessageTooLargeError, Outcome
+from clients.python.errors import (
+    BrokerError,
+    MessageTooLargeError,
+    Outcome,
+    TopicTerminatedError,
+)
 from clients.python.messages import MessageId
 from clients.python.producer import Producer
+from clients.python.protocol.batching import Batch
 from tests.history.events import Error, Ok, Send, Unknown
+from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Produce
 from tests.simulation.workloads.messages import digest, key_of, payload, position_of, properties_of
-from tests.simulation.workloads.stage import Actor, Stage
+from tests.simulation.workloads.stage import Actor, GivenUpError, Stage
+from wire.proto import pulsar_pb2 as pb
 
 _AGAIN_S = 0.3
 _PENDING_BYTES_MAX = 1 << 20
 _CLOSE_S = 60.0
+_LARGE = 100
+_GHOST = "a producer goes without a word, and its connection stays"
 
 
 @dataclass(slots=True)
@@ -37,7 +48,11 @@ class _Sending:
         seq, self.sent = self.sent, self.sent + 1
         value = f"{self.name}/{seq}"
         data = payload(value, self.work.payload_bytes)
-        key, properties = key_of(value), properties_of(value)
+        bare = is_held_back("large keys and properties")
+        key = key_of(value, 0 if bare else self.work.key_bytes)
+        properties = properties_of(value, 0 if bare else self.work.property_bytes)
+        if len(key) > _LARGE or len(properties) > 1:
+            self.actor.scene.marks["a large key or property was sent"] += 1
         await self.producer.wait_room()
         self.actor.note(Send(self.work.topic, self.name, seq, value, digest(data, key, properties)))
         over = trio.Event()
@@ -75,13 +90,9 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
     while left > 0 and not scene.calm.is_set():
         name = f"{work.name}.{scene.number(work.name)}"
         try:
-            producer = await client.create_producer(
-                work.topic,
-                batching=work.batching,
-                compression=cast("Compression", work.compression),
-                send_timeout_s=work.send_timeout_s,
-                pending_bytes_max=_PENDING_BYTES_MAX,
-            )
+            producer = await _open(actor, work, rng, work.messages - left)
+        except GivenUpError:
+            continue
         except BrokerError as error:
             actor.refused("create a producer", error)
             await scene.wait_calm(_AGAIN_S)
@@ -89,12 +100,67 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
         sending = _Sending(actor, work, name, producer)
         try:
             await _bursts(sending, rng, left)
-            await _close(producer, rng)
+            await _close(producer, rng, work)
         except BrokerError as error:
             actor.refused("close a producer", error)
             producer.abandon()
         left -= sending.sent
     del scene.sending[work.name]
+    if work.named:
+        await _come_back(actor, work, rng)
+
+
+async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer:
+    """Raises BrokerError, GivenUpError."""
+    async with actor.perhaps_given_up(work.give_up, rng):
+        producer = await actor.client.create_producer(
+            work.topic,
+            name=work.name if work.named else None,
+            initial_sequence_id=sent if work.named else None,
+            batching=work.batching,
+            compression=cast("Compression", work.compression),
+            send_timeout_s=work.send_timeout_s,
+            pending_bytes_max=_PENDING_BYTES_MAX,
+        )
+    if work.delay_s:
+        _delay(producer, actor, work, rng)
+    return producer
+
+
+def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None:
+    """The client does not offer it: the field is set when an entry is made."""
+    for lane in producer._lanes:
+
+        def push(
+            metadata: pb.MessageMetadata,
+            batch: Batch,
+            results: Any,
+            plain: Callable[..., None] = lane._push,
+        ) -> None:
+            at_ms = actor.scene.now_ms(work.host) + round(rng.uniform(0.0, work.delay_s) * 1000)
+            metadata.deliver_at_time = at_ms
+            actor.scene.marks["an entry is to be delivered later"] += 1
+            plain(metadata, batch, results)
+
+        vars(lane).update(_push=push)
+
+
+async def _come_back(actor: Actor, work: Produce, rng: Random) -> None:
+    """When all is well, the name is free: who had it before is known to be gone."""
+    scene = actor.scene
+    await scene.end.wait()
+    while True:
+        try:
+            producer = await _open(actor, replace(work, give_up=0.0), rng, work.messages)
+        except BrokerError as error:
+            actor.refused("create a producer", error)
+            if isinstance(error, TopicTerminatedError):
+                return
+            await trio.sleep(_AGAIN_S)
+        else:
+            scene.marks["a named producer came back"] += 1
+            await producer.aclose()
+            return
 
 
 async def _bursts(sending: _Sending, rng: Random, messages: int) -> None:
@@ -108,9 +174,9 @@ async def _bursts(sending: _Sending, rng: Random, messages: int) -> None:
             return
 
 
-async def _close(producer: Producer, rng: Random) -> None:
+async def _close(producer: Producer, rng: Random, work: Produce) -> None:
     """In good order most of the time; what has no receipt is in doubt otherwise."""
-    if rng.random() < 0.8:
+    if rng.random() < 0.8 or (work.named and is_held_back(_GHOST)):
         with trio.move_on_after(_CLOSE_S):
             await producer.aclose()
     producer.abandon()

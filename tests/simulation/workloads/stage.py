@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 import trio
@@ -13,8 +14,15 @@ from clients.python.client import Client
 from clients.python.errors import BrokerError
 from tests.history.events import Event, Fault, FaultEnd
 from tests.history.recorder import Recorder, Sink
+from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Plan
 from tests.simulation.workloads.verdicts import is_allowed
+
+_PATIENCE_S = (0.0, 0.001, 0.003, 0.01, 0.1, 2.0)
+
+
+class GivenUpError(Exception):
+    """The application does not wait for its open any more."""
 
 
 @dataclass(slots=True)
@@ -33,6 +41,10 @@ class Stage(ABC):
     ledgers: dict[int, None] = field(default_factory=dict[int, None])  # that have no broker
     terminated: dict[str, None] = field(default_factory=dict[str, None])  # or they may be
     marks: Counter[str] = field(default_factory=Counter[str])  # what actors have met
+    on_moment: Callable[[str, str], None] = lambda what, host: None
+    spoiled: dict[str, None] = field(
+        default_factory=dict[str, None]
+    )  # topics with unreadable entries
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -81,6 +93,11 @@ class Stage(ABC):
         partitions = self.topics.get(topic, 0)
         return [self.topic_of(topic, index) for index in range(partitions)] or [topic]
 
+    def happened(self, what: str, host: str) -> None:
+        """A fault may wait for it."""
+        self.marks[what] += 1
+        self.on_moment(what, host)
+
     async def wait_end(self, seconds: float) -> None:
         """Wait so long, or until everybody is to leave."""
         with trio.move_on_after(seconds):
@@ -107,6 +124,18 @@ class Actor:
     def refused(self, what: str, error: BrokerError) -> None:
         """A client was told this error."""
         self.scene.refused(self.recorder.by, what, error)
+
+    @asynccontextmanager
+    async def perhaps_given_up(self, odds: float, rng: Random) -> AsyncGenerator[None]:
+        """Whoever opens something here loses patience now and then.  Raises GivenUpError."""
+        patience_s = rng.choice(_PATIENCE_S) if odds and rng.random() < odds else inf
+        if is_held_back("an open is given up"):
+            patience_s = inf
+        with trio.move_on_after(patience_s) as scope:
+            yield
+        if scope.cancelled_caught:
+            self.scene.marks["an open was given up"] += 1
+            raise GivenUpError
 
     @contextmanager
     def hand_over(self, text: str) -> Generator[None]:

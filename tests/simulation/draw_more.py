@@ -1,0 +1,114 @@
+"""Draws what a plan has beside the rest: more hosts of clients, habits of applications, limits.
+
+Each kind is drawn by itself, so that all else of a seed is as it is without.
+"""
+
+from dataclasses import replace
+from random import Random
+
+from tests.simulation.acts import JumpClock, Kill, On
+from tests.simulation.plan import Administer, Consume, Follow, Mishap, Plan, Produce, Spoil, Work
+
+OTHER_NAMESPACE = "public/other"
+_SMALL_LIMIT = 20_000  # bytes of a message
+_SPOILED = 0.15  # of all topics
+_SEVERAL_CLIENTS = (1, 2, 2, 3)
+
+
+def draw_more(plan: Plan) -> Plan:
+    for draw in (_hosts, _habits, _spoilers, _flushes, _namespaces):
+        plan = draw(plan, Random(f"{draw.__name__} {plan.seed}"))
+    return plan
+
+
+def _hosts(plan: Plan, rng: Random) -> Plan:
+    """In most runs clients work on several machines."""
+    shape = replace(plan.shape, clients=max(plan.shape.clients, rng.choice(_SEVERAL_CLIENTS)))
+    names = shape.client_names()
+    work = tuple(replace(each, host=rng.choice(names)) for each in plan.work)
+    return replace(plan, shape=shape, work=work)
+
+
+def _habits(plan: Plan, rng: Random) -> Plan:
+    """What some applications do."""
+    jumps = any(isinstance(each.act, JumpClock) for each in plan.faults)
+    limit = plan.shape.settings.message_bytes_max
+
+    def chance(odds: float) -> bool:
+        return rng.random() < odds
+
+    def with_habits(work: Work) -> Work:
+        give_up = rng.choice([0.0, 0.0, 0.2, 0.6])
+        match work:
+            case Produce():
+                sizes = [300, 5_000] if limit > _SMALL_LIMIT else [300, limit // 3, limit]
+                large = rng.choice(sizes) if chance(0.15) else 0
+                return replace(
+                    work,
+                    give_up=give_up,
+                    named=chance(0.25),
+                    key_bytes=large if chance(0.5) else 0,
+                    property_bytes=large if chance(0.7) else 0,
+                    delay_s=2.0 if chance(0.15) and not jumps else 0.0,
+                )
+            case Consume():
+                return replace(
+                    work,
+                    give_up=give_up,
+                    flush=rng.choice([0.0, 0.1, 0.5]),
+                    receivers=rng.choice([1, 1, 1, 2]),
+                )
+            case Follow():
+                return replace(work, give_up=give_up)
+            case _:
+                return work
+
+    return replace(plan, work=tuple(map(with_habits, plan.work)))
+
+
+def _spoilers(plan: Plan, rng: Random) -> Plan:
+    """Some topics have entries that nobody can read."""
+    spoilers = [
+        Spoil(
+            f"spoiler-{topic.name[-2:]}",
+            rng.choice(plan.shape.client_names()),
+            topic.name,
+            rng.choice(["encrypted", "damaged"]),
+            entries=rng.choice([1, 3, 20]),
+            batch=rng.choice([1, 3, 20]),
+            pace_s=rng.choice([0.02, 0.3]),
+        )
+        for topic in plan.topics
+        if rng.random() < _SPOILED
+    ]
+    return replace(plan, work=(*plan.work, *spoilers))
+
+
+def _flushes(plan: Plan, rng: Random) -> Plan:
+    """A broker is killed right after acknowledgements were flushed: they do not come again."""
+    if not any(isinstance(each, Consume) and each.flush for each in plan.work):
+        return plan
+    if rng.random() < 0.5:
+        return plan
+    when = On("acks flushed", rng.choice([1, 2, 5]), rng.choice([0.0, 0.01]))
+    kill = Kill(rng.choice(plan.shape.broker_names()), rng.choice([0.05, 2.0]))
+    return replace(plan, faults=(*plan.faults, Mishap("k1", when, kill)))
+
+
+def _namespaces(plan: Plan, rng: Random) -> Plan:
+    """Topics of a run with several lie in two namespaces."""
+    if rng.random() < 0.5:
+        return plan
+    moved = {
+        topic.name: topic.name.replace("public/default", OTHER_NAMESPACE)
+        for number, topic in enumerate(plan.topics)
+        if number % 2 == 0
+    }
+    topics = tuple(replace(each, name=moved.get(each.name, each.name)) for each in plan.topics)
+    work = tuple(
+        replace(each, topic=moved.get(each.topic, each.topic))
+        if isinstance(each, Produce | Consume | Follow | Spoil | Administer)
+        else each
+        for each in plan.work
+    )
+    return replace(plan, topics=topics, work=work)
