@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from broker.errors import PreconditionError
 from broker.protocol.dispatch.events import DispatchLimits
+from managed_ledger.context import LogConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,15 @@ class ConnectionLimits:
     unread_bytes_max: int = 16 << 20  # with more to send, a connection is not read from
     names_chars_max: int = 1 << 10  # of producers, consumers, subscriptions
     topic_list_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What is not a setting.  The simulator draws other values, so that limits are met."""
+
+    topics: TopicLimits = field(default_factory=TopicLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    logs: LogConfig = field(default_factory=LogConfig)
 
 
 PROPERTIES_BYTES_MAX = 64 << 10  # They lie in records that grow by other things, too.

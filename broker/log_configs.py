@@ -6,6 +6,7 @@ bookies there are.  Retention: by the namespace's policy, or the settings.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -69,18 +70,22 @@ class LogConfigs:
         policies: Policies,
         config: BrokerConfig,
         log: Log,
+        base: LogConfig | None = None,
     ) -> None:
+        """`base`: what no setting says."""
         self._store = store
         self._paths = paths
         self._policies = policies
         self._config = config
         self._log = log
+        self._base = base or LogConfig()
         self._warned = False
 
     async def of(self, namespace: str) -> LogConfig:
         """Raises NotFoundError, UnavailableError."""
         policies = await self._policies.namespace(namespace)
-        return LogConfig(
+        return replace(
+            self._base,
             quorums=await self._quorums(policies.persistence),
             retention=retained(policies.retention),
             roll_entries=self._config.roll_entries,

@@ -34,6 +34,7 @@ from broker.context import BrokerContext
 from broker.errors import CannotJoinError, UnavailableError
 from broker.formats import READABLE, Formats
 from broker.leader import Leader
+from broker.limits import BrokerLimits
 from broker.log_configs import LogConfigs, keep_current
 from broker.logs import Log, silent_log
 from broker.lookup import Lookups
@@ -111,6 +112,7 @@ async def run_broker(
     http: HttpServer | None = None,
     log: Log | None = None,
     readable: Sequence[str] = READABLE,
+    limits: BrokerLimits | None = None,
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken.
@@ -152,6 +154,7 @@ async def run_broker(
                     client=client,
                     ledgers=ledgers,
                     formats=formats,
+                    limits=limits or BrokerLimits(),
                 )
                 task_status.started(await broker.start(nursery))
             io.cancel_scope.cancel()
@@ -178,6 +181,7 @@ class _Broker:
         client: LedgerClient,
         ledgers: ManagedLedgers,
         formats: Formats,
+        limits: BrokerLimits,
     ) -> None:
         self.config = config
         self.store = store
@@ -191,7 +195,7 @@ class _Broker:
         self.identity = identity = _identity(config, listener.port, http, rng)
         self.policies = Policies(store, config)
         self.tenancy = Tenancy(store, self.policies, config)
-        self.configs = LogConfigs(store, self.paths, self.policies, config, log)
+        self.configs = LogConfigs(store, self.paths, self.policies, config, log, base=limits.logs)
         self.topics = Topics(
             ManagedLogs(ledgers, self.configs),
             self.policies,
@@ -200,6 +204,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
+            limits=limits.topics,
         )
         self.greeter = Greeter(network, arenas, flusher)
         self.ownership = Ownership(
@@ -249,6 +254,7 @@ class _Broker:
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
+            limits=limits.connections,
         )
         self.probe = PortProbe(listener.host, listener.port, greeting(), why_not_served)
         self.clients = ClientPort(

@@ -278,6 +278,8 @@ class Subscription:
             self._free(ack)
         for index in left_out:
             self.owed.free(index)
+        if not isinstance(to, str) and to[2] > 0:  # It leaves out what lies before, of that batch.
+            self._parts.setdefault((consumer, to[:2]), set()).update(range(to[2]))
 
     def _parts_of_batches(self, seeker: str, meanwhile: _Acks) -> list[int]:
         """Messages that others than the seeker have acknowledged, of entries that they are not

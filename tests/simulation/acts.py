@@ -244,6 +244,27 @@ class Flaky:
 
 
 @dataclass(frozen=True, slots=True)
+class Refuse:
+    """The metadata store refuses a share of the writes below a path: it carries out none of them.
+
+    `how`: no right to it, or the value is larger than the store takes.
+    """
+
+    for_s: float
+    share: float
+    path: str
+    how: str = "NoAuth"
+
+
+@dataclass(frozen=True, slots=True)
+class Deafen:
+    """A broker or bookie takes no new connections, and lives: others take it for dead."""
+
+    host: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LateNotices:
     """What a host watches in the metadata store changes, and it hears of that late, in a burst:
     with the next answer that it gets, or when it is over.  A session that moves says it all, too.
@@ -330,6 +351,8 @@ Act: TypeAlias = (
     | Expire
     | Outage
     | Flaky
+    | Refuse
+    | Deafen
     | LateNotices
     | SlowDisk
     | StuckDisk

@@ -6,8 +6,9 @@ Each kind is drawn by itself, so that all else of a seed is as it is without.
 from dataclasses import replace
 from random import Random
 
-from tests.simulation.acts import JumpClock, Kill, On
+from tests.simulation.acts import Act, At, Deafen, JumpClock, Kill, On, Refuse
 from tests.simulation.plan import Administer, Consume, Follow, Mishap, Plan, Produce, Spoil, Work
+from tests.simulation.settings import Limits, Settings
 
 OTHER_NAMESPACE = "public/other"
 _SMALL_LIMIT = 20_000  # bytes of a message
@@ -16,7 +17,7 @@ _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
 
 def draw_more(plan: Plan) -> Plan:
-    for draw in (_hosts, _habits, _spoilers, _flushes, _namespaces):
+    for draw in (_hosts, _habits, _spoilers, _flushes, _namespaces, _faults, _limits, _ports):
         plan = draw(plan, Random(f"{draw.__name__} {plan.seed}"))
     return plan
 
@@ -112,3 +113,74 @@ def _namespaces(plan: Plan, rng: Random) -> Plan:
         for each in plan.work
     )
     return replace(plan, topics=topics, work=work)
+
+
+def _faults(plan: Plan, rng: Random) -> Plan:
+    """The store refuses, and a broker that lives is taken for dead."""
+    drawn: list[Act] = []
+    if rng.random() < 0.15:
+        path = rng.choice(["", "/managed-ledgers", "/ledgers", "/namespace", "/loadbalance"])
+        how = rng.choice(["NoAuthError", "the value is too large"])
+        drawn.append(Refuse(rng.choice([0.3, 3.0]), rng.choice([0.1, 0.5, 1.0]), path, how))
+    if rng.random() < 0.2:
+        name = rng.choice(plan.shape.broker_names())
+        drawn.append(Deafen(name, rng.choice([0.5, 3.0, 8.0])))
+    mishaps = (
+        Mishap(f"m{number}", _when(rng, plan.storm_s), act) for number, act in enumerate(drawn)
+    )
+    return replace(plan, faults=(*plan.faults, *mishaps))
+
+
+def _when(rng: Random, storm_s: float) -> At | On:
+    if rng.random() < 0.5:
+        return At(rng.uniform(0.0, storm_s * 0.9))
+    moment = rng.choice(["list changed", "cursor changed", "ledger created", "owner taken"])
+    return On(moment, rng.choice([1, 2, 5]), rng.choice([0.0, 0.01]))
+
+
+def _limits(plan: Plan, rng: Random) -> Plan:
+    """Some runs have bounds so small that they are met; each is drawn by itself."""
+    if rng.random() < 0.4:
+        return plan
+
+    def some(few: int, usual: int) -> int:
+        return few if rng.random() < 0.3 else usual
+
+    usual = Limits()
+    message = plan.shape.settings.message_bytes_max
+    limits = Limits(
+        stuck_s=rng.choice([0.5, 3.0, 10.0, usual.stuck_s]),
+        heal_interval_s=rng.choice([0.5, 5.0, usual.heal_interval_s]),
+        flush_s=rng.choice([0.1, usual.flush_s]),
+        pending_bytes_max=some(2 * message, usual.pending_bytes_max),
+        read_bytes_max=some(1_000, usual.read_bytes_max),
+        partial_bytes_max=some(200, usual.partial_bytes_max),
+        unacked_max=some(20, usual.unacked_max),
+        requests_max=some(1, usual.requests_max),
+        lookups_max=some(1, usual.lookups_max),
+        feed_bytes_max=some(1_000, usual.feed_bytes_max),
+        unread_bytes_max=some(5_000, usual.unread_bytes_max),
+        arena_bytes_max=some(0, usual.arena_bytes_max),
+        in_flight_bytes_max=some(2 * message, usual.in_flight_bytes_max),
+        checkpoint_bytes=some(20_000, usual.checkpoint_bytes),
+        recent_entries_max=some(0, usual.recent_entries_max),
+        blocks_cached=some(2, usual.blocks_cached),
+    )
+    return _with_settings(plan, replace(plan.shape.settings, limits=limits))
+
+
+def _ports(plan: Plan, rng: Random) -> Plan:
+    """In half of the runs brokers have an HTTP port; administrators use it, and bundles move."""
+    if rng.random() < 0.5:
+        return plan
+    interval_s = rng.choice([0.5, 1.0, 3.0, 60.0])
+    settings = replace(plan.shape.settings, http=True, balance_interval_s=interval_s)
+    work = tuple(
+        replace(each, http=rng.random() < 0.5) if isinstance(each, Administer) else each
+        for each in plan.work
+    )
+    return _with_settings(replace(plan, work=work), settings)
+
+
+def _with_settings(plan: Plan, settings: Settings) -> Plan:
+    return replace(plan, shape=replace(plan.shape, settings=settings))

@@ -147,6 +147,8 @@ class Nemesis:
                 clock = self._cluster.clock_of(host(name))
                 clock.run_at(rate)
                 return for_s, partial(clock.run_at, 1.0)
+            case acts.Deafen(name, for_s):
+                return self._deafen(host(name), for_s)
             case acts.Cut() | acts.Isolate() | acts.Reset() | acts.SlowLink() | acts.Swizzle():
                 return self._links.strike(act, host)
             case (
@@ -154,6 +156,7 @@ class Nemesis:
                 | acts.Expire()
                 | acts.Outage()
                 | acts.Flaky()
+                | acts.Refuse()
                 | acts.LateNotices()
             ):
                 return self._on_metadata(act, host)
@@ -323,8 +326,19 @@ class Nemesis:
                     metadata.odds, metadata.slowness = Odds(), 1.0
 
                 return for_s, settle
+            case acts.Refuse(for_s, share, path, how):
+                metadata.refusals = share, path, how
+                return for_s, self._accept
             case _:
                 raise AssertionError(act)
+
+    def _accept(self) -> None:
+        self._cluster.metadata.refusals = 0.0, "", ""
+
+    def _deafen(self, name: str, for_s: float) -> Undo:
+        network = self._cluster.network
+        network.deafen(name, deaf=True)
+        return for_s, partial(network.deafen, name, deaf=False)
 
     def _hold_notices(self, name: str, *, moves: bool) -> Callable[[], None]:
         metadata = self._cluster.metadata
@@ -411,8 +425,10 @@ class Nemesis:
             self._outages = 0
             cluster.metadata.come_back()
         cluster.metadata.odds, cluster.metadata.slowness = Odds(), 1.0
+        self._accept()
         for name in dict.fromkeys([*self._hosts, *self._members.all_names()]):
             cluster.metadata.heal(name)
+            cluster.network.deafen(name, deaf=False)
             cluster.metadata.release_notices(name)
             cluster.clock_of(name).run_at(1.0)
             if (platter := cluster.platters.get(name)) is not None:

@@ -8,13 +8,12 @@ import trio
 from bookie.replication.host import run_autorecovery
 from bookie.server.config import BookieConfig
 from bookie.server.host import RunningBookie, run_bookie
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
 from broker.formats import READABLE
 from broker.server import RunningBroker, run_broker
 from tests.simulation.clock import VirtualClock
 from tests.simulation.disk import Platter
 from tests.simulation.host_log import HostLog
+from tests.simulation.http import SimulatedHttp
 from tests.simulation.metadata import SimulatedMetadata
 from tests.simulation.network import HostNetwork
 from tests.simulation.settings import BOOKIE_PORT, Settings
@@ -73,10 +72,7 @@ async def serve_bookie(
                 clock=seams.clock,
                 rng=seams.chance(),
                 log=seams.log.structured(),
-                store_limits=StoreLimits(
-                    log=LogLimits(segment_bytes=settings.segment_bytes),
-                    checkpoint_entries=settings.checkpoint_entries,
-                ),
+                store_limits=settings.store_limits,
                 task_status=task_status,
             )
 
@@ -107,6 +103,8 @@ async def serve_broker(
         await run_broker(
             settings.broker(seams.host),
             readable=() if old else READABLE,
+            limits=settings.limits.broker,
+            http=SimulatedHttp(seams.network, seams.host) if settings.http else None,
             store=session,
             network=seams.network,
             clock=seams.clock,

@@ -29,7 +29,7 @@ from tests.simulation.scheduler import Timers
 from tests.simulation.tree import Follower, RecordedTree
 from wire.clock import WallClock
 from wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
-from wire.metadata.store import SessionState
+from wire.metadata.store import MetadataError, SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class SimulatedMetadata:
         self.tree = self.store.tree = RecordedTree(clock)
         self.odds = odds or Odds()
         self.slowness = 1.0  # of all requests and answers
+        self.refusals: tuple[float, str, str] = (0.0, "", "")  # the share of writes, below, how
         self._away = False  # nobody reaches the store
         self._cut: set[str] = set()  # hosts that do not
         self._timers = timers
@@ -217,6 +218,12 @@ class SimulatedMetadata:
     def draw_s(self, limits: tuple[float, float]) -> float:
         return self._rng.uniform(*limits)
 
+    def check_right(self, request: Request) -> None:
+        """Raises MetadataError; then nothing was carried out."""
+        share, path, how = self.refusals
+        if request.write and share and request.path.startswith(path) and self._rng.random() < share:
+            raise MetadataError(f"{request.operation} {request.path}: {how}")
+
     def draw_fate(self, request: Request) -> Fate:
         drawn = self._rng.random()
         for fate, odds in (
@@ -252,6 +259,7 @@ class SimulatedLink:
 
     async def request(self, request: Request, execute: Callable[[], None]) -> None:
         metadata = self._metadata
+        metadata.check_right(request)
         fate = metadata.draw_fate(request)
         metadata.trace("meta", self._host, request.operation, request.path, fate.name)
         settled, answers = trio.Event(), list[bool]()

@@ -67,6 +67,7 @@ class SimulatedNetwork:
         self._blocked: set[tuple[str, str]] = set()
         self._slow: dict[tuple[str, str], Slow] = {}
         self._down: set[str] = set()
+        self._deaf: set[str] = set()
         self._next_port = 40000
         self._serial = 0
 
@@ -120,6 +121,10 @@ class SimulatedNetwork:
         self._down.discard(host)
         for stream in [s for s in self._streams if s.peer_host == host and s.orphaned]:
             stream.refuse()
+
+    def deafen(self, host: str, *, deaf: bool) -> None:
+        """Its ports refuse; connections that are there stay."""
+        (self._deaf.add if deaf else self._deaf.discard)(host)
 
     def _unlisten_all(self, host: str) -> None:
         for address in [a for a in self._listeners if a[0] == host]:
@@ -177,7 +182,7 @@ class SimulatedNetwork:
             await trio.sleep(_CONNECT_TIMEOUT_S)
             raise ConnectionLostError(f"{target}:{port}: timed out")
         listener = self._listeners.get((target, port))
-        if listener is None:
+        if listener is None or target in self._deaf:
             raise NobodyListensError(f"{target}:{port}: refused")
         self._serial += 1
         here = SimulatedStream(self, source, target, self._serial, f"{target}:{port}", 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from tests.simulation.acts import Act, At, On
-from tests.simulation.settings import Settings
+from tests.simulation.settings import Limits, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ class Administer:
     topic: str
     at_s: float
     subscription: str = ""
+    http: bool = False  # by REST, where there is a way
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +201,11 @@ def describe_part(part: Work | Act) -> str:
     return f"{type(part).__name__} {_facts(part)}"
 
 
-def _facts(part: Work | Act | Shape | Settings) -> str:
+def _facts(part: Work | Act | Shape | Settings | Limits) -> str:
     shown: list[str] = []
     for each in fields(part):
         value = getattr(part, each.name)
-        if isinstance(value, Settings):
+        if isinstance(value, Settings | Limits):
             shown.append(_facts(value))
         elif value != each.default:
             text = f"{value:.3f}" if isinstance(value, float) else value

@@ -4,10 +4,15 @@ What takes minutes or days in production takes seconds here, so that a short run
 reclaimed, copies are compared, lost bookies are given up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bookie.replication.limits import ReplicationLimits
+from bookie.storage.limits import StoreLimits
+from bookie.storage.log import LogLimits
 from broker.config import BrokerConfig, QuorumsConfig
+from broker.limits import BrokerLimits, ConnectionLimits, RequestLimits, TopicLimits
+from broker.protocol.dispatch.events import DispatchLimits
+from managed_ledger.context import LogConfig
 
 BOOKIE_PORT = 3181
 BROKER_PORT = 6650
@@ -43,6 +48,51 @@ class AutoRecovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What is bounded: as in production, or so small that a small run meets it."""
+
+    stuck_s: float = 30.0
+    heal_interval_s: float = 60.0
+    flush_s: float = 1.0
+    pending_bytes_max: int = 64 << 20  # of a topic's log
+    read_bytes_max: int = 4 << 20
+    partial_bytes_max: int = 16 << 20
+    unacked_max: int = 50_000  # of a consumer
+    requests_max: int = 200  # under way, of one connection
+    lookups_max: int = 20
+    feed_bytes_max: int = 4 << 20
+    unread_bytes_max: int = 16 << 20
+    arena_bytes_max: int = 256 << 20
+    in_flight_bytes_max: int = 256 << 20  # of a bookie, and what follows
+    checkpoint_bytes: int = 256 << 20
+    recent_entries_max: int = 1_000_000
+    blocks_cached: int = 2048
+
+    @property
+    def broker(self) -> BrokerLimits:
+        requests = RequestLimits(under_way_max=self.requests_max)
+        return BrokerLimits(
+            topics=TopicLimits(
+                dispatch=DispatchLimits(unacked_messages_max=self.unacked_max),
+                read_bytes_max=self.read_bytes_max,
+                partial_bytes_max=self.partial_bytes_max,
+            ),
+            connections=ConnectionLimits(
+                requests=requests,
+                lookups=RequestLimits(under_way_max=self.lookups_max, total_max=1_000),
+                feed_bytes_max=self.feed_bytes_max,
+                unread_bytes_max=self.unread_bytes_max,
+            ),
+            logs=LogConfig(
+                stuck_s=self.stuck_s,
+                heal_interval_s=self.heal_interval_s,
+                flush_s=self.flush_s,
+                pending_bytes_max=self.pending_bytes_max,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     quorums: tuple[int, int, int] | None = None  # None: by the number of bookies
     roll_entries: int = 50_000
@@ -67,6 +117,20 @@ class Settings:
     split: float = 0.0  # how often a segment of the network arrives in two parts
     recovery: AutoRecovery | None = None  # None: copies that are lost stay lost
     unsynced: bool = False  # bookie-1 acknowledges before its sync
+    http: bool = False  # brokers have a port for administrators, and even out their bundles
+    balance_interval_s: float = 60.0
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def store_limits(self) -> StoreLimits:
+        return StoreLimits(
+            log=LogLimits(segment_bytes=self.segment_bytes),
+            checkpoint_entries=self.checkpoint_entries,
+            in_flight_bytes_max=self.limits.in_flight_bytes_max,
+            checkpoint_bytes=self.limits.checkpoint_bytes,
+            recent_entries_max=max(self.limits.recent_entries_max, 2 * self.checkpoint_entries),
+            blocks_cached=self.limits.blocks_cached,
+        )
 
     def broker(self, name: str) -> BrokerConfig:
         return BrokerConfig(
@@ -85,4 +149,6 @@ class Settings:
             default_retention_minutes=_RETENTION_MINUTES if self.retention else 0,
             default_retention_mb=-1 if self.retention else 0,
             max_message_size=self.message_bytes_max,
+            balance_interval_s=self.balance_interval_s,
+            arena_bytes_max=max(self.limits.arena_bytes_max, 4 * self.message_bytes_max),
         )

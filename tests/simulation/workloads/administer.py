@@ -9,6 +9,8 @@ from broker.errors import BrokerError, NotFoundError, NotOwnerError
 from broker.operations import Operations
 from broker.owned_topics import MessageIdData, Start
 from clients.python.client import Client
+from clients.python.errors import BrokerError as ClientError
+from clients.python.errors import NotFoundError as RestNotFoundError
 from tests.history.events import (
     Attached,
     Delete,
@@ -33,6 +35,9 @@ _AGAIN_S = 0.5
 
 Operate = Callable[[Operations], Awaitable[object]]
 OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
+
+
+_BY_REST = ("unload", "stats", "list")
 
 
 class For(Enum):
@@ -84,6 +89,9 @@ class _Act:
         self._work = work
 
     async def run(self) -> None:
+        if self._work.http and self._work.act in _BY_REST:
+            await self._by_rest()
+            return
         namespace = TopicName.parse(self._work.topic).namespace
         match self._work.act:
             case "unload":
@@ -113,6 +121,28 @@ class _Act:
                 await self._anywhere(lambda ops: ops.topics(namespace))
             case other:
                 raise ValueError(other)
+
+    async def _by_rest(self) -> None:
+        """Any broker is asked; it redirects to the owner."""
+        work, scene = self._work, self._scene
+        admin = scene.admin(work.host, work.name)
+        try:
+            for topic in scene.concrete(work.topic):
+                match work.act:
+                    case "unload":
+                        with self._actor.hand_over(f"unload of {topic}"):
+                            await admin.unload_topic(topic)
+                    case "stats":
+                        await admin.stats(topic)
+                        await admin.internal_stats(topic)
+                    case _:
+                        await admin.topics(TopicName.parse(topic).namespace)
+        except RestNotFoundError:
+            return
+        except ClientError as error:
+            scene.refused(work.name, "administer", error)
+            raise NotDoneError from None
+        scene.marks[f"{work.act} by REST: done"] += 1
 
     # -- where
 

@@ -106,7 +106,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
             producer.abandon()
         left -= sending.sent
     del scene.sending[work.name]
-    if work.named:
+    if work.named and not is_held_back(_GHOST):
         await _come_back(actor, work, rng)
 
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 
 from clients import ledgers
 from clients.ledgers.client import open_client
+from clients.python.admin import Admin
 from clients.python.connect import connect
 from clients.python.limits import ClientLimits
 from tests.history.recorder import Memory
 from tests.simulation.cluster import Cluster, Life
+from tests.simulation.http import HTTP_PORT
 from tests.simulation.settings import BROKER_PORT
 from tests.simulation.workloads.stage import Stage
 
+_REST_S = 20.0
 _LEDGERS_ROOT = "/ledgers"
 _LIMITS = ClientLimits(partitions_refresh_s=3.0)
 
@@ -38,6 +41,16 @@ class Scene(Stage):
     def service_url(self) -> str:
         hosts = [f"{name}:{BROKER_PORT}" for name in self.plan.shape.broker_names()]
         return f"pulsar://{','.join(hosts)}"
+
+    def admin(self, host: str, name: str) -> Admin:
+        """Of an administrator at that host."""
+        urls = [f"{each}:{HTTP_PORT}" for each in self.plan.shape.broker_names()]
+        return Admin(
+            f"http://{','.join(urls)}",
+            network=self.cluster.network.of(host),
+            rng=self.rng(f"{name}/admin"),
+            timeout_s=_REST_S,
+        )
 
     def connect(self, life: Life) -> connect:
         return connect(

@@ -5,6 +5,8 @@ anything at all so long after the last fault that no attempt is of the time befo
 """
 
 from clients.python.errors import (
+    AdminError,
+    AdminInDoubtError,
     BrokerError,
     BusyError,
     InDoubtError,
@@ -26,8 +28,9 @@ _ALLOWED: dict[str, tuple[type[BrokerError], ...]] = {
     "ack": _LATER,
     "flush acks": _LATER,
     "seek": _LATER,
+    "administer": (*_LATER, AdminError, AdminInDoubtError),
     "unsubscribe": _LATER,
-    "close a producer": (),  # each send was told what became of it
+    "close a producer": (TopicTerminatedError,),  # each send was told what became of it
 }
 _FINAL = (TopicTerminatedError,)  # also when all is well
 
