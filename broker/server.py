@@ -98,6 +98,7 @@ class RunningBroker:
     leader: Leader
     clients: ClientPort
     metrics: BrokerMetrics
+    context: BrokerContext
     probe: PortProbe  # of its own service port
     stop: Callable[[], Awaitable[None]]
 
@@ -304,6 +305,7 @@ class _Broker:
             leader=self.leader,
             clients=self.clients,
             metrics=self.metrics,
+            context=self.context,
             probe=self.probe,
             stop=partial(self._stop, nursery.cancel_scope),
         )

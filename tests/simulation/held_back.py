@@ -6,6 +6,7 @@ A line goes when its number is mended (issue 18); then runs do it, and nothing e
 HELD_BACK = {
     "a consumer goes without a word, and its connection stays": 23,
     "a producer goes without a word, and its connection stays": 23,
+    "a reader goes without a word, and its connection stays": 23,
     "an open is given up": 23,
     "batches that nobody can read": 24,
     "a flush without receipts is believed": 25,

@@ -31,7 +31,8 @@ from tests.simulation.faults import Nemesis
 from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
-from tests.simulation.plan import Plan, Work
+from tests.simulation.plan import Consume, Follow, Plan, Work
+from tests.simulation.rest import leaks
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.ledgers import read_all
@@ -238,7 +239,20 @@ class _Simulation:
         for name, receiver in there.items():
             if not receiver:
                 self._outcome.violations.append(f"stalled: {name} does not get to its topic")
+        self._look_for_leaks(there)
         self._scene.recorder("nemesis").note(Quiet(tuple(filter(None, there.values()))))
+
+    def _look_for_leaks(self, there: dict[str, str]) -> None:
+        work = self._living_work()
+        consumers = {
+            there.get(each.name, ""): each.queue for each in work if isinstance(each, Consume)
+        }
+        readers = sum(isinstance(each, Follow) for each in work)
+        for name in self._plan.shape.broker_names():
+            broker = self._cluster.broker(name)
+            if broker is not None:
+                for text in leaks(name, broker, consumers, readers):
+                    self._leak(text)
 
     def _under_way(self, now: float) -> bool:
         """Somebody still sends, or a slow link has not brought everything."""
@@ -349,6 +363,7 @@ class _Simulation:
         cluster = self._cluster
         await trio.sleep(1.0)
         await self._clients_gone()
+        self._look_for_leaks({})
         for name in self._plan.shape.broker_names():
             await within(LIVENESS_S, f"stopping {name}", partial(cluster.stop, name))
         await trio.sleep(1.0)

@@ -32,7 +32,10 @@ async def spoil(scene: Stage, client: Client, work: Spoil) -> None:
     left = work.entries
     while left and not scene.calm.is_set():
         try:
-            producer = await client.create_producer(work.topic, send_timeout_s=None)
+            alone = work.batch == 1 or is_held_back("batches that nobody can read")
+            producer = await client.create_producer(
+                work.topic, send_timeout_s=None, batching=not alone
+            )
         except BrokerError as error:
             actor.refused("create a producer", error)
             await scene.wait_calm(_AGAIN_S)

@@ -1,0 +1,74 @@
+"""What brokers hold when nobody does anything: what living clients hold, and nothing else (L7).
+
+at rest          consumers of nobody, producers of nobody, permits that were lost or made up, sends
+                 that are pending, requests that are under way
+after the end    of the clients: the same of nobody; and, when topics are unloaded, no more tasks
+                 than the broker had before its first client
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import trio
+
+from broker.server import RunningBroker
+from broker.stats import TopicStats, statistics
+from tests.simulation.held_back import is_held_back
+from tests.simulation.scheduler import HOST
+
+_PRODUCERS = "a producer goes without a word, and its connection stays"
+_READERS = "a reader goes without a word, and its connection stays"
+
+
+def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: int) -> list[str]:
+    """What a broker holds beside these: consumers by name, with the length of their queue.
+
+    Readers are only counted, for each topic: nobody knows the names of theirs.
+    """
+    found: list[str] = []
+    for topic in broker.topics.loaded.values():
+        about = f"{name} has of {topic.name.full}"
+        found += [f"{about} {text}" for text in _of_topic(statistics(topic), consumers, readers)]
+        if topic.log.pending_bytes:
+            found.append(f"{about} {topic.log.pending_bytes} bytes that are pending")
+    context = broker.context
+    for what, turns in (("requests", context.request_turns), ("lookups", context.lookup_turns)):
+        if turns.under_way or turns.waiting_bytes:
+            found.append(f"{name} has {turns.under_way} {what} under way")
+    if context.feed_budget.slow:
+        found.append(f"{name} has {context.feed_budget.slow} connections that count as slow")
+    return found
+
+
+def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Iterator[str]:
+    for publisher in () if is_held_back(_PRODUCERS) else stats.publishers:
+        yield f"the producer {publisher.producer_name}, which nobody has"
+    if stats.waiting_publishers:
+        yield f"{stats.waiting_publishers} producers that wait"
+    volatile = 0
+    for name, subscription in stats.subscriptions.items():
+        volatile += not subscription.durable
+        for consumer in subscription.consumers:
+            queue = consumers.get(consumer.consumer_name)
+            if not subscription.durable:
+                continue
+            if queue is None:
+                yield f"the consumer {consumer.consumer_name} of {name}, which nobody has"
+            elif not 0 < consumer.available_permits <= queue:
+                permits = consumer.available_permits
+                yield f"{permits} permits for {consumer.consumer_name}, whose queue takes {queue}"
+    if volatile > readers and not is_held_back(_READERS):
+        yield f"{volatile} readers, and only {readers} are there"
+
+
+def tasks_of(life: str) -> Counter[str]:
+    """What a process does at the same time, by the name of the function."""
+    found: Counter[str] = Counter()
+    root = trio.lowlevel.current_root_task()
+    waiting = [] if root is None else [root]
+    while waiting:
+        task = waiting.pop()
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        if task.context.get(HOST) == life:
+            found[task.name] += 1
+    return found
