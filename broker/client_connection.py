@@ -77,7 +77,7 @@ class ClientConnection:
         self._nursery: trio.Nursery | None = None
         self._refusals = RefusedRequests(self, broker.refusal_log)
         self._requests = Requests(self, broker)
-        self._commands = Commands(self, self._session, self._requests)
+        self._commands = Commands(self, self._session, self._requests, broker.request_counts)
         self._reading = True
         self._with_receipts: list[Producer] = []
         self._draining: dict[Consumer, None] = {}

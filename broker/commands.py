@@ -14,6 +14,7 @@ from broker.errors import BrokerError, NotAllowedError, RefusedError
 from broker.protocol import consuming, producing, session
 from broker.protocol.producing import Sending
 from broker.protocol.session import Admission, SessionProtocol
+from broker.request_counts import RequestCounts
 from broker.requests import RequestConnection, Requests
 from broker.topic_log import TopicLog
 from wire.messages.client import Send
@@ -38,7 +39,11 @@ class Commands:
     """Of one connection."""
 
     def __init__(
-        self, connection: CommandConnection, protocol: SessionProtocol, requests: Requests
+        self,
+        connection: CommandConnection,
+        protocol: SessionProtocol,
+        requests: Requests,
+        counts: RequestCounts,
     ) -> None:
         self.crowded: dict[TopicLog, None] = {}  # was appended to since the connection last looked
         self._connection = connection
@@ -47,6 +52,7 @@ class Commands:
         self._producing = connection.producing
         self._session = protocol
         self._requests = requests
+        self._counts = counts
 
     def dispatch(self, command: AnyCommand, frame_bytes: int = 0) -> None:
         """Carry out, or begin, what a command asks for.  `frame_bytes`: how large its frame was."""
@@ -63,6 +69,7 @@ class Commands:
                 case _:
                     pass  # Only brokers send those.
         number = command.type if isinstance(command, Command) else _type_of(command)
+        self._counts.came[number] += 1
         match self._session.admit(number):
             case Admission.SERVE:
                 assert isinstance(command, Command)

@@ -12,6 +12,7 @@ from broker.logs import Log
 from broker.lookup import LookupResult
 from broker.policies import NamespacePolicies
 from broker.refusal_log import RefusalLog
+from broker.request_counts import RequestCounts
 from broker.request_turns import RequestTurns
 from broker.topics import Topics
 from wire.arena import ArenaPool
@@ -54,6 +55,7 @@ class BrokerContext:
     feed_budget: FeedBudget = field(init=False)
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
+    request_counts: RequestCounts = field(default_factory=RequestCounts)
     refusal_log: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class BrokerContext:
         object.__setattr__(self, "feed_budget", budget)
         object.__setattr__(self, "request_turns", RequestTurns(self.limits.requests))
         object.__setattr__(self, "lookup_turns", RequestTurns(self.limits.lookups))
-        object.__setattr__(self, "refusal_log", RefusalLog(self.log))
+        object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
 
     async def run(self) -> None:
         """Begin the requests of all connections, in turn, and say which are refused; for ever."""

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from broker.accept import ClientPort
 from broker.ownership import Ownership
 from broker.peers import VERSION
+from broker.request_counts import RequestCounts, command_name, error_name
 from broker.stats import SubscriptionStats, TopicStats, statistics
 from broker.topic import Topic
 from broker.topics import Topics
@@ -32,12 +33,14 @@ class BrokerMetrics:
         ownership: Ownership,
         clients: ClientPort,
         arenas: ArenaPool,
+        requests: RequestCounts,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._ownership = ownership
         self._clients = clients
         self._arenas = arenas
+        self._requests = requests
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(self))
 
@@ -48,6 +51,7 @@ class BrokerMetrics:
         loaded = list(self._topics.loaded.values())
         stats = [(topic, statistics(topic)) for topic in loaded]
         yield from self._broker(stats)
+        yield from self._of_requests()
         yield from self._of_topics(stats)
         yield from self._of_subscriptions(stats)
 
@@ -87,6 +91,22 @@ class BrokerMetrics:
             "daybook_broker_connections_refused", "Connections.", labels=("cluster",)
         )
         refused.add_metric((self._cluster,), self._clients.refused)
+        yield refused
+
+    def _of_requests(self) -> Iterator[Metric]:
+        came = CounterMetricFamily(
+            "daybook_broker_commands", "Commands of clients.", labels=("cluster", "command")
+        )
+        for command, count in sorted(self._requests.came.items()):
+            came.add_metric((self._cluster, command_name(command)), count)
+        yield came
+        refused = CounterMetricFamily(
+            "daybook_broker_commands_refused",
+            "Commands of clients that were refused, sends included.",
+            labels=("cluster", "command", "error"),
+        )
+        for (command, error), count in sorted(self._requests.refused.items()):
+            refused.add_metric((self._cluster, command_name(command), error_name(error)), count)
         yield refused
 
     def _of_topics(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:

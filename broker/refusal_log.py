@@ -7,8 +7,7 @@ import trio
 
 from broker.errors import BrokerError
 from broker.logs import Log
-from wire.messages.registry import type_name
-from wire.proto import pulsar_pb2 as pb
+from broker.request_counts import RequestCounts, command_name, error_name
 
 INTERVAL_S: Final = 60.0
 _KINDS_MAX = 5  # in one line, the most frequent ones
@@ -18,15 +17,15 @@ _REASON_CHARS_MAX = 200
 class RefusalLog:
     """Of all connections.  `run` belongs into the broker's nursery."""
 
-    def __init__(self, log: Log) -> None:
-        self.total = 0  # since the broker began
+    def __init__(self, log: Log, counts: RequestCounts) -> None:
         self._log = log
+        self._total = counts
         self._counts: Counter[tuple[int, int]] = Counter()  # by command and code
         self._last = ("", "")  # whose request it was, and why it was refused
         self._some = trio.Event()
 
     def refused(self, command: int, error: BrokerError, peer: str) -> None:
-        self.total += 1
+        self._total.refused[command, error.code] += 1
         self._counts[command, error.code] += 1
         self._last = (peer, error.reason)
         self._some.set()
@@ -44,7 +43,7 @@ class RefusalLog:
             return
         counts, self._counts = self._counts, Counter()
         kinds = [
-            f"{count} x {type_name(command)} {_code_name(code)}"
+            f"{count} x {command_name(command)} {error_name(code)}"
             for (command, code), count in counts.most_common(_KINDS_MAX)
         ]
         if len(counts) > _KINDS_MAX:
@@ -58,7 +57,3 @@ class RefusalLog:
             last_peer=peer,
             last_why=reason[:_REASON_CHARS_MAX],
         )
-
-
-def _code_name(code: int) -> str:
-    return pb.ServerError.Name(code) if code in pb.ServerError.values() else str(code)

@@ -266,7 +266,12 @@ class _Broker:
             reserved=self.probe.reserved,
         )
         self.metrics = BrokerMetrics(
-            config.cluster, self.topics, self.ownership, self.clients, arenas
+            config.cluster,
+            self.topics,
+            self.ownership,
+            self.clients,
+            arenas,
+            context.request_counts,
         )
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:

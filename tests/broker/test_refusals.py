@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from broker.errors import NotFoundError
 from broker.refusal_log import INTERVAL_S, RefusalLog
+from broker.request_counts import RequestCounts
 from tests.broker.harness import Client, open_broker
 from wire.proto import pulsar_pb2 as pb
 
@@ -145,13 +146,14 @@ async def test_refused_requests_leave_one_counted_line_in_the_log(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     lines = CapturingLogger()
-    log = RefusalLog(structlog.wrap_logger(lines, processors=[]))
+    counts = RequestCounts()
+    log = RefusalLog(structlog.wrap_logger(lines, processors=[]), counts)
     nursery.start_soon(log.run)
     for number in range(100):
         log.refused(T.LOOKUP, NotFoundError(f"there is no topic {number}"), "host:1")
     await trio.sleep(INTERVAL_S + 1)
     (line,) = lines.calls
-    assert line.kwargs["count"] == log.total == 100
+    assert line.kwargs["count"] == counts.refused.total() == 100
     assert line.kwargs["which"] == "100 x LOOKUP TopicNotFound"
     assert line.kwargs["last_why"] == "there is no topic 99"
     await trio.sleep(10 * INTERVAL_S)

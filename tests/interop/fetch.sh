@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches Apache BookKeeper (the release that is named) with all that it needs, from Maven Central,
 # into a cache outside of the repository; and a JDK and Maven where they are missing and may be.
-# With a second word, "pulsar", Apache Pulsar's managed ledgers instead.
+# With a second word, "pulsar", Apache Pulsar's managed ledgers instead; "pulsar-client", its client.
 # Maven compares checksums; what breaks off is tried again; what is not whole is not used.
 set -eu
 version=$1
@@ -12,7 +12,8 @@ jars=$cache/$product-$version
 case $product in
   bookkeeper) pom=pom.xml title="Apache BookKeeper" size="100 MB" proof=bookkeeper-server ;;
   pulsar) pom=pulsar.xml title="Apache Pulsar's managed ledgers" size="120 MB" proof=managed-ledger ;;
-  *) echo "there is no $product to fetch: bookkeeper or pulsar" >&2 && exit 1 ;;
+  pulsar-client) pom=pulsar-client.xml title="Apache Pulsar's client" size="50 MB" proof=pulsar-client ;;
+  *) echo "there is no $product to fetch: bookkeeper, pulsar or pulsar-client" >&2 && exit 1 ;;
 esac
 
 fail() {

@@ -46,7 +46,7 @@ rootLogger.appenderRef.err.ref=err
 
 @dataclass(frozen=True, slots=True)
 class Apache:
-    """A release of Apache BookKeeper, or of Pulsar's managed ledgers, on this machine."""
+    """A release of Apache BookKeeper, of Pulsar's managed ledgers or its client, that is here."""
 
     version: str
     jars: Path
@@ -60,6 +60,12 @@ class Apache:
     def pulsar(cls, environment: Mapping[str, str]) -> "Apache":
         return cls._found(
             environment, "pulsar", environment.get("PULSAR", "4.2.4"), "managed-ledger"
+        )
+
+    @classmethod
+    def pulsar_client(cls, environment: Mapping[str, str]) -> "Apache":
+        return cls._found(
+            environment, "pulsar-client", environment.get("PULSAR", "4.2.4"), "pulsar-client"
         )
 
     @classmethod
@@ -144,3 +150,7 @@ def apache_here() -> Apache:
 
 def pulsar_here() -> Apache:
     return Apache.pulsar(os.environ)
+
+
+def pulsar_client_here() -> Apache:
+    return Apache.pulsar_client(os.environ)

@@ -235,7 +235,7 @@ def test_metrics_have_pulsars_names_and_parse() -> None:
             (
                 sample.name,
                 sample.labels.get("topic"),
-                sample.labels.get("subscription"),
+                sample.labels.get("subscription") or sample.labels.get("command"),
             ): sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
@@ -246,6 +246,7 @@ def test_metrics_have_pulsars_names_and_parse() -> None:
         assert values["pulsar_msg_backlog", ORDERS.full, None] == 5
         assert values["pulsar_subscription_back_log", ORDERS.full, "s"] == 5
         assert values["daybook_broker_in_contact", None, None] == 1
+        assert values["daybook_broker_commands_total", None, "PRODUCER"] == 1
 
     simulated(story)
 
