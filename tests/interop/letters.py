@@ -114,7 +114,7 @@ def commands(admin_urls: Iterable[str]) -> Counter[str]:
 
 def admin_urls(cluster: StandaloneProcess) -> list[str]:
     """One for each broker."""
-    return [url if "://" in url else f"http://{url}" for url in cluster.admin_url.split(",")]
+    return [str(broker["admin_url"]) for broker in cluster.ready["brokers"]]
 
 
 def main() -> int:

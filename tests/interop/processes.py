@@ -154,3 +154,10 @@ def pulsar_here() -> Apache:
 
 def pulsar_client_here() -> Apache:
     return Apache.pulsar_client(os.environ)
+
+
+def go_client() -> Path | None:
+    """The program with Apache Pulsar's Go client; None if it was not built."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    built = Path(cache) / "daybook" / "interop" / "pulsar-go" / "client"
+    return built if built.is_file() else None

@@ -1,0 +1,144 @@
+// Apache Pulsar's Go client, as applications use it.
+//
+//	client failover URL TOPIC    two consumers of a failover subscription, and who is active
+//	client terminate URL TOPIC   a producer that sends until the topic is terminated
+//
+// Each event is a line.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/sirupsen/logrus"
+)
+
+const patience = 60 * time.Second
+
+var saying sync.Mutex
+
+func say(format string, words ...any) {
+	saying.Lock()
+	defer saying.Unlock()
+	fmt.Printf(format+"\n", words...)
+}
+
+func check(err error) {
+	if err != nil {
+		say("error %v", err)
+		os.Exit(1)
+	}
+}
+
+func main() {
+	quiet := logrus.New()
+	quiet.SetOutput(os.Stderr)
+	client, err := pulsar.NewClient(pulsar.ClientOptions{
+		URL:    os.Args[2],
+		Logger: log.NewLoggerWithLogrus(quiet),
+	})
+	check(err)
+	defer client.Close()
+	switch os.Args[1] {
+	case "failover":
+		failover(client, os.Args[3])
+	case "terminate":
+		terminate(client, os.Args[3])
+	}
+}
+
+// listener says when a consumer became active or inactive.
+type listener struct {
+	name   string
+	events chan string
+}
+
+func (l *listener) BecameActive(pulsar.Consumer, string, int32)   { l.events <- l.name + " active" }
+func (l *listener) BecameInactive(pulsar.Consumer, string, int32) { l.events <- l.name + " inactive" }
+
+func failover(client pulsar.Client, topic string) {
+	events := make(chan string, 100)
+	subscribe := func(name string) pulsar.Consumer {
+		consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+			Topic:            topic,
+			SubscriptionName: "sub",
+			Name:             name,
+			Type:             pulsar.Failover,
+			EventListener:    &listener{name, events},
+		})
+		check(err)
+		return consumer
+	}
+	next := func() {
+		select {
+		case event := <-events:
+			say("%s", event)
+		case <-time.After(patience):
+			say("nothing")
+			os.Exit(1)
+		}
+	}
+	one := subscribe("a")
+	next()
+	two := subscribe("b")
+	next()
+	one.Close()
+	next()
+	two.Close()
+}
+
+// terminate sends a message every few milliseconds.  It says "sending" when some are stored, and in
+// the end how many were stored, how many were refused, and how many had another error.
+func terminate(client pulsar.Client, topic string) {
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{
+		Topic:           topic,
+		DisableBatching: true,
+		SendTimeout:     30 * time.Second,
+	})
+	check(err)
+	var stored, refused, other, pending atomic.Int64
+	ended := make(chan struct{})
+	var once sync.Once
+	done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+		defer pending.Add(-1)
+		switch {
+		case err == nil:
+			if stored.Add(1) == 10 {
+				say("sending")
+			}
+		case errors.Is(err, pulsar.ErrTopicTerminated):
+			refused.Add(1)
+			once.Do(func() { close(ended) })
+		default:
+			say("other %v", err)
+			other.Add(1)
+			once.Do(func() { close(ended) })
+		}
+	}
+	deadline := time.After(patience)
+	for number := 0; ; number++ {
+		pending.Add(1)
+		content := []byte(fmt.Sprint(number))
+		producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: content}, done)
+		select {
+		case <-ended:
+			for wait := 0; pending.Load() > 0 && wait < 1000; wait++ {
+				time.Sleep(10 * time.Millisecond)
+			}
+			say("stored %d refused %d other %d unanswered %d",
+				stored.Load(), refused.Load(), other.Load(), pending.Load())
+			return
+		case <-deadline:
+			say("nothing: stored %d", stored.Load())
+			os.Exit(1)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,95 @@
+"""Apache Pulsar's Java and Go clients, unmodified, against our brokers."""
+
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from select import select
+
+import pytest
+
+from clients.testing.standalone import StandaloneProcess
+from tests.interop.letters import admin_urls, commands, java_letters
+from tests.interop.processes import PATIENCE_S, Process, end, go_client, start
+
+pytestmark = pytest.mark.interop
+
+MESSAGES = 60
+REQUESTS_MAX = (
+    300  # a client that repeats one without a pause sends this many in a tenth of a second
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[StandaloneProcess]:
+    with StandaloneProcess(bookies=1, brokers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def go() -> Path:
+    if shutil.which("go") is None:
+        pytest.skip("there is no Go on this machine")
+    client = go_client()
+    if client is None:
+        pytest.skip("the Go client was not built: `sh tests/interop/fetch_go.sh` says why")
+    return client
+
+
+def line_of(process: Process) -> str:
+    assert process.stdout is not None
+    if not select([process.stdout], [], [], PATIENCE_S)[0]:
+        raise TimeoutError("the program says nothing")
+    return process.stdout.readline().rstrip("\n")
+
+
+def test_all_messages_that_are_never_acknowledged_become_dead_letters(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    """Java's client asks for the schema of its dead letter topic, and asked for ever."""
+    before = commands(admin_urls(cluster)).total()
+    with java_letters(
+        tmp_path,
+        service_url=cluster.service_url,
+        prefix="dead",
+        messages=MESSAGES,
+        rate=MESSAGES,
+    ) as java:
+        said = java.wait_done(PATIENCE_S)
+    assert said.done, java.log.read_text()
+    assert said.delivered >= 2 * MESSAGES
+    assert commands(admin_urls(cluster)).total() - before <= REQUESTS_MAX
+
+
+def test_gos_failover_consumers_hear_who_is_active(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    command = [str(go), "failover", cluster.service_url, "go-failover"]
+    process = start(command, tmp_path / "go.txt")
+    try:
+        events = [line_of(process) for _ in range(3)]
+    finally:
+        end(process)
+    assert events == ["a active", "b inactive", "b active"]
+
+
+def test_gos_producer_hears_of_each_message_when_its_topic_is_terminated(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    topic = "go-terminated"
+    process = start([str(go), "terminate", cluster.service_url, topic], tmp_path / "go.txt")
+    try:
+        assert line_of(process) == "sending"
+        path = f"/admin/v2/persistent/public/default/{topic}/terminate"
+        request = urllib.request.Request(f"{cluster.admin_url}{path}", method="POST")
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+        words = line_of(process).split()
+    finally:
+        end(process)
+    counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    assert counts["refused"] >= 1, (tmp_path / "go.txt").read_text()
+    assert (counts["other"], counts["unanswered"]) == (0, 0)
+    stats = f"/admin/v2/persistent/public/default/{topic}/internalStats"
+    with urllib.request.urlopen(f"{cluster.admin_url}{stats}", timeout=PATIENCE_S) as answer:
+        assert f'"numberOfEntries":{counts["stored"]},' in answer.read().decode()
