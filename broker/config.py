@@ -61,6 +61,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor_snapshot_records: Positive = 1_000
     cursor_snapshot_s: Seconds = 30.0
     balance_interval_s: Seconds = 60.0  # one bundle at most is moved in this time
+    # Ledgers of topics and subscriptions that nothing names (a deletion was cut short, say) are
+    # looked for so often, and removed when they are so old.
+    orphan_removal: bool = True
+    orphan_interval_s: Seconds = 6 * 3600.0
+    orphan_age_s: Seconds = 24 * 3600.0
 
     auto_create_topics: bool = True
     partitions_max: Positive = 1024  # of one topic

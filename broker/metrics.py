@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from broker.accept import ClientPort
+from broker.orphans import OrphanRemoval
 from broker.ownership import Ownership
 from broker.peers import VERSION
 from broker.request_counts import RequestCounts, command_name, error_name
@@ -34,6 +35,7 @@ class BrokerMetrics:
         clients: ClientPort,
         arenas: ArenaPool,
         requests: RequestCounts,
+        orphans: OrphanRemoval,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
@@ -41,6 +43,7 @@ class BrokerMetrics:
         self._clients = clients
         self._arenas = arenas
         self._requests = requests
+        self._orphans = orphans
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(self))
 
@@ -87,11 +90,13 @@ class BrokerMetrics:
             "daybook_broker_cursors_pulsar_misreads", "Cursors with records of version 1.", old
         )
         yield gauge("daybook_broker_arena_bytes", "Receive buffers.", self._arenas.total_bytes)
-        refused = CounterMetricFamily(
-            "daybook_broker_connections_refused", "Connections.", labels=("cluster",)
-        )
-        refused.add_metric((self._cluster,), self._clients.refused)
-        yield refused
+        for name, text, count in (
+            ("connections_refused", "Connections.", self._clients.refused),
+            ("orphaned_ledgers_removed", "Ledgers that nothing named.", self._orphans.removed),
+        ):
+            counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
+            counter.add_metric((self._cluster,), count)
+            yield counter
 
     def _of_requests(self) -> Iterator[Metric]:
         came = CounterMetricFamily(

@@ -11,6 +11,7 @@
     /counters/producer-name                             parent of sequential records
     /daybook/guards/<name>               ephemeral      GuardRecord, ours; see `protocol.ownership`
     /daybook/instance                                   see `bookie.registry.instance`
+    /daybook/tree                                       see `managed_ledger.tree`
 
 Keys that we do not know are ignored when reading.
 """

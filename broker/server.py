@@ -42,6 +42,7 @@ from broker.managed_logs import ManagedLogs
 from broker.membership import Identity, Member, check_others
 from broker.metrics import BrokerMetrics
 from broker.operations import Operations
+from broker.orphans import OrphanRemoval
 from broker.ownership import Ownership
 from broker.peers import (
     VERSION,
@@ -60,6 +61,7 @@ from broker.topics import Topics
 from managed_ledger.binding import bind
 from managed_ledger.errors import ForeignListsError
 from managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from managed_ledger.tree import tree_id
 from wire.arena import ArenaPool
 from wire.clock import WallClock
 from wire.metadata.store import MetadataError, MetadataStore
@@ -265,6 +267,13 @@ class _Broker:
             log=log,
             reserved=self.probe.reserved,
         )
+        self.orphans = OrphanRemoval(
+            ledgers,
+            self._leads,
+            interval_s=config.orphan_interval_s,
+            age_s=config.orphan_age_s,
+            log=log,
+        )
         self.metrics = BrokerMetrics(
             config.cluster,
             self.topics,
@@ -272,6 +281,7 @@ class _Broker:
             self.clients,
             arenas,
             context.request_counts,
+            self.orphans,
         )
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
@@ -284,6 +294,8 @@ class _Broker:
         await nursery.start(self.ownership.run)
         nursery.start_soon(self.peers.run)
         nursery.start_soon(self._lead)
+        if self.config.orphan_removal:
+            nursery.start_soon(self.orphans.run)
         nursery.start_soon(
             partial(keep_current, self.configs, self.topics, self.config.trim_interval_s)
         )
@@ -319,6 +331,9 @@ class _Broker:
         with self._leading:
             await self.leader.run()
 
+    async def _leads(self) -> bool:
+        return (await self.leader.view()).is_us
+
     async def _stop(self, scope: trio.CancelScope) -> None:
         self._leading.cancel()
         await self.ownership.withdraw()
@@ -338,6 +353,7 @@ class _Broker:
                 bound = await bind(self.store, self.paths, self.rng, where)
                 if bound is not None:
                     await check_others(self.store, bound)
+                self.ledgers.name_tree(await tree_id(self.store, self.rng))
                 break
             except (RegistryError, ForeignListsError) as error:
                 raise CannotJoinError(f"this broker does not join: {error}") from error

@@ -15,6 +15,7 @@ Read in this order:
     cursor           the shell of `protocol.cursor`
     offsets          from offsets and times to positions
     behind           how much lies behind a position
+    tree             the id of all logs of a metadata store, which their ledgers name
     orphans          ledgers that no list names
     open             open, create and delete logs
 """

@@ -87,6 +87,7 @@ class LogContext:
     allows: Callable[[str], bool]
     pauses: Pauses = field(default_factory=Pauses)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
+    tree: str | None = None  # of which this host's logs are, see `tree`
     # At the end of a rolling upgrade all cursors want a new ledger within one tick of the timer.
     renewals: trio.CapacityLimiter = field(
         default_factory=lambda: trio.CapacityLimiter(_RENEWALS_AT_ONCE)
@@ -191,16 +192,19 @@ class LogContext:
         for i in range(0, len(ids), _DELETIONS_AT_ONCE):
             async with trio.open_nursery() as nursery:
                 for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
-                    nursery.start_soon(self._delete, ledger_id, owner)
+                    nursery.start_soon(self.delete, ledger_id, owner)
 
-    async def _delete(self, ledger_id: int, owner: Owner) -> None:
+    async def delete(self, ledger_id: int, owner: Owner) -> bool:
+        """Delete a ledger of the owner; False if that did not work now."""
         try:
             await self.proven(ledger_id, owner)
             await self.client.delete(ledger_id)
         except LogCorruptError as error:
             _log.warning("a ledger is not deleted: %s", error)
+            return False
         except (LedgerError, MetadataError):
-            return  # It is gone, or it cannot be told whose it is, or the store does not answer.
+            return False  # It is gone, or nobody can tell whose it is, or the store is away.
+        return True
 
 
 async def open_home(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:

@@ -382,7 +382,7 @@ class Cursor:
     async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
         """A ledger in which these records are durable; None if that does not work now."""
         log = self._log
-        custom = custom_metadata(log.name, self.name)
+        custom = custom_metadata(log.name, self.name, log.context.tree)
         writer = None
         try:
             writer = await log.context.client.create(log.config.quorums, custom=custom)

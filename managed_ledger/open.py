@@ -48,6 +48,7 @@ from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
 from managed_ledger.ledger_list import LedgerList, Row, drop, news, set_sealed
 from managed_ledger.log import ManagedLedger
 from managed_ledger.orphans import remove_orphans
+from managed_ledger.protocol.orphans import Suspects
 from managed_ledger.protocol.room import Room
 from managed_ledger.records import (
     INSTANCE,
@@ -91,6 +92,7 @@ class ManagedLedgers:
         self._context = context  # what opens from here on; `bind` changes it
         self._opened: list[ManagedLedger] = []  # and some that were closed since
         self._opened_max = _OPENED_MIN
+        self._suspects = Suspects()
 
     @property
     def cache(self) -> EntryCache:
@@ -99,6 +101,10 @@ class ManagedLedgers:
     def bind(self, instance_id: str) -> None:
         """The INSTANCEID of the ledgers: lists that name another one are refused from here on."""
         self._context = replace(self._context, instance=instance_id)
+
+    def name_tree(self, tree: str) -> None:
+        """The id of the tree of logs: ledgers that are made from here on say it."""
+        self._context = replace(self._context, tree=tree)
 
     async def exists(self, name: str) -> bool:
         """No is the newest answer; yes may be an old one: opening it will tell."""
@@ -174,9 +180,16 @@ class ManagedLedgers:
             self._opened = [each for each in self._opened if each.usable]
             self._opened_max = max(_OPENED_MIN, 2 * len(self._opened))
 
-    async def remove_orphans(self) -> Sequence[int]:
-        """Remove ledgers of the logs that are open here which nothing names.  MetadataError."""
-        return await remove_orphans(self._context.client, self._opened)
+    async def remove_orphans(
+        self, *, age_s: float = 0.0, of_gone_logs: bool = False
+    ) -> Sequence[int]:
+        """Remove ledgers which nothing names: of the logs that are open here, and of those gone.
+
+        MetadataError.
+        """
+        return await remove_orphans(
+            self._context, self._opened, self._suspects, age_s=age_s, of_gone_logs=of_gone_logs
+        )
 
     def abandon(self) -> None:
         """Give up all logs that are still open."""

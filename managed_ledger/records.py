@@ -10,7 +10,8 @@ Four properties are ours.  `index` of the list: the offset of the last message w
 written; it keeps offsets from starting again when everything has been trimmed.  `daybook.last` of
 a sealed ledger: the offset of its last message.  `daybook.instance` of the list: the INSTANCEID of
 the root where its ledgers are.  `daybook.opening` of the list, while a log with a long list is
-being opened: the id of the ledger that will be put on it (`open`).
+being opened: the id of the ledger that will be put on it (`open`).  A ledger says in its own
+metadata whose it is, as Pulsar has it, and in `daybook/tree` for which tree of logs it was made.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,6 +42,7 @@ LAST_OFFSET = "daybook.last"
 OPENING = "daybook.opening"
 LOG_NAME = "pulsar/managed-ledger"
 CURSOR_NAME = "pulsar/cursor"
+TREE = "daybook/tree"
 _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
 _UNNAMED = "no log"
 _COMPRESSED = b"\x47\x78"
@@ -86,12 +88,22 @@ def _check_part(part: str, name: str) -> None:
         raise InvalidNameError(f"no log or cursor can be called {shown!r}")
 
 
-def custom_metadata(log_name: str, cursor: str | None = None) -> dict[str, bytes]:
-    """What a ledger says of itself: whose it is, as Pulsar has it."""
+def custom_metadata(
+    log_name: str, cursor: str | None = None, tree: str | None = None
+) -> dict[str, bytes]:
+    """What a ledger says of itself: whose it is, as Pulsar has it, and of which tree (`tree`)."""
     custom = {**_OURS, LOG_NAME: log_name.encode()}
     if cursor is not None:
         custom[CURSOR_NAME] = url_encode(cursor).encode()
+    if tree is not None:
+        custom[TREE] = tree.encode()
     return custom
+
+
+def tree_of(custom: Mapping[str, bytes]) -> str | None:
+    """The tree of logs for which a ledger was made; None if it does not say that."""
+    tree = custom.get(TREE)
+    return None if tree is None else tree.decode(errors="replace")
 
 
 def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:

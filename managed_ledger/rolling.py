@@ -195,7 +195,9 @@ class Rolling:
 
 async def create_ledger(context: LogContext, name: str, config: LogConfig) -> LedgerWriter:
     """A ledger for the data of a log."""
-    return await context.client.create(config.quorums, custom=custom_metadata(name))
+    return await context.client.create(
+        config.quorums, custom=custom_metadata(name, tree=context.tree)
+    )
 
 
 async def put_on_list(

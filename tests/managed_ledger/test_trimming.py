@@ -9,7 +9,7 @@ from managed_ledger.errors import FencedError
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.protocol.trim import Retention
 from managed_ledger.records import custom_metadata
-from tests.managed_ledger.world import BOOKIES, CONFIG, NOW, World, append, play, read_all
+from tests.managed_ledger.world import BOOKIES, CONFIG, NOW, TREE, World, append, play, read_all
 
 CONFIG_NOW = replace(CONFIG, retention=NOW)
 
@@ -120,19 +120,26 @@ def test_what_cannot_be_deleted_now_is_an_orphan_later() -> None:
             cursor.ack(positions[:2])
             await cursor.flush()
             kept = cursor.ledger_id
-            ours = await host.client.create(CONFIG.quorums, custom=custom_metadata(log.name))
-            cursors = await host.client.create(
-                CONFIG.quorums, custom=custom_metadata(log.name, "x")
+            ours = await host.client.create(
+                CONFIG.quorums, custom=custom_metadata(log.name, tree=TREE)
             )
-            other = await host.client.create(CONFIG.quorums, custom=custom_metadata("t/n/other"))
+            cursors = await host.client.create(
+                CONFIG.quorums, custom=custom_metadata(log.name, "x", TREE)
+            )
+            other = await host.client.create(
+                CONFIG.quorums, custom=custom_metadata("t/n/other", tree=TREE)
+            )
             schema = await host.client.create(
-                CONFIG.quorums, custom={**custom_metadata(log.name), "component": b"schema"}
+                CONFIG.quorums,
+                custom={**custom_metadata(log.name, tree=TREE), "component": b"schema"},
             )
             bare = await host.client.create(CONFIG.quorums)
             assert list(await host.logs.remove_orphans()) == []  # younger than our opening
             log.abandon()
             log = await host.open(CONFIG_NOW)
-            younger = await host.client.create(CONFIG.quorums, custom=custom_metadata(log.name))
+            younger = await host.client.create(
+                CONFIG.quorums, custom=custom_metadata(log.name, tree=TREE)
+            )
             await host.open(name="t/n/persistent/b")  # younger still
             removed = await host.logs.remove_orphans()
             assert list(removed) == [ours.ledger_id, cursors.ledger_id]
@@ -151,7 +158,7 @@ def test_a_stale_owner_removes_nothing() -> None:
         async with world.host("a") as one, world.host("b") as two:
             await one.open(CONFIG_NOW)
             lost = await one.client.create(
-                CONFIG.quorums, custom=custom_metadata("t/n/persistent/a")
+                CONFIG.quorums, custom=custom_metadata("t/n/persistent/a", tree=TREE)
             )
             old = await one.open(CONFIG_NOW)
             await two.open(CONFIG_NOW)

@@ -43,6 +43,7 @@ from wire.outbox import Flusher
 from wire.proto import pulsar_pb2 as pb
 
 NAME = "t/n/persistent/a"
+TREE = "5d41402abc4b2a76"  # of logs
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
 LIMIT_S = 1000.0  # virtual: a scenario that waits for what never comes fails
@@ -298,7 +299,9 @@ class World:
                 scope.cancel()
 
     @asynccontextmanager
-    async def host(self, name: str, *, root: str = "/ledgers") -> AsyncGenerator[Host]:
+    async def host(
+        self, name: str, *, root: str = "/ledgers", tree: str | None = TREE
+    ) -> AsyncGenerator[Host]:
         link = HostLink()
         session = self.metadata.session(name, link=link)
         session._tree = FollowedTree(self.metadata.tree, link)  # type: ignore[assignment]
@@ -323,6 +326,8 @@ class World:
                     allows=self.formats.__contains__,
                 ) as logs,
             ):
+                if tree is not None:
+                    logs.name_tree(tree)
                 await self._bookies_are_seen(client, root)
                 yield Host(name, session, link, client, logs)
             nursery.cancel_scope.cancel()

@@ -343,9 +343,9 @@ WHOSE = [
         id="W04 whose",
         rule="a ledger that names another owner is not deleted -> it is",
         module="managed_ledger.context",
-        name="LogContext._delete",
+        name="LogContext.delete",
         replacement=Edit("        await self.proven(ledger_id, owner)\n", ""),
-        source_hash="155a9c87ff0f",
+        source_hash="fd8f765efd08",
         caught_by=_WHOSE,
     ),
 ]

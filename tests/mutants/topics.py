@@ -1,9 +1,14 @@
-"""Topics and subscriptions, broken one rule at a time: who is woken, and what a move makes void."""
+"""Topics and subscriptions, broken one rule at a time.
+
+Who is woken, what a move makes void, and which ledgers are orphans.
+"""
 
 from tests.mutants.patch import Edit, Mutant
 
 _MOVES = "tests:tests/broker/test_moves.py"
 _TOPICS = "tests:tests/broker/test_topics.py"
+_ORPHANS = "managed_ledger.protocol.orphans"
+_ORPHAN_TESTS = "tests:tests/managed_ledger/test_orphans.py"
 
 MUTANTS = [
     Mutant(
@@ -70,5 +75,61 @@ MUTANTS = [
         replacement=Edit(" and self._mark == cumulative[:2]", ""),
         source_hash="f9eccd0a4b81",
         caught_by="tests:tests/clients/python/protocol/test_rules.py",
+    ),
+    Mutant(
+        id="OR01",
+        rule="only a ledger of this tree of logs may be an orphan -> of any",
+        module=_ORPHANS,
+        name="may_be_orphan",
+        replacement=Edit("candidate.tree == tree and ", ""),
+        source_hash="edf4df1a5286",
+        caught_by=_ORPHAN_TESTS,
+    ),
+    Mutant(
+        id="OR02",
+        rule="only an old ledger may be an orphan -> one that was just made",
+        module=_ORPHANS,
+        name="may_be_orphan",
+        replacement=Edit(" and now_ms - created_ms >= age_ms", ""),
+        source_hash="edf4df1a5286",
+        caught_by=_ORPHAN_TESTS,
+    ),
+    Mutant(
+        id="OR03",
+        rule="of an open log only what is older than its opening is an orphan -> what is younger",
+        module=_ORPHANS,
+        name="is_orphan_of_open_log",
+        replacement=Edit("candidate.ledger_id < owned_from and not named", "not named"),
+        source_hash="4564b9cf48ba",
+        caught_by=f"{_ORPHAN_TESTS} -k open_log",
+    ),
+    Mutant(
+        id="OR04",
+        rule="a ledger of a log that is gone has to be found twice -> once",
+        module=_ORPHANS,
+        name="Suspects.is_found_again",
+        replacement=Edit(
+            "return self._before.get(candidate.ledger_id) == candidate.version", "return True"
+        ),
+        source_hash="112dd17e6a62",
+        caught_by=_ORPHAN_TESTS,
+    ),
+    Mutant(
+        id="OR05",
+        rule="a log is gone if the newest state has no list -> if this server has none",
+        module="managed_ledger.orphans",
+        name="_Pass._is_of_gone",
+        replacement=Edit("await self._context.newest(path) is not None", "False"),
+        source_hash="0030d7594de1",
+        caught_by=f"{_ORPHAN_TESTS} -k not_seen",
+    ),
+    Mutant(
+        id="OR06",
+        rule="a log removes what it does not name while its list is its own -> later, too",
+        module="managed_ledger.orphans",
+        name="_Pass._is_of_open",
+        replacement=Edit("await log.ledgers.guarded([])", "pass"),
+        source_hash="5d96cccdbea4",
+        caught_by="tests:tests/managed_ledger/test_trimming.py -k stale_owner",
     ),
 ]

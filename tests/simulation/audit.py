@@ -1,4 +1,7 @@
-"""What an auditor writes into the history: each version of the metadata, each copy of an entry."""
+"""What an auditor writes into the history: each version of the metadata, each copy of an entry.
+
+It looks at each write, too: a ledger that a list or a cursor names is there, and is not deleted.
+"""
 
 from zlib import crc32
 
@@ -8,7 +11,7 @@ from bookie.ledger.protocol.placement import fragment_at
 from bookie.storage.status import StoreError, StoreStatus
 from managed_ledger.errors import LogCorruptError
 from managed_ledger.records import parse
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from tests.history.events import Copy, LedgerGone, LedgerVersion, ListGone, ListVersion, Trimmed
 from tests.history.recorder import Recorder
 from tests.simulation.cluster import Cluster
@@ -27,9 +30,10 @@ class MetadataAudit:
 
     def __init__(self, recorder: Recorder) -> None:
         self.ledgers: dict[int, LedgerMetadata] = {}
-        self.problems: list[str] = []  # what does not parse
+        self.problems: list[str] = []  # what does not parse, and ledgers that are named and gone
         self._recorder = recorder
         self._first: dict[str, int] = {}
+        self._named: dict[str, frozenset[int]] = {}  # ledgers, by the path of what names them
 
     def on_write(self, path: str, record: Record | None) -> None:
         parts = path.split("/")
@@ -37,7 +41,9 @@ class MetadataAudit:
             case ["", "ledgers", "00", _, name] if name.startswith("L"):
                 self._ledger(int("".join(parts[2:]).replace("L", "")), record)
             case ["", "managed-ledgers", tenant, namespace, "persistent", name]:
-                self._list(f"persistent://{tenant}/{namespace}/{url_decode(name)}", record)
+                self._list(f"persistent://{tenant}/{namespace}/{url_decode(name)}", path, record)
+            case ["", "managed-ledgers", _, _, "persistent", _, _]:
+                self._cursor(path, record)
             case _:
                 pass
 
@@ -45,6 +51,9 @@ class MetadataAudit:
         if record is None:
             if self.ledgers.pop(ledger_id, None) is not None:
                 self._recorder.note(LedgerGone(ledger_id))
+            for path, named in self._named.items():
+                if ledger_id in named:
+                    self.problems.append(f"ledger {ledger_id} is deleted, and {path} names it")
             return
         try:
             metadata = self.ledgers[ledger_id] = decode_metadata(record.value)
@@ -64,8 +73,27 @@ class MetadataAudit:
             )
         )
 
-    def _list(self, topic: str, record: Record | None) -> None:
+    def _names(self, path: str, ledgers: frozenset[int]) -> None:
+        for ledger_id in sorted(ledgers - self._named.get(path, frozenset())):
+            if ledger_id not in self.ledgers:
+                self.problems.append(f"{path} names ledger {ledger_id}, which is not there")
+        self._named[path] = ledgers
+
+    def _cursor(self, path: str, record: Record | None) -> None:
         if record is None:
+            self._named.pop(path, None)
+            return
+        try:
+            info = parse(ManagedCursorInfo(), record.value, path)
+        except LogCorruptError as error:
+            self.problems.append(f"the cursor {path}: {error}")
+            return
+        ledger_id = info.cursorsLedgerId
+        self._names(path, frozenset() if ledger_id < 0 else frozenset([ledger_id]))
+
+    def _list(self, topic: str, path: str, record: Record | None) -> None:
+        if record is None:
+            self._named.pop(path, None)
             self._first.pop(topic, None)
             self._recorder.note(ListGone(topic))
             return
@@ -75,6 +103,7 @@ class MetadataAudit:
             self.problems.append(f"the list of {topic}: {error}")
             return
         ledgers = tuple(each.ledgerId for each in info.ledgerInfo)
+        self._names(path, frozenset(ledgers))
         self._recorder.note(ListVersion(topic, record.stat.version, ledgers))
         if ledgers:
             before = self._first.setdefault(topic, ledgers[0])

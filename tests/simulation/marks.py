@@ -78,6 +78,7 @@ SOMETIMES = (
     "segment removed",
     "checkpoint",
     "log dropped ledgers that were deleted",
+    "log removed ledgers that nothing names",
     "log a topic is dropped",
     "log not closed in good order",
     *_FAULTS,

@@ -104,6 +104,8 @@ class Settings:
     cursor_snapshot_s: float = 30.0
     old_brokers: float = 0.0  # how often a life of a broker announces no new formats
     trim_interval_s: float = 60.0
+    orphan_interval_s: float = 3.0  # longer than a session of who has not heard what he has lost
+    orphan_age_s: float = 0.5
     retention: bool = True  # else what every subscription has acknowledged goes
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
@@ -146,6 +148,8 @@ class Settings:
             cursor_snapshot_records=self.cursor_snapshot_records,
             cursor_snapshot_s=self.cursor_snapshot_s,
             trim_interval_s=self.trim_interval_s,
+            orphan_interval_s=self.orphan_interval_s,
+            orphan_age_s=self.orphan_age_s,
             default_retention_minutes=_RETENTION_MINUTES if self.retention else 0,
             default_retention_mb=-1 if self.retention else 0,
             max_message_size=self.message_bytes_max,

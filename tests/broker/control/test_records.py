@@ -20,6 +20,7 @@ from broker.records import (
     PartitionedTopic,
     TenantInfo,
 )
+from managed_ledger.tree import TreeRecord
 from wire.errors import MalformedError
 from wire.topics import TopicName
 
@@ -43,6 +44,7 @@ RECORDS: dict[str, object] = {
         "127.0.0.1:8080", "0123456789abcdef", instance="cd613e30-d8f1-4adf-91b7-584a2265b1f5"
     ),
     "instance": InstanceRecord("cd613e30-d8f1-4adf-91b7-584a2265b1f5"),
+    "tree": TreeRecord("5d41402abc4b2a76b9719d911017c592"),
     "guard_with_formats": GuardRecord(
         "127.0.0.1:8080", "0123456789abcdef", formats=["cursor-change-2"]
     ),

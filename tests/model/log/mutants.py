@@ -108,7 +108,7 @@ LOG = [
         module=_CURSOR,
         name="Cursor._ledger_with",
         replacement=Edit("        await writer.wait_confirmed(writer.last_add_pushed)\n", ""),
-        source_hash="bc599fba1453",
+        source_hash="a9f8625ec7a2",
         caught_by=_MODEL,
     ),
     Mutant(

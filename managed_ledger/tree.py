@@ -1,0 +1,46 @@
+"""The id of the tree of logs in a metadata store: the record `/daybook/tree`.
+
+Several trees may keep their logs in the same ledgers, and have logs of the same name.  So ledgers
+say for which tree they were made, and nobody removes a ledger of another one.
+
+    {"treeId":"5d41...","version":1}
+"""
+
+from contextlib import suppress
+from random import Random
+
+import msgspec
+
+from bookie.errors import MalformedRecordError
+from wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
+
+PATH = "/daybook/tree"
+_VERSION = 1
+_ID_CHARS_MAX = 64
+
+
+class TreeRecord(msgspec.Struct, rename="camel"):
+    tree_id: str
+    version: int = _VERSION
+
+
+async def tree_id(store: MetadataStore, rng: Random) -> str:
+    """The id, which the first who asks draws.  MalformedRecordError, MetadataError."""
+    drawn = msgspec.json.encode(TreeRecord(f"{rng.getrandbits(128):032x}"))
+    while True:
+        await store.sync(PATH)
+        record = await store.get(PATH)
+        if record is not None:
+            return _parsed(record.value)
+        with suppress(RecordExistsError, OutcomeUnknownError):  # What is there, the read tells.
+            await store.create(PATH, drawn, make_parents=True)
+
+
+def _parsed(value: bytes) -> str:
+    try:
+        found = msgspec.json.decode(value, type=TreeRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRecordError(f"{PATH} does not parse: {error}") from None
+    if found.version != _VERSION or not 0 < len(found.tree_id) <= _ID_CHARS_MAX:
+        raise MalformedRecordError(f"{PATH} was not written by this version: {value[:100]!r}")
+    return found.tree_id
