@@ -4,6 +4,10 @@ A broker joins with one multi: its guard and its registration.  Guard names are 
 a multi that deletes a guard can only succeed while the records that were seen with it still belong
 to the same session.  That is what makes removing a dead broker's records safe: a plain delete could
 hit its successor's, whose versions start at 0 again.
+
+A broker that is removed may live, and give a record up by itself meanwhile.  So whoever gives one
+up gives the guard another version in the same step (`giving_up`): who has read the records before
+that deletes nothing.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,6 +69,14 @@ class Member:
     broker_id: str
     session: int
     record: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The guard of one life of a broker in one session; `value` is what its record holds."""
+
+    path: str
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +186,8 @@ async def join(
     wanted: Callable[[], bool],
     is_dead: Predecessor,
     bound: Bound | None = None,
-) -> str | None:
-    """Write guard and registration; return the path of the guard, None once not `wanted`.
+) -> Guard | None:
+    """Write guard and registration; return the guard, None once not `wanted`.
 
     With `bound` only while the metadata store still names that instance, else CannotJoinError.
 
@@ -189,6 +201,7 @@ async def join(
     if bound is not None:
         guard.instance = bound.instance_id
         checks = [Check(PATH, bound.version)]
+    value = records.encode(guard)
     registration = f"{records.BROKERS}/{identity.broker_id}"
     tried: list[str] = []
     while wanted():
@@ -200,7 +213,7 @@ async def join(
             await store.multi(
                 [
                     *checks,
-                    Create(path, records.encode(guard), ephemeral=True),
+                    Create(path, value, ephemeral=True),
                     Create(registration, records.encode(record), ephemeral=True),
                 ]
             )
@@ -213,10 +226,10 @@ async def join(
         except (OutcomeUnknownError, StoreUnavailableError):
             await trio.sleep(_RETRY_S)
         else:
-            return path
+            return Guard(path, value)
         found = await _own_guard(store, tried)
         if found is not None:
-            return found
+            return Guard(found, value)
         await _clear_registration(store, registration, is_dead)
     return None
 
@@ -287,13 +300,18 @@ async def ensure(store: MetadataStore, path: str, value: bytes = b"") -> None:
 # -- removing
 
 
-async def withdraw(store: MetadataStore, broker_id: str) -> None:
+def giving_up(guard: Guard, path: str) -> list[Operation]:
+    """Delete a record of ours, while our guard stands: else it may be somebody else's by now."""
+    return [Set(guard.path, guard.value, ANY), Delete(path, ANY)]
+
+
+async def withdraw(store: MetadataStore, broker_id: str, guard: Guard) -> None:
     """Take back our registration, and leadership if it is ours; keep what we own."""
     for path in (records.LEADER, f"{records.BROKERS}/{broker_id}"):
         record = await store.get(path)
         if record is not None and record.stat.owner == store.session_id:
             with suppress(NoRecordError):
-                await store.delete(path, ANY)
+                await store.multi(giving_up(guard, path))
 
 
 async def remove(store: MetadataStore, member: Member) -> bool:

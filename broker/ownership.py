@@ -16,7 +16,16 @@ from bookie.registry.instance import Bound
 from broker import records
 from broker.errors import UnavailableError
 from broker.logs import Log
-from broker.membership import Identity, Member, Predecessor, join, remove, withdraw
+from broker.membership import (
+    Guard,
+    Identity,
+    Member,
+    Predecessor,
+    giving_up,
+    join,
+    remove,
+    withdraw,
+)
 from broker.policies import Policies
 from broker.protocol.bundles import BundleName
 from broker.protocol.ownership import OwnershipProtocol, Standing
@@ -54,7 +63,6 @@ from wire.metadata.store import (
     ANY,
     Check,
     Create,
-    Delete,
     MetadataError,
     MetadataStore,
     NoRecordError,
@@ -116,7 +124,7 @@ class Ownership:
         self._is_dead = is_dead
         self._protocol = OwnershipProtocol()
         self._nursery: trio.Nursery | None = None
-        self._guard = ""
+        self._guard: Guard | None = None  # of the latest join
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # with a watch on their record
@@ -189,8 +197,10 @@ class Ownership:
     async def withdraw(self) -> None:
         """The beginning of the end: nothing new is placed here, and nothing is taken any more."""
         self._closing = True
+        if self._guard is None:
+            return  # It has never joined.
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
-            await withdraw(self._store, self.identity.broker_id)
+            await withdraw(self._store, self.identity.broker_id, self._guard)
 
     async def release_all(self) -> None:
         """Hand over everything."""
@@ -297,9 +307,11 @@ class Ownership:
 
     async def _read_guard(self, term: int) -> None:
         """Does our guard stand?  Asked until there is an answer, or contact is lost."""
+        assert self._guard is not None
+        path = self._guard.path
         while self._protocol.term == term and self._protocol.standing is Standing.IN:
             try:
-                record = await self._store.get(self._guard, lambda: self._guard_touched(term))
+                record = await self._store.get(path, lambda: self._guard_touched(term))
             except MetadataError:
                 if self._store.session_state is not SessionState.CONNECTED:
                     return  # Asked again when it is.
@@ -315,9 +327,10 @@ class Ownership:
     # -- the record of a bundle
 
     async def _create(self, bundle: BundleName, ask: int) -> None:
+        assert self._guard is not None
         record = records.encode(self.identity.owner_record)
         operations: list[Operation] = [
-            Check(self._guard, ANY),
+            Check(self._guard.path, ANY),
             Create(records.owner_path(bundle), record, ephemeral=True),
         ]
         try:
@@ -369,12 +382,9 @@ class Ownership:
         self._feed(RecordTouched(bundle))
 
     async def _delete(self, bundle: BundleName, ask: int) -> None:
-        operations: list[Operation] = [
-            Check(self._guard, ANY),
-            Delete(records.owner_path(bundle), ANY),
-        ]
+        assert self._guard is not None
         try:
-            await self._store.multi(operations)
+            await self._store.multi(giving_up(self._guard, records.owner_path(bundle)))
         except MetadataError as error:
             self._feed(DeleteInDoubt(bundle, ask))
             if isinstance(error, NoRecordError):

@@ -8,7 +8,8 @@ honest:
                 ours.  No answer: read it again; *unknown is never no*, and never yes either.
     suspended   the store is out of reach, for however long: keep what is owned, take nothing new.
     lost        the store's word, or our guard is gone: drop everything at once, join anew.
-    release     planned hand-over: close the topics, then delete the record, checking our guard.
+    release     planned hand-over: close the topics, then delete the record, and give our guard
+                another version in the same step: who removes us meanwhile must not delete more.
 
     (nothing) --Acquire--> ACQUIRING --Created--> OWNED
                     in doubt v   ^ nobody's         ^ ours

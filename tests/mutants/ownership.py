@@ -151,7 +151,7 @@ MUTANTS = [
         module="broker.membership",
         name="join",
         replacement=Edit("checks = [Check(PATH, bound.version)]", "pass"),
-        source_hash="93e49ffc161c",
+        source_hash="dbb3f5bda593",
         caught_by=_INSTANCE,
     ),
     Mutant(
@@ -180,5 +180,14 @@ MUTANTS = [
         replacement=Edit("Set(path, value, stat.version)", "Set(path, value, ANY)"),
         source_hash="7e9839e40fb2",
         caught_by=f"{_TESTS}::test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small",
+    ),
+    Mutant(
+        id="O23",
+        rule="who gives a record up gives its guard another version -> only looks that it stands",
+        module="broker.membership",
+        name="giving_up",
+        replacement=Edit("Set(guard.path, guard.value, ANY)", "Check(guard.path, ANY)"),
+        source_hash="304ff7b40127",
+        caught_by="tests:tests/broker/control/test_ownership.py -k removing",
     ),
 ]

@@ -449,6 +449,94 @@ async def test_removing_the_dead_never_hits_their_successors(autojump_clock: Moc
         assert two.ownership.owned == [A]
 
 
+@pytest.mark.parametrize("applied", [True, False])
+async def test_removing_a_broker_that_lives_takes_nothing_that_it_has_just_given_up(
+    applied: bool, autojump_clock: MockClock
+) -> None:
+    """By mistake, it is taken for dead.  Between the look and the deletion it hands over a bundle:
+    before, the record of the next owner was deleted.
+    """
+    async with open_cluster() as cluster:
+        one, two, three = [await cluster.start(name) for name in ("one", "two", "three")]
+        await one.ownership.acquire(A)
+        await one.ownership.acquire(B)
+        (member,) = [m for m in await members(three.session) if m.broker_id == "one:8080"]
+        handed_over = False
+
+        async def hand_over() -> None:
+            nonlocal handed_over
+            if not handed_over:
+                handed_over = True
+                if not applied:
+                    one.session.link.lose_next(applied=True, operation="multi")  # type: ignore[attr-defined]
+                await one.ownership.release(A)
+                assert await two.ownership.acquire(A) is Answer.OURS
+
+        slow = SlowToRemove(three.session, hand_over)
+        assert await remove(slow, member)  # type: ignore[arg-type]
+        assert await owner_sessions(three) == {A: two.session_id}
+        await trio.sleep(5)
+        assert two.topics.dropped == []
+        assert one.topics.dropped == [B]
+        assert two.ownership.owned == [A]
+
+
+async def leading(broker: ControlPlane, touched: list[str]) -> None:
+    """Wait until the broker leads; note from then on what happens to its record."""
+    while not (await broker.leader.view()).is_us:  # noqa: ASYNC110 - a test may poll
+        await trio.sleep(0.01)
+    await broker.session.get(LEADER, lambda: touched.append("the record of the leader"))
+
+
+async def test_removing_a_leader_that_gives_up_meanwhile_leaves_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        assert (await one.leader.view()).is_us
+        (member,) = [m for m in await members(two.session) if m.broker_id == "one:8080"]
+        touched: list[str] = []
+
+        ask = one.session.link.request
+
+        async def keep_registration(request: Request, execute: Callable[[], None]) -> None:
+            if request.write and request.path == f"{BROKERS}/one:8080":
+                await trio.sleep(1.0)
+            await ask(request, execute)
+
+        one.session.link.request = keep_registration  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                if not one.leader_scope.cancel_called:
+                    one.leader_scope.cancel()
+                    nursery.start_soon(one.ownership.withdraw)
+                    await leading(two, touched)
+
+            assert await remove(SlowToRemove(two.session, give_up), member)  # type: ignore[arg-type]
+        await trio.sleep(5)
+        assert (await two.leader.view()).is_us
+        assert touched == []
+
+
+async def test_who_was_removed_withdraws_nothing_of_its_successors(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        assert (await one.leader.view()).is_us
+        one.leader_scope.cancel()
+        one.session.link.delay_s = 0.5  # type: ignore[attr-defined]
+        touched: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.ownership.withdraw)
+            await trio.sleep(0.7)  # It has read that it leads, and deletes that record now.
+            await remove_by(two, "one")
+            await leading(two, touched)
+        await trio.sleep(5)
+        assert touched == []
+
+
 async def test_who_leaves_takes_everything_back(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
