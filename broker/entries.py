@@ -3,20 +3,11 @@
 The bytes of an entry are passed on as they were stored; nothing here changes them.
 """
 
-import struct
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
+from wire.batch import messages_counted, peek_metadata
 from wire.errors import MalformedError, TruncatedError
-from wire.fields import U32
 from wire.proto import pulsar_pb2 as pb
-
-_MAGIC = 0x0E
-_BROKER = 0x02
-_CHECKSUM = 0x01
-_BROKER_HEAD_BYTES = 6
-_CHECKSUM_BYTES = 6
 
 
 @dataclass(slots=True)
@@ -35,29 +26,14 @@ class EntryHead:
 
 def entry_head(data: memoryview) -> EntryHead:
     """Raises a WireError for bytes that are no entry."""
-    try:
-        start = 0
-        if data[0] == _MAGIC and data[1] == _BROKER:
-            start = _BROKER_HEAD_BYTES + U32.unpack_from(data, 2)[0]
-        at = start
-        if data[at] == _MAGIC and data[at + 1] == _CHECKSUM:
-            at += _CHECKSUM_BYTES
-        end = at + 4 + U32.unpack_from(data, at)[0]
-    except (IndexError, struct.error):
-        raise TruncatedError("an entry is cut off") from None
-    if end > len(data):
-        raise TruncatedError("the metadata of an entry are cut off")
-    try:
-        metadata = pb.MessageMetadata.FromString(bytes(data[at + 4 : end]))
-    except DecodeError as error:
-        raise MalformedError(f"the metadata of an entry: {error}") from None
+    start, metadata = peek_metadata(data)
     return _head(start, metadata)
 
 
 def _head(start: int, metadata: pb.MessageMetadata) -> EntryHead:
     head = EntryHead(
         start,
-        max(1, metadata.num_messages_in_batch),
+        messages_counted(metadata),
         metadata.HasField("num_messages_in_batch"),
         metadata.publish_time,
         metadata.HasField("marker_type"),

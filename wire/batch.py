@@ -17,6 +17,7 @@ It is a batch if `num_messages_in_batch` is *present*, also if that is 1.  Metad
 is never serialised again: it may have fields that are newer than ours.
 """
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -29,8 +30,9 @@ from wire.proto import pulsar_pb2 as pb
 from wire.transport import Buffer
 
 _MAGIC_BYTES = 2
-_BROKER_MAGIC = b"\x0e\x02"
-_CHECKSUM_MAGIC = b"\x0e\x01"
+_MAGIC, _BROKER, _CHECKSUM = 0x0E, 0x02, 0x01
+_BROKER_MAGIC = bytes((_MAGIC, _BROKER))
+_CHECKSUM_MAGIC = bytes((_MAGIC, _CHECKSUM))
 _CHECKSUM_END = 6  # magic, checksum
 _BROKER_HEAD_BYTES = 6  # magic, size
 _SIZE_BYTES = 4
@@ -137,8 +139,42 @@ def _texts(properties: Iterable[pb.KeyValue]) -> list[object]:
 
 
 def num_messages(metadata: pb.MessageMetadata) -> int:
-    """How many messages the entry holds, and how many permits it takes."""
+    """How many messages the entry holds."""
     return metadata.num_messages_in_batch
+
+
+def peek_metadata(entry: memoryview) -> tuple[int, pb.MessageMetadata]:
+    """Where the producer's part begins, and the metadata, of which nothing is checked."""
+    try:
+        start = 0
+        if entry[0] == _MAGIC and entry[1] == _BROKER:
+            start = _BROKER_HEAD_BYTES + U32.unpack_from(entry, _MAGIC_BYTES)[0]
+        at = start
+        if entry[at] == _MAGIC and entry[at + 1] == _CHECKSUM:
+            at += _CHECKSUM_END
+        first = at + _SIZE_BYTES
+        end = first + U32.unpack_from(entry, at)[0]
+    except (IndexError, struct.error):
+        raise TruncatedError("an entry is cut off") from None
+    if end > len(entry):
+        raise TruncatedError("the metadata of an entry are cut off")
+    try:
+        return start, pb.MessageMetadata.FromString(bytes(entry[first:end]))
+    except DecodeError as error:
+        raise MalformedError(f"the metadata of an entry: {error}") from None
+
+
+def messages_counted(metadata: pb.MessageMetadata) -> int:
+    """How many messages an entry counts for, and how many permits it takes, readable or not."""
+    return max(1, metadata.num_messages_in_batch)
+
+
+def count_messages(entry: memoryview) -> int:
+    """The same of an entry as it is stored: 1 if nobody can say it."""
+    try:
+        return messages_counted(peek_metadata(entry)[1])
+    except (TruncatedError, MalformedError):
+        return 1
 
 
 def is_batch(metadata: pb.MessageMetadata) -> bool:

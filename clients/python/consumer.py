@@ -49,8 +49,11 @@ class MessageQueue:
         self._entries.append(waiting)
         self._arrived.set()
 
+    def waiting_of(self, source: TopicConsumer) -> list[Waiting]:
+        return [each for each in self._entries if each.source is source]
+
     def drop(self, source: TopicConsumer) -> list[Waiting]:
-        dropped = [each for each in self._entries if each.source is source]
+        dropped = self.waiting_of(source)
         if dropped:
             self._entries = deque(each for each in self._entries if each.source is not source)
         if self._ready:

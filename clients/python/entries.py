@@ -8,6 +8,7 @@ from clients.python.messages import Entry, Message
 from wire.batch import (
     BatchReader,
     SingleMetadata,
+    count_messages,
     is_batch,
     num_messages,
     parse_metadata,
@@ -72,7 +73,7 @@ class EntryReader:
         if metadata.compression != pb.NONE and metadata.uncompressed_size:
             whole, start = _decompressed(metadata, body), 0
         messages = self._messages(entry, metadata, whole, start, count)
-        return Unpacked(entry, messages, permits_of(delivery, count))
+        return Unpacked(entry, messages, _permits(count, delivery.ack_set))
 
     def _messages(
         self, entry: Entry, metadata: pb.MessageMetadata, whole: bytes, start: int, count: int
@@ -84,11 +85,14 @@ class EntryReader:
         return [Message(whole[start:], entry, 0, _single_of(metadata, len(whole) - start))]
 
 
-def permits_of(delivery: Delivery, count: int) -> int:
+def permits_of(delivery: Delivery, payload: bytes | memoryview) -> int:
+    """What the broker has counted for an entry, which may be one that nobody can read."""
+    return _permits(count_messages(memoryview(payload)), delivery.ack_set)
+
+
+def _permits(count: int, ack_set: int | None) -> int:
     """What is acknowledged of a batch takes no permits."""
-    if delivery.ack_set is None:
-        return count
-    return (delivery.ack_set & ((1 << count) - 1)).bit_count()
+    return count if ack_set is None else (ack_set & ((1 << count) - 1)).bit_count()
 
 
 def _decompressed(metadata: pb.MessageMetadata, body: memoryview) -> bytes:

@@ -33,7 +33,6 @@ from clients.python.positions import Start, milliseconds
 from clients.python.protocol.permits import Permits
 from clients.python.redelivery import Redelivery
 from clients.python.starting_point import StartingPoint
-from wire.batch import num_messages, parse_metadata
 from wire.errors import WireError
 from wire.fields import signed
 from wire.messages.consumer import Delivery
@@ -55,6 +54,10 @@ class Inbox(Protocol):
     """What a topic's consumer needs of the consumer that it is a part of."""
 
     def put(self, waiting: Waiting) -> None: ...
+
+    def waiting_of(self, source: "TopicConsumer") -> list[Waiting]:
+        """The entries that came from there and were not taken apart yet."""
+        ...
 
     def drop(self, source: "TopicConsumer") -> list[Waiting]:
         """Forget what came from there; return the entries that were not taken apart yet."""
@@ -120,7 +123,7 @@ class TopicConsumer(Link):
         else:
             wanted = self._start.came(key)
         if not wanted:
-            self._give_permits(self._count(delivery), len(delivery.payload))
+            self._pay_back(delivery, delivery.payload)
             return
         # The arena of the connection is for what is on its way, not for what waits here.
         payload, delivery.payload = bytes(delivery.payload), memoryview(b"")
@@ -128,18 +131,17 @@ class TopicConsumer(Link):
 
     def unpack(self, waiting: Waiting) -> list[Message]:
         """The messages of an entry that left the inbox.  Raises CorruptMessageError."""
-        delivery, payload, taken = waiting.delivery, waiting.payload, 1
+        delivery, payload = waiting.delivery, waiting.payload
         if not self._acks.tracker.taken((delivery.ledger_id, delivery.entry_id)):
-            self._pay_back(waiting)
+            self._pay_back(delivery, payload)
             return []
         try:
             unpacked = self._entries.unpack(delivery, payload, self.generation)
-            taken = unpacked.permits
         except WireError as error:
+            self._pay_back(delivery, payload)
             where = MessageId(delivery.ledger_id, delivery.entry_id, -1, self._partition)
             raise CorruptMessageError(str(error), where) from error
-        finally:
-            self._give_permits(taken, len(payload))
+        self._give_permits(unpacked.permits, len(payload))
         return self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
 
     def _wanted(self, entry: Entry, messages: list[Message], ack_set: int | None) -> list[Message]:
@@ -165,11 +167,9 @@ class TopicConsumer(Link):
             return messages
         return [message for index, message in enumerate(messages) if wanted >> index & 1]
 
-    def _count(self, delivery: Delivery) -> int:
-        try:
-            return permits_of(delivery, num_messages(parse_metadata(delivery.payload)[0]))
-        except WireError:
-            return 1
+    def _pay_back(self, delivery: Delivery, payload: bytes | memoryview) -> None:
+        """An entry of which the application gets nothing took permits all the same."""
+        self._give_permits(permits_of(delivery, payload), len(payload))
 
     def _give_permits(self, messages: int, size: int) -> None:
         grant = self._permits.taken(messages, size) if messages else 0
@@ -220,12 +220,8 @@ class TopicConsumer(Link):
     def _drop(self) -> None:
         """Forget what waits here, and let as much come again."""
         for waiting in self._inbox.drop(self):
-            self._pay_back(waiting)
+            self._pay_back(waiting.delivery, waiting.payload)
         self._acks.tracker.dropped()
-
-    def _pay_back(self, waiting: Waiting) -> None:
-        waiting.delivery.payload = memoryview(waiting.payload)
-        self._give_permits(self._count(waiting.delivery), len(waiting.payload))
 
     # -- positions
 
@@ -348,7 +344,8 @@ class TopicConsumer(Link):
         if self._settings.durable:
             self._redelivery.forget()  # All of it comes anyhow.
         self._acks.attached(connection)
-        if permits := self._permits.restart():
+        here = self._inbox.waiting_of(self)  # A reader keeps what came before.
+        if permits := self._permits.restart(sum(permits_of(e.delivery, e.payload) for e in here)):
             self._flow(permits)
         self._inbox.wake()
 

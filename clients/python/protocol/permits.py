@@ -4,6 +4,9 @@ A grant keeps `target` messages on their way or waiting here; it is renewed when
 been taken.  `target` is what the consumer asked for, or less if messages are large: then as many as
 fit into `bytes_max`, by the mean size of those that came last.  Until a size is known it is small.
 
+What was taken comes back as the broker has counted it, to the last one, whatever became of the
+entry: for what is never given back the broker waits for ever.
+
 An entry is delivered whole, so more messages than permitted may come, by one batch.  A consumer of
 size 0 permits nothing: it asks questions, and gets no message.
 """
@@ -30,10 +33,10 @@ class Permits:
             return min(self._size, _CAUTIOUS)
         return min(self._size, max(1, int(self._bytes_max / self._mean)))
 
-    def restart(self) -> int:
-        """Subscribed anew: nothing is permitted yet.  What to grant."""
-        self._outstanding = self.target
-        return self._outstanding
+    def restart(self, waiting: int = 0) -> int:
+        """Subscribed anew: nothing is permitted yet, and so many messages wait here.  The grant."""
+        self._outstanding = max(waiting, self.target)
+        return self._outstanding - waiting
 
     def taken(self, messages: int, size: int) -> int:
         """An entry left the queue: how much to grant now, 0 for nothing yet."""
