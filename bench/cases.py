@@ -204,7 +204,7 @@ async def takeover(cluster: StandaloneProcess) -> list[Figure]:
         got: set[int] = set()
         with trio.move_on_after(30):
             while len(got) < sent:
-                got |= {int(m.data) for m in await consumer.receive_batch()}
+                got |= {int(m.data or b"") for m in await consumer.receive_batch()}
         lost = sent - len(got)
     times.sort()
     return [

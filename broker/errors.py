@@ -16,7 +16,6 @@ try again, and the status of the admin REST.
       TopicTerminatedError     TopicTerminatedError    409   nothing can be appended any more
       CannotJoinError          MetadataError           500   not with these settings
       StorageFailedError       PersistenceError        500   what is stored makes no sense
-      RequestFailedError       MetadataError           412   a request about a consumer
       RefusedError             any                           a code that a protocol machine chose
 """
 
@@ -122,13 +121,6 @@ class CannotJoinError(BrokerError):
     """This broker may not serve the topics of this metadata store: its settings are wrong."""
 
     code = pb.MetadataError
-
-
-class RequestFailedError(BrokerError):
-    """A request about a consumer that cannot be carried out."""
-
-    code = pb.MetadataError
-    status = 412
 
 
 class RefusedError(BrokerError):

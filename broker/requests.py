@@ -24,12 +24,12 @@ from broker.consumer import Consumer, ConsumerConnection
 from broker.context import BrokerContext
 from broker.errors import (
     BrokerError,
+    ConsumerBusyError,
     InvalidNameError,
     NotAllowedError,
     NotFoundError,
     PreconditionError,
     RefusedError,
-    RequestFailedError,
     UnavailableError,
 )
 from broker.producer import Producer, ProducerConnection
@@ -454,16 +454,16 @@ class Requests:
             try:
                 pending = decode_ack_set(body.message_id.ack_set)
             except MalformedError as error:
-                raise RequestFailedError(str(error)) from None
+                raise PreconditionError(str(error)) from None
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
-            raise RequestFailedError("SEEK without a place to go to")
+            raise PreconditionError("SEEK without a place to go to")
         await subscription.move(find, pending)
 
     async def _unsubscribe(self, body: pb.CommandUnsubscribe, asked: Consumer | None) -> None:
         consumer = self._known(body.consumer_id, asked)
         subscription = _subscription_of(consumer)
         if len(subscription.consumers) > 1 and not body.force:
-            raise RequestFailedError(f"{subscription.name} has other consumers")
+            raise ConsumerBusyError(f"{subscription.name} has other consumers")
         topic = subscription.topic
         assert isinstance(topic, Topic)
         # This client knows; were it told, it would subscribe again.

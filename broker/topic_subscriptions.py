@@ -10,7 +10,7 @@ from broker.consumer import Consumer, ConsumerConnection
 from broker.errors import (
     ConflictError,
     NotAllowedError,
-    RequestFailedError,
+    PreconditionError,
     SubscriptionNotFoundError,
     UnavailableError,
 )
@@ -231,7 +231,8 @@ def is_internal(cursor: str) -> bool:
 
 def check_name(subscription: str) -> None:
     """Raises BrokerError for a name that no subscription can have."""
-    refusal = RequestFailedError(f"no subscription can be called {subscription[:64]!r}")
+    advice = "" if subscription else ": give the subscription a name"
+    refusal = PreconditionError(f"no subscription can be called {subscription[:64]!r}{advice}")
     if not subscription.strip() or is_internal(subscription):
         raise refusal
     try:

@@ -246,6 +246,7 @@ class BatchReader:
     def __init__(self) -> None:
         self._known: dict[bytes, SingleMetadata] = {}
         self.met_compacted = False  # some message was removed by compaction
+        self.met_null = False  # some message has no value
 
     def split(
         self, body: bytes, count: int, start: int = 0
@@ -302,6 +303,7 @@ class BatchReader:
         except DecodeError as error:
             raise MalformedError(f"the metadata of a message: {error}") from None
         self.met_compacted |= single.compacted_out
+        self.met_null |= single.null_value
         if single.sequence_id is None:  # Else it never comes again.
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()

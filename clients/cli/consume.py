@@ -140,9 +140,10 @@ def _is_given(context: click.Context, name: str) -> bool:
 
 
 def _as_line(separator: bytes | None, message: Message) -> bytes:
+    value = message.data or b""
     if separator is None:
-        return message.data
-    return (message.key_bytes or b"") + separator + message.data
+        return value
+    return (message.key_bytes or b"") + separator + value
 
 
 def _as_json(message: Message) -> bytes:
@@ -160,7 +161,10 @@ def _as_json(message: Message) -> bytes:
     return json.dumps(record).encode()
 
 
-def _value(data: bytes) -> dict[str, str]:
+def _value(data: bytes | None) -> dict[str, str | None]:
+    """None is that of a tombstone."""
+    if data is None:
+        return {"value": None}
     try:
         return {"value": data.decode()}
     except UnicodeDecodeError:

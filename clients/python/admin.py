@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import trio
 
-from clients.python.arguments import topic_name
+from clients.python.arguments import check_url, topic_name
 from clients.python.errors import (
     AdminError,
     AdminInDoubtError,
@@ -52,6 +52,7 @@ class Admin:
         rng: Random | None = None,
         timeout_s: float = 60.0,  # for one request, of however many brokers
     ) -> None:
+        check_url("admin_url", admin_url)
         self._addresses = _parse_admin_url(admin_url)
         rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
         self._first = rng.randrange(len(self._addresses))

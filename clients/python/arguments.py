@@ -27,6 +27,18 @@ def topic_name(topic: str) -> TopicName:
         raise ValueError(str(error)) from None
 
 
+def check_url(argument: str, url: str) -> None:
+    several = isinstance(url, list | tuple | set)
+    advice = "; write the brokers into one text, as host1:port,host2:port behind the scheme"
+    _check_text(argument, url, advice if several else "")
+
+
+def check_name(argument: str, name: str | None) -> None:
+    """A name that may be left out."""
+    if name is not None:
+        _check_text(argument, name)
+
+
 def check_subscription(subscription: str) -> None:
     _check_text("subscription", subscription)
     if not subscription:
@@ -47,8 +59,8 @@ def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, s
 
 def check_message(data: object, key: object, properties: Mapping[str, str] | None) -> None:
     """Raises TypeError for what cannot be a message."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"a message is bytes, not {type(data).__name__}")
+    if data is not None and not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"data is bytes, or None for a tombstone, not {type(data).__name__}")
     check_key(key)
     if properties is not None:
         check_properties(properties)
@@ -66,6 +78,7 @@ def _check_text(argument: str, value: object, advice: str = "") -> None:
 
 
 def compression_type(name: str) -> CompressionType:
+    _check_text("compression", name)
     try:
         return CompressionType[name.upper()]
     except KeyError:

@@ -24,12 +24,16 @@ _HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
 class _Handed:
     """A message on its way to the thread."""
 
-    data: Buffer
+    data: Buffer | None
     key: str | bytes | None
     properties: Mapping[str, str] | None
     event_time_ms: int | None
     sequence_id: int | None
     on_result: OnResult | None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.data is None else len(self.data)
 
 
 class Producer(Closing):
@@ -67,7 +71,7 @@ class Producer(Closing):
 
     def send(
         self,
-        data: Buffer,
+        data: Buffer | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -90,7 +94,7 @@ class Producer(Closing):
 
     def send_nowait(
         self,
-        data: Buffer,
+        data: Buffer | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -106,7 +110,7 @@ class Producer(Closing):
         check_message(data, key, properties)
         message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
         with self._counting:
-            self._handed_bytes += len(data)
+            self._handed_bytes += message.size
         self._handed.append(message)
         self._drain.soon()
         if self._handed_bytes > _HANDED_BYTES_MAX:
@@ -154,7 +158,7 @@ class Producer(Closing):
 
     def _take(self, message: _Handed) -> None:
         with self._counting:
-            self._handed_bytes -= len(message.data)
+            self._handed_bytes -= message.size
         try:
             self._producer.send_nowait(
                 message.data,

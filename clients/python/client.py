@@ -19,6 +19,7 @@ from clients.python.arguments import (
     Compression,
     InitialPosition,
     SubscriptionTypeName,
+    check_name,
     check_properties,
     check_subscription,
     compression_type,
@@ -169,6 +170,7 @@ class Client:
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
         )
         packing = compression_type(compression)
+        check_name("name", name)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
         async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:
@@ -228,6 +230,7 @@ class Client:
         if initial_position not in ("earliest", "latest"):
             raise ValueError(f"initial_position is earliest or latest, not {initial_position!r}")
         check_subscription(subscription)
+        check_name("consumer_name", consumer_name)
         limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
         if receiver_queue_size is None:
             shared = kind is SubscriptionType.SHARED
@@ -278,6 +281,7 @@ class Client:
     async def _open_reader(
         self, topic: str, where: Start, name: str | None, *, queue_size: int
     ) -> Reader:
+        check_name("name", name)
         name = name or f"reader-{self._rng.getrandbits(40):010x}"
         settings = ConsumerSettings(
             name,

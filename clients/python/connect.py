@@ -23,6 +23,7 @@ from types import TracebackType
 
 import trio
 
+from clients.python.arguments import check_url
 from clients.python.client import Client
 from clients.python.limits import ClientLimits
 from wire.clock import SystemClock, WallClock
@@ -64,6 +65,7 @@ class connect:  # noqa: N801  (it is used like a function)
         rng: Random | None = None,
     ) -> None:
         _check_trio()
+        check_url("service_url", service_url)
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()

@@ -21,7 +21,12 @@ from typing import Self, TypeAlias
 import trio
 
 from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
-from clients.python.errors import ClosedError, CorruptMessageError, EndOfTopicError
+from clients.python.errors import (
+    BrokerError,
+    ClosedError,
+    CorruptMessageError,
+    EndOfTopicError,
+)
 from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from clients.python.positions import Start, parse_start
 from clients.python.topic_consumer import TopicConsumer, Waiting
@@ -320,7 +325,7 @@ class Consumer(MessageSource):
                     _ack_run(entry, first, last, told)
                 entry, first, last = each.entry, index, index
             else:
-                _check_ackable(each)
+                _check_ackable(each, "messages")
                 end = self._end_of(each.partition)
                 end.ack((each.ledger_id, each.entry_id), each.batch_index)
                 _note(end, told)
@@ -362,9 +367,24 @@ class Consumer(MessageSource):
             self._end_of(message.partition).nack((message.ledger_id, message.entry_id))
 
     async def flush_acks(self) -> None:
-        """Return when everything acknowledged so far is durable, with or without receipts."""
-        for end in self._ends:
-            await end.flush_acks()
+        """Return when the broker has confirmed that all that is acknowledged so far is durable.
+
+        With or without receipts, and through takeovers.  Raises BrokerError if that cannot be
+        known; RequestTimedOutError when no broker has confirmed it for `operation_timeout_s`.
+        """
+        failures: list[BrokerError] = []
+
+        async def flush(end: TopicConsumer) -> None:
+            try:
+                await end.flush_acks()
+            except BrokerError as error:  # The others are flushed all the same.
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for end in self._ends:
+                nursery.start_soon(flush, end)
+        if failures:
+            raise failures[0]
 
     async def unsubscribe(self) -> None:
         """End the subscription: its position is forgotten."""
@@ -381,15 +401,16 @@ def _live_end(entry: Entry) -> TopicConsumer:
     return end
 
 
-def _check_ackable(value: object) -> None:
+def _check_ackable(value: object, argument: str = "message") -> None:
     """TypeError for what an application cannot have received."""
     if not isinstance(value, (Message, MessageId)):
-        raise TypeError(f"a Message or a MessageId is wanted here, not {type(value).__name__}")
+        kind = type(value).__name__
+        raise TypeError(f"{argument}: a Message or a MessageId is wanted here, not {kind}")
 
 
 def _check_iterable(value: object) -> None:
     if not isinstance(value, Iterable):
-        _check_ackable(value)
+        _check_ackable(value, "messages")
 
 
 def _ack_run(entry: Entry, first: int, last: int, told: list[TopicConsumer]) -> None:

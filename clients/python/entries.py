@@ -81,8 +81,12 @@ class EntryReader:
         """The messages in `whole`, from `start` on."""
         if entry.is_batch:
             singles, data = self._batches.split(whole, count, start)
+            if self._batches.met_null:
+                values = [None if s.null_value else d for s, d in zip(singles, data, strict=True)]
+                return list(map(Message, values, repeat(entry), range(count), singles))
             return list(map(Message, data, repeat(entry), range(count), singles))
-        return [Message(whole[start:], entry, 0, _single_of(metadata, len(whole) - start))]
+        single = _single_of(metadata, len(whole) - start)
+        return [Message(None if single.null_value else whole[start:], entry, 0, single)]
 
 
 def permits_of(delivery: Delivery, payload: bytes | memoryview) -> int:

@@ -106,14 +106,14 @@ class Entry:
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
-    """One message.  `data` is what was sent.
+    """One message.  `data` is what was sent: bytes, or None for a tombstone (`send(None)`).
 
     A structure of msgspec, which the collector of cycles does not look at, because they are made by
     the hundred thousand a second.  So nothing that can be a part of a cycle may be held from here:
     it would never be freed.
     """
 
-    data: bytes
+    data: bytes | None
     entry: Entry
     index: int  # in its entry
     _single: SingleMetadata
@@ -201,4 +201,5 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return self._single.compacted_out
 
     def __repr__(self) -> str:
-        return f"<Message {self.message_id} of {self.topic}, {len(self.data)} bytes>"
+        size = "a tombstone" if self.data is None else f"{len(self.data)} bytes"
+        return f"<Message {self.message_id} of {self.topic}, {size}>"

@@ -20,8 +20,13 @@ def parse_start(start: Start | int | str) -> Start:
             return Offset(start)
         case str():
             raise ValueError(f"'earliest', 'latest', an offset, an id or a time, not {start!r}")
-        case _:
+        case MessageId() | Offset() | datetime():
             return start
+        case _:
+            raise TypeError(
+                "start is 'earliest', 'latest', an offset, a MessageId or a datetime, not"
+                f" {type(start).__name__}"
+            )
 
 
 def is_before(message: Message, start: Start) -> bool:

@@ -104,7 +104,7 @@ class Producer:
 
     def send_nowait(
         self,
-        data: Buffer,
+        data: Buffer | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -116,7 +116,7 @@ class Producer:
         if self._budget.used >= self._budget.bytes_max:
             raise QueueFullError(f"{self._budget.used} bytes wait for their receipts")
         if not isinstance(data, bytes):
-            data = _as_bytes(data)
+            data = _as_value(data)
         lane = self._only
         if lane is None:
             router = self._router
@@ -125,7 +125,7 @@ class Producer:
 
     async def send(
         self,
-        data: Buffer,
+        data: Buffer | None,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -133,6 +133,8 @@ class Producer:
         sequence_id: int | None = None,
     ) -> MessageId:
         """Send a message; return its id when it is stored.
+
+        `data` None sends a tombstone, a message without a value: what its key stood for is gone.
 
         Raises a BrokerError; its `outcome` says whether the message may be stored nevertheless.
         Cancelling ends the waiting, not the message.
@@ -228,8 +230,10 @@ class _Result:
         self.arrived.set()
 
 
-def _as_bytes(data: object) -> bytes:
+def _as_value(data: object) -> bytes | None:
     """Memory that may change later is copied; text has no bytes of its own."""
+    if data is None:
+        return None
     if isinstance(data, bytearray | memoryview):
         return bytes(cast("bytearray", data))
-    raise TypeError(f"a message is bytes, not {type(data).__name__}")
+    raise TypeError(f"data is bytes, or None for a tombstone, not {type(data).__name__}")

@@ -157,7 +157,7 @@ class TopicProducer(Link):
 
     def send(
         self,
-        data: bytes,
+        data: bytes | None,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time_ms: int | None,
@@ -166,7 +166,7 @@ class TopicProducer(Link):
     ) -> None:
         """Take a message on its way.  Raises what makes that impossible; then nothing was sent."""
         builder = self._builder
-        size = len(data)
+        size = 0 if data is None else len(data)
         if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
             size += _size_beside(key, properties)
         alone = size >= builder.bytes_max or not self._batching
@@ -192,7 +192,7 @@ class TopicProducer(Link):
             return
         if on_result is not None:
             self._results.append((builder.count, on_result))
-        if properties is None and event_time_ms is None:
+        if properties is None and event_time_ms is None and data is not None:
             full = builder.add(data, key, sequence_id)
         else:
             full = builder.add_special(
@@ -224,7 +224,7 @@ class TopicProducer(Link):
 
     def _ship_single(
         self,
-        data: bytes,
+        data: bytes | None,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time_ms: int | None,
@@ -235,9 +235,11 @@ class TopicProducer(Link):
         metadata = pb.MessageMetadata(partition_key=text, event_time=event_time_ms)
         if is_base64:
             metadata.partition_key_b64_encoded = True
+        if data is None:
+            metadata.null_value = True
         for name, value in (properties or _NO_PROPERTIES).items():
             metadata.properties.add(key=name, value=value)
-        batch = Batch(data, 1, sequence_id, sequence_id, text, is_base64)
+        batch = Batch(data or b"", 1, sequence_id, sequence_id, text, is_base64)
         self._push(metadata, batch, [] if on_result is None else [(-1, on_result)])
         self._on_batch()
 

@@ -127,7 +127,7 @@ class _Waiting:
     def add(self, messages: list[Message], offsets: list[int]) -> None:
         self.messages += messages
         self._offsets += offsets
-        self._bytes += sum(len(message.data) for message in messages)
+        self._bytes += sum(len(message.data or b"") for message in messages)
 
     @property
     def full(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.errors import RequestFailedError
+from broker.errors import PreconditionError
 from broker.limits import TopicLimits
 from broker.protocol.dispatch.events import DispatchLimits
 from broker.subscription import EXCLUSIVE
@@ -38,7 +38,7 @@ def message_id(ledger_id: int, entry_id: int) -> pb.MessageIdData:
 
 @pytest.mark.parametrize("name", ["", " ", ".", "..", "x" * 5000, "\ud800", "pulsar.dedup"])
 def test_a_name_that_could_not_be_stored_is_refused(name: str) -> None:
-    with pytest.raises(RequestFailedError, match="no subscription can be called"):
+    with pytest.raises(PreconditionError, match="no subscription can be called"):
         check_name(name)
 
 
@@ -173,8 +173,9 @@ async def test_the_type_may_change_when_nobody_is_left(autojump_clock: MockClock
         ({"replicate_subscription_state": True}, pb.NotAllowedError),
         ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.String)}, 22),
         ({"start_offset": 1}, pb.NotAllowedError),
-        ({"name": " "}, pb.MetadataError),
-        ({"name": "pulsar.dedup"}, pb.MetadataError),
+        ({"name": ""}, pb.NotAllowedError),
+        ({"name": " "}, pb.NotAllowedError),
+        ({"name": "pulsar.dedup"}, pb.NotAllowedError),
         ({"name": "x" * 2000}, pb.NotAllowedError),
         ({"topic": "no/such"}, pb.InvalidTopicName),
         ({"topic": "non-persistent://public/default/t"}, pb.NotAllowedError),
@@ -569,16 +570,20 @@ async def test_a_volatile_cursor_that_nobody_comes_back_to_is_dropped(
 
 
 @pytest.mark.parametrize(
-    "request_", [pb.CommandSeek(consumer_id=1), pb.CommandSeek(consumer_id=9, offset=1)]
+    ("request_", "code"),
+    [
+        (pb.CommandSeek(consumer_id=1), pb.NotAllowedError),
+        (pb.CommandSeek(consumer_id=9, offset=1), pb.MetadataError),
+    ],
 )
 async def test_seeks_without_a_place_or_a_consumer(
-    autojump_clock: MockClock, request_: pb.CommandSeek
+    autojump_clock: MockClock, request_: pb.CommandSeek, code: int
 ) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.subscribe()
         error = await client.ask(request_, pb.CommandSuccess)
-        assert error.error == pb.MetadataError
+        assert error.error == code
 
 
 # -- the last message
@@ -634,7 +639,7 @@ async def test_others_keep_a_subscription_unless_it_is_forced(autojump_clock: Mo
         await one.subscribe(kind=SHARED)
         await two.subscribe(kind=SHARED)
         error = await one.ask(pb.CommandUnsubscribe(consumer_id=1), pb.CommandSuccess)
-        assert error.error == pb.MetadataError
+        assert error.error == pb.ConsumerBusy
         await one.ask(pb.CommandUnsubscribe(consumer_id=1, force=True), pb.CommandSuccess)
         await two.wait(pb.CommandCloseConsumer)
         assert not cluster.broker.log().by_name

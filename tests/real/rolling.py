@@ -132,7 +132,7 @@ def read_back(cluster: StandaloneProcess) -> set[bytes]:
     ):
         found: set[bytes] = set()
         while reader.has_message_available():
-            found.update(message.data for message in reader.receive_batch())
+            found.update((message.data or b"") for message in reader.receive_batch())
         return found
 
 

@@ -95,7 +95,7 @@ def test_our_client_reads_what_the_official_one_wrote_and_back(
         assert [m.data() for m in receive(theirs, 40)] == expected
         got: list[bytes] = []
         while len(got) < 40:
-            got += [bytes(m.data) for m in here.receive_batch(100, timeout_s=PATIENCE_S)]
+            got += [bytes(m.data or b"") for m in here.receive_batch(100, timeout_s=PATIENCE_S)]
         assert got == expected
 
 

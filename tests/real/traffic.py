@@ -103,7 +103,7 @@ class Traffic:
             batch = await consumer.receive_batch(500)
             ids = [message.message_id for message in batch]
             history.came_again += [each for each in ids if each in history.confirmed]
-            numbers = [int(message.data) for message in batch]
+            numbers = [int(message.data or b"") for message in batch]
             history.deliveries += zip(numbers, ids, strict=True)
             self._tell()
             try:
@@ -138,7 +138,7 @@ class Traffic:
         async with await self._client.create_reader(self.topic, start="earliest") as reader:
             while await reader.has_message_available():
                 for message in await reader.receive_batch():
-                    self.history.stored[message.message_id] = int(message.data)
+                    self.history.stored[message.message_id] = int(message.data or b"")
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -135,7 +135,7 @@ async def _consume(
         task_status.started()
         while True:
             batch = await consumer.receive_batch(50)
-            oracle.delivered += [int(message.data) for message in batch]
+            oracle.delivered += [int(message.data or b"") for message in batch]
             await consumer.ack(batch)
 
 

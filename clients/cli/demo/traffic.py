@@ -85,7 +85,7 @@ async def _consume(
         while True:
             batch = await consumer.receive_batch(BATCH_MESSAGES_MAX)
             for message in batch:
-                row = int(message.data.partition(b",")[0])
+                row = int((message.data or b"").partition(b",")[0])
                 tally.note_delivered(row, message.message_id.partition)
             await consumer.ack(batch)
             if tally.delivered >= tally.rows:

@@ -78,19 +78,21 @@ class BatchBuilder:
 
     def add_special(
         self,
-        data: bytes,
+        data: bytes | None,
         key: str | bytes | None,
         properties: Mapping[str, str],
         event_time_ms: int | None,
         sequence_id: int,
     ) -> bool:
-        """As `add`, for a message with metadata that no other has."""
+        """As `add`, for a message with metadata that no other has, or without a value."""
         text, is_base64 = text_key(key)
+        content = data or b""
         single = pb.SingleMessageMetadata(
-            payload_size=len(data),
+            payload_size=len(content),
             partition_key=text,
             partition_key_b64_encoded=is_base64 or None,
             event_time=event_time_ms,
+            null_value=True if data is None else None,
         )
         for name, value in properties.items():
             single.properties.add(key=name, value=value)
@@ -98,9 +100,9 @@ class BatchBuilder:
         if not self._parts:
             self._first_sequence_id = sequence_id
             self._first_key = key
-        self._parts += (U32.pack(len(fields)), fields, data)
+        self._parts += (U32.pack(len(fields)), fields, content)
         self.count += 1
-        self.size += len(data) + len(fields) + U32.size
+        self.size += len(content) + len(fields) + U32.size
         return self.size >= self.bytes_max or self.count >= self.messages_max
 
     def take(self) -> Batch:

@@ -190,7 +190,7 @@ def test_a_forked_process_does_not_finish_what_its_parent_began(cluster: FakeClu
 
 def test_what_cannot_be_a_message_is_refused_where_it_is_sent(cluster: FakeCluster) -> None:
     with blocking.connect(cluster.url) as client, client.create_producer("t") as producer:
-        with pytest.raises(TypeError, match="a message is bytes, not str"):
+        with pytest.raises(TypeError, match="data is bytes, or None for a tombstone, not str"):
             producer.send_nowait("text")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"properties\['a'\] is text, not int"):
             producer.send_nowait(b"", properties={"a": 1})  # type: ignore[dict-item]

@@ -2,13 +2,18 @@
 
 import asyncio
 import logging
+import re
+from typing import Any
 
 import pytest
 import trio
 
 import daybook
 from tests.clients.python.fake_broker import PATIENCE_S, fake_cluster
+from wire.proto import pulsar_pb2 as pb
 from wire.tcp import TcpNetwork
+
+T = pb.BaseCommand
 
 
 async def a_port_where_nobody_listens() -> int:
@@ -93,6 +98,51 @@ def test_asyncio_is_told_what_to_use_instead() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (["pulsar://a:1"], "service_url is text, not list; write the brokers into one text"),
+        (None, "service_url is text, not NoneType"),
+        (b"pulsar://a:1", "service_url is text, not bytes"),
+    ],
+)
+async def test_a_service_url_that_is_no_text_is_named(url: Any, said: str) -> None:
+    for connect in (daybook.connect, daybook.blocking.connect):
+        with pytest.raises(TypeError, match=re.escape(said)):
+            connect(url)
+    with pytest.raises(TypeError, match="admin_url is text"):
+        daybook.blocking.connect_admin(url)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (pb.TopicTerminatedError, daybook.TopicTerminatedError),
+        (pb.NotAllowedError, daybook.NotAllowedError),
+        (pb.ProducerBusy, daybook.BusyError),
+        (pb.ProducerFenced, daybook.ProducerFencedError),
+        (pb.InvalidTopicName, daybook.RefusedError),
+        (pb.TopicNotFound, daybook.TopicNotFoundError),
+        (pb.AuthorizationError, daybook.NotAllowedError),
+        (pb.IncompatibleSchema, daybook.RefusedError),
+    ],
+)
+async def test_a_refusal_that_is_final_is_raised_at_once(
+    code: int, kind: type[daybook.RefusedError]
+) -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        for command, ask in (
+            (T.PRODUCER, lambda: client.create_producer("t")),
+            (T.SUBSCRIBE, lambda: client.subscribe("t", "s")),
+            (T.SUBSCRIBE, lambda: client.create_reader("t")),
+        ):
+            cluster.brokers["b1"].refusals[command] = [(code, "because")]
+            with pytest.raises(daybook.RefusedError, match="because") as caught:
+                await ask()
+            assert type(caught.value) is kind
+            assert cluster.brokers["b1"].refusals[command] == []  # It was asked once.
+
+
 async def test_a_wrong_argument_is_named() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         producer = await client.create_producer("t")
@@ -107,10 +157,18 @@ async def test_a_wrong_argument_is_named() -> None:
             await client.subscribe("t", "")
         with pytest.raises(TypeError, match=r"properties\['a'\] is text"):
             await client.subscribe("t", "s2", properties={"a": 1})  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match="consumer_name is text, not int"):
+            await client.subscribe("t", "s", consumer_name=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="name is text, not int"):
+            await client.create_producer("t", name=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="compression is text, not None"):
+            await client.create_producer("t", compression=None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"start is 'earliest', .*, not NoneType"):
+            await client.create_reader("t", start=None)  # type: ignore[arg-type]
         for refused in (5, [5]):
-            with pytest.raises(TypeError, match="a Message or a MessageId is wanted here, not int"):
+            with pytest.raises(TypeError, match=r"messages: a Message or a MessageId .*, not int"):
                 await consumer.ack(refused)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="wanted here, not int"):
+        with pytest.raises(TypeError, match=r"message: .*wanted here, not int"):
             await consumer.ack_cumulative(5)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="wanted here, not int"):
             consumer.nack(5)  # type: ignore[arg-type]

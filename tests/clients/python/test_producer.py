@@ -241,7 +241,7 @@ async def test_keys_decide_the_partition_and_others_take_turns() -> None:
             got = [await consumer.receive() for _ in range(48)]
             assert {m.partition for m in got} == {0, 1, 2, 3}
             for key, (partition,) in ((k, tuple(p)) for k, p in by_key.items()):
-                mine = [int(m.data) for m in got if m.key == key]
+                mine = [int(m.data or b"") for m in got if m.key == key]
                 assert mine == sorted(mine)
                 assert {m.partition for m in got if m.key == key} == {partition}
             await consumer.ack(got)
@@ -331,3 +331,39 @@ async def test_it_may_be_abandoned_after_its_end() -> None:
             await each.aclose()
             each.abandon()
             each.abandon()
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_a_message_without_a_value_is_a_tombstone(batching: bool) -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        consumer = await client.subscribe("t", "s")
+        async with await client.create_producer("t", batching=batching, batch_delay_s=10) as sender:
+            sender.send_nowait(b"old", key="k")
+            sender.send_nowait(None, key="k", properties={"why": "gone"})
+            sender.send_nowait(b"", key="k")
+            await sender.send(None, key=b"\xff")
+        entries = cluster.topics[TOPIC].entries
+        assert len(entries) == (2 if batching else 4)
+        got = [await consumer.receive() for _ in range(4)]
+        assert [m.data for m in got] == [b"old", None, b"", None]
+        assert [m.is_null for m in got] == [False, True, False, True]
+        assert [m.key_bytes for m in got] == [b"k", b"k", b"k", b"\xff"]
+        assert got[1].properties == {"why": "gone"}
+        assert "a tombstone" in repr(got[1])
+        if not batching:  # Other clients find it in the metadata of the entry.
+            heads = [parse_metadata(memoryview(entry.payload))[0] for entry in entries]
+            assert [head.null_value for head in heads] == [False, True, False, True]
+
+
+async def test_a_blocking_producer_sends_tombstones() -> None:
+    async with fake_cluster() as cluster:
+
+        def work() -> None:
+            with daybook.blocking.connect(cluster.url) as client:
+                with client.create_producer("t") as producer:
+                    producer.send_nowait(None, key="k")
+                    producer.send(None, key="k")
+                with client.create_reader("t", start="earliest") as reader:
+                    assert [reader.receive(PATIENCE_S).data for _ in range(2)] == [None, None]
+
+        await trio.to_thread.run_sync(work)

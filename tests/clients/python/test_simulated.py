@@ -141,11 +141,11 @@ class Run:
             message = await consumer.receive()
             if message.message_id in self.acked:
                 self.acked_twice.append(message.message_id)
-            self.delivered.add(int(message.data))
+            self.delivered.add(int(message.data or b""))
             if rng.random() < 0.9:
                 await consumer.ack(message)
                 self.acked.add(message.message_id)
-                done.add(int(message.data))
+                done.add(int(message.data or b""))
             else:
                 consumer.nack(message)
 

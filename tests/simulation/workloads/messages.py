@@ -29,11 +29,11 @@ def digest(data: bytes, key: str | None, properties: dict[str, str]) -> str:
 
 
 def digest_of(message: Message) -> str:
-    return digest(bytes(message.data), message.key, dict(message.properties))
+    return digest(bytes(message.data or b""), message.key, dict(message.properties))
 
 
 def value_of(message: Message) -> str:
-    return bytes(message.data).partition(_END)[0].decode(errors="replace")
+    return bytes(message.data or b"").partition(_END)[0].decode(errors="replace")
 
 
 def position_of(message_id: MessageId) -> Position:
