@@ -350,8 +350,7 @@ class Requests:
                     now_ms = self._broker.clock.now_ms()
                     answer = consumer_stats_response(known, body.request_id, now_ms)
                 case T.SEEK:
-                    await self._seek(body, consumer)
-                    answer = pb.CommandSuccess(request_id=body.request_id)
+                    answer = await self._seek(body, consumer)
                 case _:
                     assert command == T.UNSUBSCRIBE
                     await self._unsubscribe(body, consumer)
@@ -437,7 +436,7 @@ class Requests:
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
         return answer
 
-    async def _seek(self, body: pb.CommandSeek, consumer: Consumer | None) -> None:
+    async def _seek(self, body: pb.CommandSeek, consumer: Consumer | None) -> pb.CommandSuccess:
         subscription = _subscription_of(self._known(body.consumer_id, consumer))
         topic = subscription.topic
         assert isinstance(topic, Topic)
@@ -458,6 +457,11 @@ class Requests:
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
             raise PreconditionError("SEEK without a place to go to")
         await subscription.move(find, pending)
+        success = pb.CommandSuccess(request_id=body.request_id)
+        if self._connection.is_ours:
+            assert subscription.moved is not None
+            success.moved = subscription.moved  # The client need not take it for somebody else's.
+        return success
 
     async def _unsubscribe(self, body: pb.CommandUnsubscribe, asked: Consumer | None) -> None:
         consumer = self._known(body.consumer_id, asked)

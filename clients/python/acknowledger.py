@@ -47,6 +47,8 @@ class Acknowledger:
         self._waiting = trio.Event()
         self._told = trio.Event()  # something, without a receipt
         self._lock = trio.Lock()
+        self._moves = 0  # of the subscription, by somebody else, that made acknowledgements void
+        self._void = 0  # acknowledgements that are, and of which nobody was told yet
 
     def changed(self) -> None:
         """Something more is done: tell it soon."""
@@ -81,12 +83,36 @@ class Acknowledger:
         if single:
             connection.send((encode_ack(self._id, single),))
 
+    def forget(self, *, moved_by_us: bool) -> None:
+        """The subscription was moved: what was acknowledged before is of no interest any more."""
+        void = self.tracker.forget()
+        if void and not moved_by_us:
+            self.note_void(void)
+
+    def note_void(self, count: int) -> None:
+        """So many acknowledgements came to nothing because somebody else moved the subscription."""
+        self._moves += 1
+        self._void += count
+
     async def flush(self) -> None:
         """Return when the broker has confirmed that everything that is done so far is durable.
 
         Raises BrokerError if that is not known; what the broker lacks is told again, or comes
         again.
         """
+        moves = self._moves
+        await self._flush()
+        void, self._void = self._void, 0
+        if void or moves != self._moves:  # Another flush may have told of those.
+            raise InDoubtError(
+                f"{self._link.topic}: somebody moved the subscription, so acknowledgements of what"
+                " was delivered before are void: receive again, and acknowledge what comes"
+            )
+        lost, self.tracker.in_doubt.lost = self.tracker.in_doubt.lost, 0
+        if lost:
+            raise InDoubtError(self._doubt(f"{lost} of an earlier connection were too many"))
+
+    async def _flush(self) -> None:
         async with self._lock:  # Who comes second must not return before the first.
             if self.tracker.waiting or len(self.tracker.in_doubt):
                 try:
@@ -95,9 +121,6 @@ class Acknowledger:
                     if not may_retry(error, idempotent=True):
                         raise
                     raise RequestTimedOutError(self._doubt(str(error))) from error
-            lost, self.tracker.in_doubt.lost = self.tracker.in_doubt.lost, 0
-            if lost:
-                raise InDoubtError(self._doubt(f"{lost} of an earlier connection were too many"))
 
     def _doubt(self, why: str) -> str:
         waiting = self.tracker.waiting
@@ -111,7 +134,7 @@ class Acknowledger:
         """Tell what has gathered; with receipts, if they are asked for."""
         if self._receipts:
             with suppress(BrokerError):  # Whoever awaits them is told; else it is delivered again.
-                await self.flush()
+                await self._flush()
         else:
             self.send()
 

@@ -300,7 +300,11 @@ class Consumer(MessageSource):
         return any(end.active for end in self._ends)
 
     async def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
-        """The application is done with a message, or with several."""
+        """The application is done with a message, or with several.
+
+        With `ack_receipts` it raises InDoubtError if somebody else has moved the subscription since
+        the message was delivered: then the acknowledgement is void.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         told = self.ack_nowait(messages)
         if self._ack_receipts:
@@ -342,9 +346,10 @@ class Consumer(MessageSource):
         if isinstance(message, Message):
             entry = message.entry
             end = _live_end(entry)
-            if entry.generation != end.generation:
-                return
-            end.ack_cumulative((entry.ledger_id, entry.entry_id), message.batch_index)
+            if entry.generation == end.generation:
+                end.ack_cumulative((entry.ledger_id, entry.entry_id), message.batch_index)
+            else:
+                end.ack_too_late(entry.generation)
         else:
             end = self._end_of(message.partition)
             end.ack_cumulative((message.ledger_id, message.entry_id), message.batch_index)
@@ -418,6 +423,8 @@ def _ack_run(entry: Entry, first: int, last: int, told: list[TopicConsumer]) -> 
     end = _live_end(entry)
     if entry.generation == end.generation:
         end.ack_run((entry.ledger_id, entry.entry_id), first, last, is_batch=entry.is_batch)
+    else:
+        end.ack_too_late(entry.generation)
     _note(end, told)
 
 

@@ -109,6 +109,7 @@ class TopicConsumer(Link):
         self._start = StartingPoint(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the latest move of the subscription that we know of
+        self._moved_generation = 0  # that began with a move by somebody else
         self._unsubscribed = False
 
     # -- entries
@@ -197,6 +198,11 @@ class TopicConsumer(Link):
             self._acks.tracker.ack(key, -1)
         self._acks.changed()
 
+    def ack_too_late(self, generation: int) -> None:
+        """The application acknowledged what it had before a move."""
+        if generation < self._moved_generation:
+            self._acks.note_void(1)
+
     def ack_cumulative(self, key: tuple[int, int], batch_index: int) -> None:
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
@@ -241,10 +247,12 @@ class TopicConsumer(Link):
             case datetime():
                 request.message_publish_time = milliseconds(start)
         self._seeking = True
-        self._forget()
+        self._forget(moved_by_us=True)
         self._start.seek(start)
         try:
-            await connection.request(request)
+            answer = await connection.request(request)
+            if answer.HasField("moved"):
+                self._moved = answer.moved
         except BaseException:
             self._start.seek_failed()
             self._start_over(connection)
@@ -261,11 +269,13 @@ class TopicConsumer(Link):
             )
             self.on_detached("a seek failed")
 
-    def _forget(self) -> None:
+    def _forget(self, *, moved_by_us: bool) -> None:
         self._drop()
-        self._acks.tracker.forget()
+        self._acks.forget(moved_by_us=moved_by_us)
         self._redelivery.forget()
         self.generation += 1
+        if not moved_by_us:
+            self._moved_generation = self.generation
 
     async def last_message_id(self) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
         """The id of the last message, and all that the broker says beside it."""
@@ -318,7 +328,8 @@ class TopicConsumer(Link):
         """
         if answer.HasField("moved") and answer.moved != self._moved:
             self._moved = answer.moved
-            self._forget()
+            # While a seek of ours is under way, nothing of before it is left.
+            self._forget(moved_by_us=self._seeking)
 
     async def _pin_latest(self, connection: BrokerConnection) -> None:
         answer = await connection.request(pb.CommandGetLastMessageId(consumer_id=self._id))

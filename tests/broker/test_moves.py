@@ -10,6 +10,7 @@ from trio.testing import MockClock
 import daybook
 from broker.lookup import LookupResult
 from broker.subscription import Subscription
+from clients.python.errors import InDoubtError
 from managed_ledger.position import Position
 from tests.broker.fake_log import FakeCursor
 from tests.broker.harness import TOPIC, Client, Cluster, open_broker
@@ -172,7 +173,13 @@ async def test_a_reset_outlives_what_our_own_client_acknowledges_of_before(
             await reset(cluster)
             if late:
                 await sender.settle(5)  # It has all of it again, and hands out none of it yet.
-            await acknowledge(consumer, messages)
+            if receipts:
+                with pytest.raises(InDoubtError, match="moved the subscription"):
+                    await acknowledge(consumer, messages)
+            else:
+                await acknowledge(consumer, messages)
+                with pytest.raises(InDoubtError, match="moved the subscription"):
+                    await consumer.flush_acks()
             with trio.fail_after(60):
                 again = [await consumer.receive() for _ in range(10)]
             assert [m.offset for m in again] == [m.offset for m in messages]

@@ -243,13 +243,20 @@ class AckTracker:
             elif key in self._pending:
                 self._changed[key] = None
 
-    def forget(self) -> None:
-        """The position was moved: what was delivered before is no longer of interest."""
-        for known in (self._pending, self._given_back, self._done, self._changed, self._told):
+    def forget(self) -> int:
+        """The position was moved: what was delivered before is no longer of interest.
+
+        Returns how many acknowledgements are void with it, because the broker has not confirmed
+        them.
+        """
+        unconfirmed = (self._done, self._changed, self._told)
+        void = sum(map(len, unconfirmed)) + len(self.in_doubt) + (self._mark is not None)
+        for known in (self._pending, self._given_back, *unconfirmed):
             known.clear()
         self._queued.clear()
         self.in_doubt.forget()
         self._cumulative = self._mark = None
+        return void
 
 
 class NackTracker:

@@ -343,7 +343,7 @@ async def test_a_message_without_a_value_is_a_tombstone(batching: bool) -> None:
             sender.send_nowait(b"", key="k")
             await sender.send(None, key=b"\xff")
         entries = cluster.topics[TOPIC].entries
-        assert len(entries) == (2 if batching else 4)
+        assert (len(entries) < 4) == batching
         got = [await consumer.receive() for _ in range(4)]
         assert [m.data for m in got] == [b"old", None, b"", None]
         assert [m.is_null for m in got] == [False, True, False, True]

@@ -60,7 +60,7 @@ class _Sending:
             self.producer.send_nowait(
                 data, key=key, properties=properties, on_result=partial(self._result, seq, over)
             )
-        except MessageTooLargeError as error:
+        except (MessageTooLargeError, TopicTerminatedError) as error:
             self._result(seq, over, None, error)
         if self.work.wait:
             await over.wait()
