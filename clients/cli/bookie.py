@@ -78,4 +78,4 @@ def bookie(
         "directories": json.dumps(paths, ensure_ascii=False) if paths else None,
         "bookie_id": bookie_id,
     }
-    run_part("bookie.server", "DAYBOOK_BOOKIE_", {**settings, **options})
+    run_part("bookie.server", "DAYBOOK_BOOKIE_", {**settings, **options}, directories=directories)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import click
 from clients.cli.control import ask
 from clients.cli.errors import UserError
 from clients.cli.options import dir_option
-from clients.cli.part import part_options, run_part
+from clients.cli.part import part_options, run_part, standalone_of
 from clients.cli.plan import is_for_one_part
 from clients.cli.supervisor import reason_in
 
@@ -40,6 +41,8 @@ def repair_cookie(directories: tuple[Path, ...], bookie_id: str | None, **option
     what it lacks; it takes part meanwhile.  Nothing is removed: a directory without a cookie that
     holds data is refused.
 
+    A directory of a standalone cluster needs no settings: those of its bookie are taken.
+
     Exit codes: 0 done, 1 the settings make no sense, 2 it cannot be done, and is said why.
     """
     paths = [str(directory.absolute()) for directory in directories]
@@ -47,9 +50,26 @@ def repair_cookie(directories: tuple[Path, ...], bookie_id: str | None, **option
         "directories": json.dumps(paths, ensure_ascii=False) if paths else None,
         "bookie_id": bookie_id,
     }
+    if options.get("config") is None:
+        options["config"] = _config_beside(directories)
     run_part(
-        "bookie.server", "DAYBOOK_BOOKIE_", {**settings, **options}, arguments=["--repair-cookie"]
+        "bookie.server",
+        "DAYBOOK_BOOKIE_",
+        {**settings, **options},
+        arguments=["--repair-cookie"],
+        directories=directories,
     )
+
+
+def _config_beside(directories: Sequence[Path]) -> Path | None:
+    """The settings of the bookie whose directories these are, in a standalone cluster."""
+    for directory in directories:
+        cluster = standalone_of(directory)
+        if cluster is not None:
+            config = cluster.path / "conf" / f"{directory.absolute().name}.toml"
+            if config.exists():
+                return config
+    return None
 
 
 @click.command(short_help="Bring back a bookie of a standalone cluster that lost its directory.")

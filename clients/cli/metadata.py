@@ -23,6 +23,8 @@ from wire.errors import WireError
 from wire.metadata.store import (
     MetadataError,
     MetadataStore,
+    NoChrootError,
+    NoContactError,
     SessionState,
     StoreUnavailableError,
 )
@@ -121,11 +123,14 @@ class _Contact:
 
 def _say(error: Exception, zookeeper: str) -> str | None:
     match error:
+        case NoChrootError():
+            return f"{error}."
         case StoreUnavailableError():
+            why = f" ({error.why})" if isinstance(error, NoContactError) and error.why else ""
             return (
-                f"No ZooKeeper answers at {zookeeper}: start a cluster with `daybook standalone`"
-                " (`daybook local start zookeeper` if it has only lost that), or say where yours is"
-                " with --zookeeper."
+                f"No ZooKeeper answers at {zookeeper}{why}: start a cluster with"
+                " `daybook standalone` (`daybook local start zookeeper` if it has only lost that),"
+                " or say where yours is with --zookeeper."
             )
         case LayoutError():
             return f"{error}: say where ledgers are with --ledgers-root."

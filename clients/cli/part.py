@@ -7,11 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from clients.cli.options import check_root, check_zookeeper, zookeeper_meant
+from clients.cli.options import check_root, check_zookeeper, zookeeper_meant, zookeeper_of
+
+if TYPE_CHECKING:
+    from clients.cli.directory import Directory
 
 Function = TypeVar("Function", bound=Callable[..., object])
 _port = click.IntRange(0, 65535)
@@ -47,11 +50,19 @@ def part_options(function: Function) -> Function:
 
 
 def run_part(
-    module: str, prefix: str, options: Mapping[str, object], *, arguments: Sequence[str] = ()
+    module: str,
+    prefix: str,
+    options: Mapping[str, object],
+    *,
+    arguments: Sequence[str] = (),
+    directories: Sequence[Path] = (),
 ) -> None:
-    """Does not return: signals and the exit code are the part's own."""
+    """Does not return: signals and the exit code are the part's own.
+
+    `directories` are its own, which may be those of a standalone cluster.
+    """
     environ = dict(os.environ)
-    options = _with_zookeeper(_with_metadata(options), prefix)
+    options = _with_zookeeper(_with_metadata(options), prefix, directories)
     # -P: a `broker` in this directory is not ours
     command = [sys.executable, "-P", "-m", module, *arguments]
     for name, value in options.items():
@@ -80,14 +91,28 @@ def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
     return told | {"zookeeper": address.hosts, "ledgers_root": address.root}
 
 
-def _with_zookeeper(options: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """The ZooKeeper that DAYBOOK_ZOOKEEPER or DAYBOOK_DIR names, if nothing else names one.
+def _with_zookeeper(
+    options: Mapping[str, object], prefix: str, directories: Sequence[Path]
+) -> Mapping[str, object]:
+    """The ZooKeeper that is meant, if neither the options nor the settings name one.
 
-    A part that is started with either of them is not to join the cluster at the usual port.
+    DAYBOOK_ZOOKEEPER names it, else the cluster that the directories belong to, else what any other
+    command takes: a part is not to join the cluster at the usual port when another one is meant.
     """
     told = ("zookeeper", "config")
     if any(options.get(name) is not None for name in told) or f"{prefix}ZOOKEEPER" in os.environ:
         return options
-    if any(name in os.environ for name in ("DAYBOOK_ZOOKEEPER", "DAYBOOK_DIR")):
-        return {**options, "zookeeper": os.environ.get("DAYBOOK_ZOOKEEPER") or zookeeper_meant()}
-    return options
+    zookeeper = os.environ.get("DAYBOOK_ZOOKEEPER")
+    clusters = [found for each in directories if (found := standalone_of(each)) is not None]
+    if not zookeeper and clusters:
+        saved = clusters[0].load()
+        zookeeper = None if saved is None else zookeeper_of(saved)
+    return {**options, "zookeeper": zookeeper or zookeeper_meant()}
+
+
+def standalone_of(directory: Path) -> "Directory | None":
+    """The standalone cluster that this directory of a bookie belongs to."""
+    from clients.cli.directory import Directory
+
+    cluster = Directory(directory.absolute().parent)
+    return None if cluster.load() is None else cluster

@@ -24,6 +24,7 @@ from clients.python.errors import (
     ConnectionLostError,
     RequestTimedOutError,
     UnavailableError,
+    WrongProtocolError,
     admin_error,
 )
 from clients.python.http import HttpResponse, http_request
@@ -38,6 +39,7 @@ Json: TypeAlias = Any
 _PORT = 8080
 _REDIRECTS_MAX = 8
 _SHOWN_CHARS = 100
+_NOT_FOUND = 404
 _REDIRECTS = (301, 302, 307, 308)
 
 
@@ -226,8 +228,9 @@ class Admin:
             share = len(self._addresses) - index if method == "GET" else 1
             timeout_s = max(0.0, deadline - trio.current_time()) / share
             try:
-                return _answer(await self._ask(host, port, method, target, data, timeout_s))
-            except UnavailableError as error:
+                response = await self._ask(host, port, method, target, data, timeout_s)
+                return _answer(response, f"{host}:{port}")
+            except (UnavailableError, WrongProtocolError) as error:
                 failure = error
             except (ConnectionLostError, RequestTimedOutError) as error:
                 if method != "GET":
@@ -265,7 +268,7 @@ class Admin:
         raise AdminError(508, "brokers send the request round in circles")
 
 
-def _answer(response: HttpResponse) -> Json:
+def _answer(response: HttpResponse, where: str) -> Json:
     body = response.body
     try:
         answer: Json = json.loads(body) if body else None
@@ -275,6 +278,11 @@ def _answer(response: HttpResponse) -> Json:
         reason: object = answer
         if isinstance(answer, dict):
             reason = cast("dict[str, object]", answer).get("reason")
+        if response.status == _NOT_FOUND and answer in (None, "Not Found"):
+            # Brokers say what is not there.  Nothing is known about what was asked for.
+            raise AdminError(
+                _NOT_FOUND, f"{where} has no admin interface: is that the HTTP port of a broker?"
+            )
         raise admin_error(response.status, str(reason or "no reason was given"))
     return answer
 

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 import h11
 import trio
 
-from clients.python.errors import ConnectionLostError, RequestTimedOutError, UnavailableError
+from clients.python.errors import (
+    ConnectionLostError,
+    RequestTimedOutError,
+    UnavailableError,
+    WrongProtocolError,
+)
 from wire.errors import ConnectionLostError as StreamLostError
 from wire.transport import Network, Stream
 
 _BODY_BYTES_MAX = 64 << 20
 _RECEIVE_BYTES = 1 << 16
+_HTTP = b"HTTP/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ async def http_request(
 ) -> HttpResponse:
     """Send a request, return the response.
 
-    UnavailableError: it was not sent.  ConnectionLostError, RequestTimedOutError: nobody knows.
+    UnavailableError: it was not sent.  WrongProtocolError: it reads, and no server of HTTP is
+    there.  ConnectionLostError, RequestTimedOutError: nobody knows.
     """
     where = f"{host}:{port}"
     with trio.move_on_after(timeout_s):
@@ -46,6 +53,11 @@ async def http_request(
             raise UnavailableError(str(error)) from error
         try:
             return await _exchange(stream, where, method, target, body)
+        except WrongProtocolError as error:
+            if method == "GET":
+                raise
+            # What answers nonsense may have handed the request on to a broker.
+            raise ConnectionLostError(str(error)) from error
         except (StreamLostError, h11.RemoteProtocolError) as error:
             raise ConnectionLostError(f"{where}: {error}") from error
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
@@ -69,7 +81,7 @@ async def _exchange(
         data += connection.send(h11.Data(data=body)) or b""
     data += connection.send(h11.EndOfMessage()) or b""
     await _send_all(stream, memoryview(data))
-    return await _receive(stream, connection)
+    return await _receive(stream, where, connection)
 
 
 async def _send_all(stream: Stream, data: memoryview) -> None:
@@ -80,8 +92,9 @@ async def _send_all(stream: Stream, data: memoryview) -> None:
             await stream.wait_writable()
 
 
-async def _receive(stream: Stream, connection: h11.Connection) -> HttpResponse:
+async def _receive(stream: Stream, where: str, connection: h11.Connection) -> HttpResponse:
     buffer = memoryview(bytearray(_RECEIVE_BYTES))
+    head = b""  # the first bytes that came
     status, headers, body = 0, dict[str, str](), bytearray()
     while True:
         event = connection.next_event()
@@ -89,7 +102,15 @@ async def _receive(stream: Stream, connection: h11.Connection) -> HttpResponse:
             count = stream.try_recv_into(buffer)
             if count is None:
                 await stream.wait_readable()
+            elif count == 0 and not head:
+                raise StreamLostError(
+                    "the peer closed the connection, before any answer: is that the HTTP port of a"
+                    " broker?"
+                )
             else:
+                if len(head) < len(_HTTP):
+                    head += bytes(buffer[: min(count, len(_HTTP))])
+                    _check_http(where, head)
                 connection.receive_data(bytes(buffer[:count]))
         elif isinstance(event, h11.Response):
             status = event.status_code
@@ -102,3 +123,12 @@ async def _receive(stream: Stream, connection: h11.Connection) -> HttpResponse:
             return HttpResponse(status, headers, bytes(body))
         elif isinstance(event, h11.ConnectionClosed):
             raise h11.RemoteProtocolError("the answer is cut off")
+
+
+def _check_http(where: str, head: bytes) -> None:
+    length = min(len(head), len(_HTTP))
+    if head[:length] != _HTTP[:length]:
+        raise WrongProtocolError(
+            f"{where} is not the HTTP port of a broker: it answers in another protocol.  An admin"
+            " URL names the HTTP port (8080), not the binary port (6650), a bookie or ZooKeeper"
+        )

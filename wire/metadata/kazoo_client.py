@@ -151,7 +151,30 @@ def new_client(
         state_changed(kazoo, _STATES[state], 0 if client_id is None else client_id[0])
 
     client.add_listener(listener)
+    _refuse_nonsense(client)
     return kazoo
+
+
+def _refuse_nonsense(client: Any) -> None:  # noqa: ANN401
+    """Have kazoo take an answer that ZooKeeper never gives for a connection that was dropped.
+
+    Another server may be at the address, for good or until ZooKeeper is back.  kazoo would end its
+    thread with a traceback, and would keep the session that it has read from the nonsense.
+    """
+    connection = client._connection  # noqa: SLF001
+    connect = connection._connect  # noqa: SLF001
+
+    def connect_or_drop(host: object, address: object, port: object) -> object:
+        session = client._session_id, client._session_passwd  # noqa: SLF001
+        try:
+            return connect(host, address, port)
+        except (exceptions.KazooException, KazooTimeoutError, OSError):
+            raise
+        except Exception as error:
+            client._session_id, client._session_passwd = session  # noqa: SLF001
+            raise exceptions.ConnectionDropped(f"not an answer of ZooKeeper: {error!r}") from None
+
+    connection._connect = connect_or_drop  # noqa: SLF001
 
 
 class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types

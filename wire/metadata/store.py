@@ -16,6 +16,8 @@ caller re-reads and decides.  No write is ever retried in here.  A read that get
       VersionConflictError     set, delete, check: the record has another version
       NotEmptyError            delete: it has children
       StoreUnavailableError    no answer to a read, or the request was certainly not carried out
+        NoContactError         there never was a session
+        NoChrootError          the place in the store that the address names is not there
       OutcomeUnknownError      no answer to a write: it may have been carried out, or may yet be
     and MetadataError itself   the store forbids it: a child of an ephemeral record, a request of
                                more than REQUEST_BYTES_MAX
@@ -71,6 +73,18 @@ class NotEmptyError(MetadataError):
 
 class StoreUnavailableError(MetadataError):
     """No answer to a read, or a request that was certainly not carried out."""
+
+
+class NoContactError(StoreUnavailableError):
+    """There never was a session; `why` says what is at the address."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(f"{message}: {why}" if why else message)
+        self.why = why
+
+
+class NoChrootError(StoreUnavailableError):
+    """The address names a place in the store, and nothing is there."""
 
 
 class OutcomeUnknownError(MetadataError):

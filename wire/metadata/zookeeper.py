@@ -17,7 +17,8 @@ calls, and everything that kazoo has to say comes back as a call in trio's threa
   sent: while it waits here it certainly was not (`StoreUnavailableError`).  Once kazoo has it, a
   lost connection or a passed deadline is an `OutcomeUnknownError` for a write, and the write may
   yet be carried out.  A cancelled request is left to its fate.  Nothing is retried.
-* `root` is put in front of every path, and created.
+* `root` is put in front of every path, and created.  A chroot, which is a part of the address, is
+  not created: it may be a slip, and would be an empty cluster.
 
 Requests above `REQUEST_BYTES_MAX` are refused here: ZooKeeper would cut the connection, and the
 request look like one of unknown outcome for ever.
@@ -45,12 +46,15 @@ from wire.metadata.kazoo_client import (
     to_stat,
 )
 from wire.metadata.paths import ancestors_of, check_path
+from wire.metadata.probe import why_no_session
 from wire.metadata.session import HostSession, create_with_parents
 from wire.metadata.store import (
     Check,
     Create,
     Delete,
     MetadataError,
+    NoChrootError,
+    NoContactError,
     NoRecordError,
     Operation,
     OutcomeUnknownError,
@@ -309,11 +313,24 @@ class ZooKeeperStore:
         try:
             await self._session.wait_connected(timeout_s)
         except StoreUnavailableError as error:
-            why = f" ({self._failure})" if self._failure is not None else ""
-            raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {error}{why}") from None
+            why = str(self._failure or await why_no_session(self._hosts))
+            raise NoContactError(f"ZooKeeper at {self._hosts}: {error}", why) from None
+        await self._check_chroot()
         if self._root:
             for path in [*ancestors_of(self._root), self._root]:
                 await self._ensure(path)
+
+    async def _check_chroot(self) -> None:
+        servers, slash, chroot = self._hosts.rstrip("/").partition("/")
+        if not slash or await self._read(lambda kazoo: kazoo.exists_async("/", None)) is not None:
+            return
+        chroot = f"/{chroot}"
+        command = f"zkCli.sh -server {servers.partition(',')[0]} create"
+        commands = "; ".join(f"{command} {path}" for path in [*ancestors_of(chroot), chroot])
+        raise NoChrootError(
+            f"ZooKeeper at {servers} has no {chroot}, which the address {self._hosts} names: if it"
+            f" is meant, create it first ({commands}); else correct the address"
+        )
 
     async def _ensure(self, path: str) -> None:
         with suppress(RecordExistsError):

@@ -70,7 +70,7 @@ def test_without_zookeeper_it_says_how_to_get_one(daybook: Daybook, hurried: Non
     assert (code, out) == (1, "")
     assert err.splitlines() == [
         "Waiting for ZooKeeper at 127.0.0.1:1, for 3 s more.",
-        "Error: No ZooKeeper answers at 127.0.0.1:1: start a cluster with `daybook standalone`"
-        " (`daybook local start zookeeper` if it has only lost that), or say where yours is with"
-        " --zookeeper.",
+        "Error: No ZooKeeper answers at 127.0.0.1:1 (nobody listens at 127.0.0.1:1): start a"
+        " cluster with `daybook standalone` (`daybook local start zookeeper` if it has only lost"
+        " that), or say where yours is with --zookeeper.",
     ]

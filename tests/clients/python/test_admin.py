@@ -89,6 +89,39 @@ async def test_refusals_say_why_and_failures_leave_it_open() -> None:
     assert (await fails(b"nonsense\r\n\r\n", daybook.ConnectionLostError)).outcome.name == "UNKNOWN"
 
 
+@pytest.mark.parametrize(
+    ("reply", "kind", "said"),
+    [
+        (
+            b"\x00\x00\x00\x08nonsense",
+            daybook.WrongProtocolError,
+            "is not the HTTP port of a broker",
+        ),
+        (b"", daybook.ConnectionLostError, "before any answer: is that the HTTP port"),
+        (None, daybook.ConnectionLostError, "127.0.0.1"),
+        (
+            http(404, "Not Found"),
+            daybook.AdminError,
+            "has no admin interface: is that the HTTP port",
+        ),
+        (http(404, '{"reason": "no such tenant"}'), daybook.NotFoundError, "no such tenant"),
+    ],
+)
+async def test_another_port_than_that_of_a_broker_is_said(
+    reply: bytes | None, kind: type[daybook.BrokerError], said: str
+) -> None:
+    async with server(lambda *_: reply) as port:
+        with pytest.raises(kind, match=said) as caught:
+            await Admin(f"http://127.0.0.1:{port}").tenants()
+    assert type(caught.value) is kind
+
+
+async def test_a_wrong_port_among_those_of_brokers_is_passed_over() -> None:
+    async with server(lambda *_: b"nonsense") as wrong, server(lambda *_: http(200, "[]")) as port:
+        for _ in range(4):
+            assert await Admin(f"http://127.0.0.1:{wrong},127.0.0.1:{port}").tenants() == []
+
+
 def test_the_same_without_trio() -> None:
     with (
         daybook.blocking.connect_admin("http://127.0.0.1:1") as admin,

@@ -25,6 +25,7 @@ from wire.metadata.store import (
     Delete,
     MetadataError,
     MetadataStore,
+    NoChrootError,
     Operation,
     SessionState,
     Set,
@@ -263,3 +264,25 @@ async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: RunningServer
     with pytest.raises(ZeroDivisionError):
         async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S):
             raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("chroot", ["/nope", "/nope/more"])
+async def test_a_chroot_that_is_not_there_is_named(zookeeper: RunningServer, chroot: str) -> None:
+    """The broker had waited for ever, and `daybook cluster show` had shown an empty cluster."""
+    address = f"127.0.0.1:{zookeeper.port}{chroot}"
+    with pytest.raises(NoChrootError, match=f"has no {chroot}, which .* create /nope.*correct"):
+        async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S):
+            raise AssertionError
+    servers = f"127.0.0.1:{zookeeper.port}"
+    async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
+        assert await store.get("/nope") is None  # Nothing was made: it may be a slip.
+
+
+async def test_a_chroot_that_is_there_is_the_root(zookeeper: RunningServer) -> None:
+    servers = f"127.0.0.1:{zookeeper.port}"
+    async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
+        await store.create("/within/all", b"", make_parents=True)
+        address = f"{servers}/within/all/"
+        async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S) as inner:
+            await inner.create("/a", b"x")
+        assert await store.get("/within/all/a") is not None

@@ -1,0 +1,91 @@
+"""Why ZooKeeper gives no session, for people: what is at its address, if not ZooKeeper.
+
+The command `srvr` is four bytes.  ZooKeeper answers it with text, also where commands are not
+allowed; a broker and a bookie take them for the length of a frame and hang up; a server of HTTP
+waits for the rest of a line.
+"""
+
+import trio
+
+from wire.errors import ConnectionLostError, NobodyListensError
+from wire.tcp import TcpNetwork
+from wire.transport import Stream
+
+_DEFAULT_PORT = 2181
+_PATIENCE_S = 1.0
+_ANSWER_BYTES = 512
+_COMMAND = b"srvr"
+_REST_OF_HTTP = b" / HTTP/1.0\r\n\r\n"
+
+
+async def why_no_session(hosts: str) -> str:
+    """One sentence without its end, about all of `host:port,host:port/chroot`."""
+    found: list[str] = []
+    for host, port in addresses(hosts):
+        reason = await _what_is_at(host, port)
+        if reason not in found:
+            found.append(reason)
+    return "; ".join(found)
+
+
+def addresses(hosts: str) -> list[tuple[str, int]]:
+    """Host and port of each server; a chroot behind them is left out."""
+    found: list[tuple[str, int]] = []
+    for each in hosts.partition("/")[0].split(","):
+        host, colon, port = each.strip().rpartition(":")
+        if not colon or not port.isdigit():
+            host, port = each.strip(), str(_DEFAULT_PORT)
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return found
+
+
+async def _what_is_at(host: str, port: int) -> str:
+    where = f"{host}:{port}"
+    with trio.move_on_after(_PATIENCE_S):
+        try:
+            stream = await TcpNetwork().connect(host, port)
+        except NobodyListensError:
+            return f"nobody listens at {where}"
+        except ConnectionLostError as error:
+            return str(error)
+        try:
+            return _meaning(where, await _answer(stream))
+        except ConnectionLostError:
+            return _meaning(where, b"")
+        finally:
+            stream.close()
+    return f"{where} does not take connections"
+
+
+async def _answer(stream: Stream) -> bytes | None:
+    """What it says first; None for nothing, empty if it hangs up."""
+    for words in (_COMMAND, _REST_OF_HTTP):
+        stream.try_send([words])
+        with trio.move_on_after(_PATIENCE_S / 3):
+            return await _receive(stream)
+    return None
+
+
+async def _receive(stream: Stream) -> bytes:
+    buffer = bytearray(_ANSWER_BYTES)
+    while True:
+        await stream.wait_readable()
+        count = stream.try_recv_into(memoryview(buffer))
+        if count is not None:
+            return bytes(buffer[:count])
+
+
+def _meaning(where: str, answer: bytes | None) -> str:
+    if answer is None:
+        return f"{where} takes connections, and says nothing"
+    if not answer:
+        return (
+            f"{where} hangs up: that is not ZooKeeper, perhaps the port of a broker or of a bookie"
+        )
+    if answer.startswith((b"Zookeeper version", _COMMAND)):
+        return f"ZooKeeper is at {where}, and gives no session"
+    if answer.startswith(b"This ZooKeeper"):
+        return f"ZooKeeper is at {where}, and does not serve: most of its ensemble is away"
+    if answer.startswith(b"HTTP/"):
+        return f"{where} is not ZooKeeper: it speaks HTTP"
+    return f"{where} is not ZooKeeper: it answers in another protocol"
