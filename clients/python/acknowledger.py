@@ -163,16 +163,18 @@ class Acknowledger:
                 doubt.settled(number)
 
     async def _confirm_all(self, connection: BrokerConnection) -> None:
-        groups = self.tracker.take_all(self._limits.ack_group_max)
-        number = self.tracker.in_doubt.told
+        tracker = self.tracker
+        groups = tracker.take_all(self._limits.ack_group_max)
+        number, moved = tracker.in_doubt.told, tracker.times_moved
         try:
-            while groups:
+            while groups and tracker.times_moved == moved:
                 await self._confirm(connection, *groups[0])
-                self.tracker.confirmed(*groups.pop(0))
+                tracker.confirmed(*groups.pop(0))
         finally:
-            for group in groups:
-                self.tracker.give_back(*group)
-        self.tracker.in_doubt.settled(number)
+            if tracker.times_moved == moved:  # Else a seek came, and took it all back.
+                for group in groups:
+                    tracker.give_back(*group)
+        tracker.in_doubt.settled(number)
 
     async def _confirm(
         self,

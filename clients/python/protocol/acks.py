@@ -36,10 +36,12 @@ class AckTracker:
         "_queued",
         "_told",
         "in_doubt",
+        "times_moved",
     )
 
     def __init__(self, *, in_doubt_max: int = 100_000, given_back_max: int = 10_000) -> None:
         self.in_doubt = AcksInDoubt(in_doubt_max)
+        self.times_moved = 0
         self._given_back_max = given_back_max
         self._given_back: dict[EntryKey, None] = {}  # of those pending: may be with somebody else
         self._queued: dict[EntryKey, bool] = {}  # entries in the inbox: done in the meantime?
@@ -255,6 +257,7 @@ class AckTracker:
             known.clear()
         self._queued.clear()
         self.in_doubt.forget()
+        self.times_moved += 1
         self._cumulative = self._mark = None
         return void
 

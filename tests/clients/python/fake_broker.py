@@ -115,6 +115,7 @@ class FakeBroker:
         self.drop_sends = False  # take them, never answer
         self.silent = False
         self.lose_acks = False  # those that ask for no receipt
+        self.answer_acks = True
         self.redirect_to: str | None = None
         self.refusals: dict[int, list[tuple[int, str]]] = defaultdict(list)  # by command type
         self.send_errors: list[int] = []  # codes for the next sends
@@ -437,7 +438,7 @@ class FakeConnection:
             else:
                 now = subscription.pending.get(each.entry_id, -1) & each.ack_set
                 subscription.pending[each.entry_id] = now
-        if ack.request_id is not None:
+        if ack.request_id is not None and self.broker.answer_acks:
             self.tell(pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id))
 
     def on_redeliver(self, body: Any) -> None:

@@ -151,6 +151,28 @@ async def test_flush_acks_returns_while_others_go_on_acknowledging() -> None:
             scope.cancel()
 
 
+@pytest.mark.parametrize("cumulative", [True, False])
+async def test_what_was_acknowledged_before_a_seek_is_not_told_again_after_it(
+    cumulative: bool,
+) -> None:
+    """The answer was lost, and the next attempt took back what the seek had asked for."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=BRIEF) as client:
+        consumer = await client.subscribe("t", "s", ack_receipts=True)
+        await fill(client, [[b"%d" % n] for n in range(3)])
+        messages = [await consumer.receive() for _ in range(3)]
+        cluster.brokers["b1"].answer_acks = False
+        async with trio.open_nursery() as nursery:
+            ack = consumer.ack_cumulative if cumulative else consumer.ack
+            nursery.start_soon(ack, messages[2])
+            await until(lambda: told(cluster))
+            with trio.fail_after(PATIENCE_S):
+                await consumer.seek("earliest")
+                again = [await consumer.receive() for _ in range(3)]
+        assert [message.data for message in again] == [b"0", b"1", b"2"]
+        assert acked(cluster) == set()
+        consumer.abandon()
+
+
 async def test_what_is_told_without_a_receipt_is_in_doubt_for_a_moment_only() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         consumer = await client.subscribe("t", "s", ack_group_s=0.001)
