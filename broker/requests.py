@@ -281,7 +281,10 @@ class Requests:
             error = refused
         finally:
             del self._opening_consumers[attempt]
-        if found is None or scope.cancel_called or connection.closing:
+        if found is not None and (scope.cancel_called or connection.closing):
+            found[1].drop_if_unused()
+            found = None
+        if found is None:
             self._consumer_not_opened(body, attempt, error)
             return
         topic, subscription = found

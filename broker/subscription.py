@@ -220,8 +220,13 @@ class Subscription:
             self.feeder.wake()
             return
         self.feeder.stop()
-        if not self.durable and not self._awaits_return and self._moving is None:
-            self.drop()
+        self.drop_if_unused()
+
+    def drop_if_unused(self) -> None:
+        """A volatile one is there for its consumers."""
+        if self.durable or self.consumers or self._awaits_return or self._moving is not None:
+            return
+        self.drop()
 
     def drop(self) -> None:
         """It is not there any more: consumers are told, nothing is stored."""

@@ -1,8 +1,12 @@
 """The consumers of one connection, by the ids that the client gave them.
 
     (nothing) --Open--> OPENING --Opened--> OPEN --Close, Dropped--> (nothing)
-                           | Close, OpenFailed
-                           +--> (nothing)
+                           |  | OpenFailed
+                     Close |  +--> (nothing)
+                           +--> UNDOING --OpenFailed--> (nothing)
+
+A close that comes while the consumer is being opened undoes that: it is answered when nothing can
+come of the opening any more, so that what the client asks for behind the answer meets no trace.
 
 Permits, acknowledgements and requests for redelivery that come for a consumer that is not open are
 of no interest: the client did not know yet that it is gone, and gets everything again.
@@ -20,6 +24,7 @@ from wire.proto import pulsar_pb2 as pb
 class State(Enum):
     OPENING = auto()
     OPEN = auto()
+    UNDOING = auto()  # closed before it was open
 
 
 # -- what happens
@@ -72,7 +77,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up an attempt; its request is answered with an error."""
+    """Give up an attempt, which then fails; its request is answered with an error."""
 
     consumer_id: int
     attempt: int
@@ -106,6 +111,7 @@ Effect: TypeAlias = Attach | Abort | Detach | Confirm | Refuse
 class _Consumer:
     state: State
     attempt: int
+    close_requests: list[int]
 
 
 class ConsumingProtocol:
@@ -130,11 +136,12 @@ class ConsumingProtocol:
             case Opened(consumer_id, attempt):
                 consumer = self._consumers.get(consumer_id)
                 if consumer is not None and consumer.attempt == attempt:
-                    consumer.state = State.OPEN
+                    return self._opened(consumer_id, consumer)
             case OpenFailed(consumer_id, attempt):
                 consumer = self._consumers.get(consumer_id)
                 if consumer is not None and consumer.attempt == attempt:
                     del self._consumers[consumer_id]
+                    return [*map(Confirm, consumer.close_requests)]
             case CloseAsked(consumer_id, request_id):
                 return self._close(consumer_id, request_id)
             case Dropped(consumer_id):
@@ -148,6 +155,9 @@ class ConsumingProtocol:
             case State.OPENING:
                 reason = f"consumer {consumer_id} is being created"
                 return [Refuse(request_id, pb.ServiceNotReady, reason)]
+            case State.UNDOING:
+                reason = f"consumer {consumer_id} is being closed"
+                return [Refuse(request_id, pb.ServiceNotReady, reason)]
             case State.OPEN:
                 return [Confirm(request_id)]
             case None:
@@ -155,13 +165,30 @@ class ConsumingProtocol:
                     reason = f"a connection has at most {self._consumers_max} consumers"
                     return [Refuse(request_id, pb.NotAllowedError, reason)]
         self._attempts += 1
-        self._consumers[consumer_id] = _Consumer(State.OPENING, self._attempts)
+        self._consumers[consumer_id] = _Consumer(State.OPENING, self._attempts, [])
         return [Attach(consumer_id, self._attempts)]
 
+    def _opened(self, consumer_id: int, consumer: _Consumer) -> list[Effect]:
+        if consumer.state is State.UNDOING:  # It was too late to give it up.
+            del self._consumers[consumer_id]
+            return [Detach(consumer_id), *map(Confirm, consumer.close_requests)]
+        consumer.state = State.OPEN
+        return []
+
     def _close(self, consumer_id: int, request_id: int) -> list[Effect]:
-        consumer = self._consumers.pop(consumer_id, None)
+        consumer = self._consumers.get(consumer_id)
         if consumer is None:
             return [Confirm(request_id)]
-        if consumer.state is State.OPENING:
-            return [Abort(consumer_id, consumer.attempt), Confirm(request_id)]
-        return [Detach(consumer_id), Confirm(request_id)]
+        match consumer.state:
+            case State.OPENING:
+                consumer.state = State.UNDOING
+                consumer.close_requests.append(request_id)
+                return [Abort(consumer_id, consumer.attempt)]
+            case State.UNDOING:
+                consumer.close_requests.append(request_id)
+                return []
+            case State.OPEN:
+                del self._consumers[consumer_id]
+                return [Detach(consumer_id), Confirm(request_id)]
+            case _:
+                assert_never(consumer.state)

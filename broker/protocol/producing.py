@@ -1,8 +1,12 @@
 """The producers of one connection, by the ids that the client gave them.
 
     (nothing) --Open--> OPENING --Opened--> OPEN --Close--> CLOSING --Drained--> (nothing)
-                   Close, OpenFailed |        | Dropped, Ended
-                        (nothing) <--+        +--> DROPPED --a while--> (nothing)
+                         |   | OpenFailed     | Dropped, Ended
+                   Close |   +--> (nothing)   +--> DROPPED --a while--> (nothing)
+                         +--> UNDOING --OpenFailed--> (nothing)
+
+A close that comes while the producer is being opened undoes that: it is answered when nothing can
+come of the opening any more, so that what the client asks for behind the answer meets no trace.
 
 A producer that is opened again with a larger epoch replaces the one before: the client has lost
 track of that one, and sends again what was not receipted.  After the broker has dropped a producer,
@@ -23,6 +27,7 @@ class State(Enum):
     OPENING = auto()
     OPEN = auto()
     CLOSING = auto()  # until its outstanding sends are stored
+    UNDOING = auto()  # closed before it was open
 
 
 class Sending(Enum):
@@ -92,7 +97,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up an attempt; its request is answered with an error."""
+    """Give up an attempt, which then fails; its request is answered with an error."""
 
     producer_id: int
     attempt: int
@@ -169,14 +174,14 @@ class ProducingProtocol:
             case Opened(producer_id, attempt):
                 producer = self._producers.get(producer_id)
                 if producer is None or producer.attempt != attempt:
-                    return []  # It was aborted, and who did that has cleaned up.
-                producer.state = State.OPEN
-                return []
+                    return []
+                return self._opened(producer_id, producer)
             case OpenFailed(producer_id, attempt):
                 producer = self._producers.get(producer_id)
-                if producer is not None and producer.attempt == attempt:
-                    del self._producers[producer_id]
-                return []
+                if producer is None or producer.attempt != attempt:
+                    return []
+                del self._producers[producer_id]
+                return [*map(Confirm, producer.close_requests)]
             case CloseAsked(producer_id, request_id):
                 return self._close(producer_id, request_id)
             case Drained(producer_id):
@@ -204,8 +209,9 @@ class ProducingProtocol:
             if len(self._producers) >= self._producers_max:
                 reason = f"a connection has at most {self._producers_max} producers"
                 return [Refuse(request_id, pb.NotAllowedError, reason)]
-        elif known.state is State.OPENING:
-            reason = f"producer {producer_id} is being created"
+        elif known.state in (State.OPENING, State.UNDOING):
+            what = "created" if known.state is State.OPENING else "closed"
+            reason = f"producer {producer_id} is being {what}"
             return [Refuse(request_id, pb.ServiceNotReady, reason)]
         elif known.state is State.OPEN and event.epoch <= known.epoch:
             return [Repeat(producer_id, request_id)]
@@ -216,19 +222,27 @@ class ProducingProtocol:
         self._producers[producer_id] = _Producer(State.OPENING, self._attempts, event.epoch, [])
         return [*effects, Attach(producer_id, self._attempts)]
 
+    def _opened(self, producer_id: int, producer: _Producer) -> list[Effect]:
+        if producer.state is State.UNDOING:  # It was too late to give it up.
+            del self._producers[producer_id]
+            return [Detach(producer_id), *map(Confirm, producer.close_requests)]
+        producer.state = State.OPEN
+        return []
+
     def _close(self, producer_id: int, request_id: int) -> list[Effect]:
         producer = self._producers.get(producer_id)
         if producer is None:
             return [Confirm(request_id)]
         match producer.state:
             case State.OPENING:
-                del self._producers[producer_id]
-                return [Abort(producer_id, producer.attempt), Confirm(request_id)]
+                producer.state = State.UNDOING
+                producer.close_requests.append(request_id)
+                return [Abort(producer_id, producer.attempt)]
             case State.OPEN:
                 producer.state = State.CLOSING
                 producer.close_requests.append(request_id)
                 return [Drain(producer_id)]
-            case State.CLOSING:
+            case State.CLOSING | State.UNDOING:
                 producer.close_requests.append(request_id)
                 return []
             case _:

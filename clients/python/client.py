@@ -308,7 +308,11 @@ class Client:
         )
         self._sources.append(reader)
         if isinstance(where, datetime):
-            await reader.seek(where)
+            try:
+                await reader.seek(where)
+            except BaseException:
+                reader.abandon()  # Nobody else could.
+                raise
         return reader
 
     async def _topics_of(self, name: TopicName) -> list[TopicName]:

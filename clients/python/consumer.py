@@ -238,9 +238,11 @@ class MessageSource:
         if self._closed:
             return
         self._closed = True
-        for end in self._ends:
-            await end.close()
-        self._go()
+        try:
+            for end in self._ends:
+                await end.close()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """End at once.  Idempotent, also after `aclose`."""

@@ -5,6 +5,9 @@
                     v
                   ended: closed by its owner, or refused for good
 
+A broker that was asked to register it may do so whenever it likes.  So whatever ends an attempt, or
+the link, the broker is told that nobody is there: it would keep a place, and messages, for nobody.
+
 What a producer or a consumer is made of is in the subclasses; here is only how it gets to its
 broker, and back to it.  Before it was attached for the first time, a refusal that will not go away
 ends it; later, what may be a consequence of the takeover is tried again.
@@ -74,6 +77,10 @@ class Link(ABC):
         """Tell the broker that it ends.  Raises BrokerError."""
 
     @abstractmethod
+    def _take_back(self, connection: BrokerConnection) -> None:
+        """Tell the broker, without waiting, that nobody is there; maybe nobody ever was."""
+
+    @abstractmethod
     def _ended(self, failure: BrokerError) -> None:
         """It never comes back: tell whoever waits."""
 
@@ -114,14 +121,16 @@ class Link(ABC):
     async def close(self) -> None:
         """Say goodbye to the broker, for a while at most, and end."""
         connection = self.connection
-        if self.failure is None and connection is not None and not connection.closed:
-            # If it cannot be told, the broker notices by itself that nobody is there.
-            with trio.move_on_after(_CLOSE_TIMEOUT_S), suppress(BrokerError):
-                await self._say_goodbye(connection)
-        self.abandon()
+        try:
+            if self.failure is None and connection is not None and not connection.closed:
+                with trio.move_on_after(_CLOSE_TIMEOUT_S), suppress(BrokerError):
+                    await self._say_goodbye(connection)
+                    self._detach(connection)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
-        """End at once, without a word to the broker."""
+        """End at once.  Idempotent."""
         self._end(ClosedError(f"{self.topic}: closed"))
         self._scope.cancel()
 
@@ -157,21 +166,29 @@ class Link(ABC):
     def on_detached(self, reason: str) -> None:
         """The connection ended, or the broker let go; `run` attaches it again."""
         del reason
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            self._unregister(connection)
+        if self.connection is not None:
+            self._detach(self.connection)
         self._detached.set()
+
+    def _detach(self, connection: BrokerConnection) -> None:
+        """The broker knows, there, that nobody is there."""
+        if self.connection is connection:
+            self.connection = None
+        self._unregister(connection)
 
     async def _attach(self) -> None:
         connection = await self._lookups.connection(self.topic)
-        self._detached = trio.Event()
+        detached = self._detached = trio.Event()
+        registered = False
         try:
             await self._register(connection)
-        except BaseException:
-            self._unregister(connection)
-            raise
-        if self._detached.is_set():
-            return  # It was lost again in the meantime.
+            registered = not detached.is_set()  # It may be lost again, or ended, in the meantime.
+        finally:
+            if not registered:
+                self._unregister(connection)
+                self._take_back(connection)
+        if not registered:
+            return
         self.connection = connection
         self._ever_attached = True
         self._lookups.trouble = None
@@ -189,9 +206,10 @@ class Link(ABC):
         if self.failure is not None:
             return
         self.failure = failure
-        connection, self.connection = self.connection, None
+        connection = self.connection
         if connection is not None:
-            self._unregister(connection)
+            self._detach(connection)
+            self._take_back(connection)
         self._ended(failure)
         self._opened.set()
         self._detached.set()

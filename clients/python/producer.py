@@ -184,9 +184,11 @@ class Producer:
         try:
             await self.flush()
         finally:
-            for lane in self._lanes:
-                await lane.close()
-            self._go()
+            try:
+                for lane in self._lanes:
+                    await lane.close()
+            finally:
+                self.abandon()
 
     async def __aenter__(self) -> Self:
         return self

@@ -263,10 +263,7 @@ class TopicConsumer(Link):
     def _start_over(self, connection: BrokerConnection) -> None:
         """Nobody knows where we are: subscribe again, then what was dropped here comes again."""
         if self.connection is connection:
-            request_id = connection.next_request_id()
-            connection.send_command(
-                pb.CommandCloseConsumer(consumer_id=self._id, request_id=request_id)
-            )
+            self._take_back(connection)
             self.on_detached("a seek failed")
 
     def _forget(self, *, moved_by_us: bool) -> None:
@@ -367,6 +364,12 @@ class TopicConsumer(Link):
     async def _say_goodbye(self, connection: BrokerConnection) -> None:
         await self._acks.send_or_flush()
         await connection.request(pb.CommandCloseConsumer(consumer_id=self._id))
+
+    def _take_back(self, connection: BrokerConnection) -> None:
+        request_id = connection.next_request_id()
+        connection.send_command(
+            pb.CommandCloseConsumer(consumer_id=self._id, request_id=request_id)
+        )
 
     def _ended(self, failure: BrokerError) -> None:
         del failure

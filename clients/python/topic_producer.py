@@ -362,6 +362,12 @@ class TopicProducer(Link):
     async def _say_goodbye(self, connection: BrokerConnection) -> None:
         await connection.request(pb.CommandCloseProducer(producer_id=self._id))
 
+    def _take_back(self, connection: BrokerConnection) -> None:
+        request_id = connection.next_request_id()
+        connection.send_command(
+            pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
+        )
+
     def _ended(self, failure: BrokerError) -> None:
         if self._builder.count:
             self.ship()
@@ -411,10 +417,7 @@ class TopicProducer(Link):
         if connection is None:
             return
         # The broker must not see the rest of the queue before it sees its head again.
-        request = pb.CommandCloseProducer(
-            producer_id=self._id, request_id=connection.next_request_id()
-        )
-        connection.send_command(request)
+        self._take_back(connection)
         self.on_detached(reason)
 
     def _resolved(self, send: PendingSend) -> None:

@@ -206,6 +206,11 @@ class Client:
                     break
         return found
 
+    async def wait_more(self) -> None:
+        """Return when something has come, or the connection has ended."""
+        with trio.fail_after(60):
+            await self._more.wait()
+
     async def settle(self, seconds: float = 0.05) -> None:
         await trio.sleep(seconds)
 

@@ -490,6 +490,137 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
         assert not len(connection.consuming)
 
 
+async def test_a_close_is_answered_when_the_opening_is_undone(autojump_clock: MockClock) -> None:
+    """Something that must not be left halfway holds the opening up: the close waits for it."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(7, producer_name="first")
+        topic = cluster.broker.topics.loaded[TOPIC]
+        add, prepare, gate = topic.producers.add, topic.subscriptions.prepare, trio.Event()
+
+        async def add_late(*args: Any, **options: Any) -> Any:
+            with trio.move_on_after(10, shield=True):
+                await gate.wait()
+            return await add(*args, **options)
+
+        async def prepare_late(*args: Any) -> Any:
+            with trio.move_on_after(10, shield=True):
+                await gate.wait()
+            return await prepare(*args)
+
+        topic.producers.add = add_late  # type: ignore[method-assign]
+        topic.subscriptions.prepare = prepare_late  # type: ignore[assignment, method-assign]
+        subscribe = pb.CommandSubscribe(topic="t", subscription="s", consumer_id=1, request_id=11)
+        subscribe.subType = pb.CommandSubscribe.Exclusive
+        client.tell(subscribe)
+        client.tell(pb.CommandProducer(topic="t", producer_id=1, request_id=12))
+        client.tell(pb.CommandCloseConsumer(consumer_id=1, request_id=13))
+        client.tell(pb.CommandCloseProducer(producer_id=1, request_id=14))
+        await client.settle()
+        assert not client.bodies(pb.CommandSuccess)
+        assert (await client.subscribe(1, name="s")).error == pb.ServiceNotReady
+        assert (await client.producer(1)).error == pb.ServiceNotReady
+        gate.set()
+        await client.settle()
+        assert {b.request_id for b in client.bodies(pb.CommandSuccess)} == {13, 14}
+        assert {b.request_id for b in client.bodies(pb.CommandError)} == {11, 12}
+        assert list(topic.producers.by_name) == ["first"]
+        assert not any(each.consumers for each in topic.subscriptions.by_name.values())
+        assert isinstance(await client.subscribe(1, name="s"), pb.CommandSuccess)
+        assert isinstance(await client.producer(1), pb.CommandProducerSuccess)
+
+
+@pytest.mark.parametrize("by", ["a close", "the end of the connection"])
+async def test_a_volatile_subscription_goes_with_the_opening_that_made_it(
+    by: str, autojump_clock: MockClock
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(7)
+        topic = cluster.broker.topics.loaded[TOPIC]
+        (producer,) = topic.producers.by_name.values()
+        connection = producer.connection
+        assert isinstance(connection, ClientConnection)
+        prepare = topic.subscriptions.prepare
+
+        async def prepare_and_end(*args: Any) -> Any:
+            subscription = await prepare(*args)
+            if by == "a close":
+                close = pb.CommandCloseConsumer(consumer_id=1, request_id=13)
+                connection._commands.dispatch(Command(T.CLOSE_CONSUMER, close))
+            else:
+                connection._leave()
+            return subscription
+
+        topic.subscriptions.prepare = prepare_and_end  # type: ignore[assignment, method-assign]
+        subscribe = pb.CommandSubscribe(
+            topic="t", subscription="s", consumer_id=1, request_id=11, durable=False
+        )
+        subscribe.subType = pb.CommandSubscribe.Exclusive
+        client.tell(subscribe)
+        await client.settle()
+        assert not topic.subscriptions.by_name
+
+
+@pytest.mark.parametrize("by", ["a close", "the end of the connection"])
+async def test_a_producer_that_waited_for_exclusive_access_and_was_given_up_gets_none(
+    by: str, autojump_clock: MockClock
+) -> None:
+    async with open_broker() as cluster:
+        first, second, third = [await cluster.client() for _ in range(3)]
+        for client in (first, second, third):
+            waiting = pb.CommandProducer(topic="t", producer_id=1, request_id=1)
+            waiting.producer_access_mode = pb.WaitForExclusive
+            client.tell(waiting)
+            await client.wait(pb.CommandProducerSuccess)
+        if by == "a close":
+            second.tell(pb.CommandCloseProducer(producer_id=1, request_id=2))
+            (closed,) = await second.wait(pb.CommandSuccess)
+            assert closed.request_id == 2
+        else:
+            second.frames.close()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        await third.settle()
+        assert topic.producers.waiting == 1
+        first.tell(pb.CommandCloseProducer(producer_id=1, request_id=2))
+        (ready,) = await third.wait(pb.CommandProducerSuccess)
+        assert ready.producer_ready
+        assert list(topic.producers.by_name) == [ready.producer_name]
+        assert not second.bodies(pb.CommandProducerSuccess)
+
+
+@pytest.mark.parametrize("by", ["a close", "the end of the connection"])
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover])
+async def test_a_consumer_that_was_given_up_keeps_nobody_from_messages(
+    kind: pb.CommandSubscribe.SubType, by: str, autojump_clock: MockClock
+) -> None:
+    """It is closed at every step of its opening; then another client subscribes."""
+    for steps in range(25):
+        async with open_broker() as cluster:
+            gone, client = await cluster.client(), await cluster.client()
+            subscribe = pb.CommandSubscribe(
+                topic="t", subscription="sub", consumer_id=1, request_id=11, consumer_name="a"
+            )
+            subscribe.subType = kind
+            gone.tell(subscribe)
+            for _ in range(steps):
+                await trio.sleep(0.00002)
+            if by == "a close":
+                gone.tell(pb.CommandCloseConsumer(consumer_id=1, request_id=12))
+                while not any(b.request_id == 12 for b in gone.bodies(pb.CommandSuccess)):
+                    await gone.wait_more()
+            else:
+                gone.frames.close()
+                await client.settle()
+            assert isinstance(
+                await client.subscribe(1, kind=kind, permits=10, consumer_name="b"),
+                pb.CommandSuccess,
+            )
+            await client.producer()
+            client.send(0)
+            await client.deliveries(1)
+
+
 async def test_a_client_that_leaves_while_it_opens(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()

@@ -2,11 +2,14 @@
 
 from tests.mutants.patch import Edit, Mutant
 
+_LINK = "clients.python.link"
 _CONSUMER = "clients.python.consumer"
 _TOPIC_CONSUMER = "clients.python.topic_consumer"
 _QUEUE = "tests:tests/clients/python/test_message_queue.py"
 
 _PERMITS = "tests:tests/clients/python/test_permits.py"
+_GIVEN_UP = "tests:tests/clients/python/test_given_up.py"
+_CONNECTIONS = "tests:tests/broker/test_connection.py"
 
 RECEIVING = [
     Mutant(
@@ -100,4 +103,113 @@ PERMITS = [
     ),
 ]
 
-MUTANTS = [*RECEIVING, *PERMITS]
+GIVING_UP = [
+    Mutant(
+        id="CL21",
+        rule="the broker hears of an opening that is given up -> keeps what comes of it",
+        module=_LINK,
+        name="Link._attach",
+        replacement=Edit("self._take_back(connection)", "pass"),
+        source_hash="99b1e6a4333a",
+        caught_by=f"{_GIVEN_UP} -k cancelled_leaves",
+    ),
+    Mutant(
+        id="CL21b",
+        rule="who is given up just as he was registered is taken back -> stays",
+        module=_LINK,
+        name="Link._attach",
+        replacement=Edit("registered = not detached.is_set()", "registered = True"),
+        source_hash="99b1e6a4333a",
+        caught_by=f"{_GIVEN_UP} -k in_the_moment",
+    ),
+    Mutant(
+        id="CL22",
+        rule="the broker hears of what ends without a good-bye -> keeps it",
+        module=_LINK,
+        name="Link._end",
+        replacement=Edit("self._take_back(connection)", "pass"),
+        source_hash="072d679eb34e",
+        caught_by=f"{_GIVEN_UP} -k partition",
+    ),
+    Mutant(
+        id="CL23",
+        rule="a close that is cancelled ends the link -> leaves it as it is",
+        module=_LINK,
+        name="Link.close",
+        replacement=Edit(
+            "    finally:\n        self.abandon()\n",
+            "    except KeyError:\n        pass\n    self.abandon()\n",
+        ),
+        source_hash="494335065548",
+        also=(
+            Mutant(
+                id="CL23/2",
+                rule="the same for what is made of links",
+                module=_CONSUMER,
+                name="MessageSource.aclose",
+                replacement=Edit(
+                    "    finally:\n        self.abandon()\n",
+                    "    except KeyError:\n        pass\n    self.abandon()\n",
+                ),
+                source_hash="dd382b7ca7f8",
+                caught_by="",
+            ),
+        ),
+        caught_by=f"{_GIVEN_UP} -k ends_with_an_error",
+    ),
+    Mutant(
+        id="CL24",
+        rule="a reader that cannot go to its first place is closed -> belongs to nobody",
+        module="clients.python.client",
+        name="Client._open_reader",
+        replacement=Edit("reader.abandon()  # Nobody", "pass  # Nobody"),
+        source_hash="cc09315eab1d",
+        caught_by=f"{_GIVEN_UP} -k first_seek",
+    ),
+    Mutant(
+        id="CL25",
+        rule="a close is answered when the opening of the consumer is undone -> at once",
+        module="broker.protocol.consuming",
+        name="ConsumingProtocol._close",
+        replacement=Edit(
+            "consumer.close_requests.append(request_id)\n"
+            "            return [Abort(consumer_id, consumer.attempt)]\n",
+            "return [Abort(consumer_id, consumer.attempt), Confirm(request_id)]\n",
+        ),
+        source_hash="111a7aba47a7",
+        caught_by=f"{_CONNECTIONS} -k opening_is_undone",
+    ),
+    Mutant(
+        id="CL26",
+        rule="a close is answered when the opening of the producer is undone -> at once",
+        module="broker.protocol.producing",
+        name="ProducingProtocol._close",
+        replacement=Edit(
+            "producer.close_requests.append(request_id)\n"
+            "            return [Abort(producer_id, producer.attempt)]\n",
+            "return [Abort(producer_id, producer.attempt), Confirm(request_id)]\n",
+        ),
+        source_hash="bb39b6edbfbd",
+        caught_by=f"{_CONNECTIONS} -k opening_is_undone",
+    ),
+    Mutant(
+        id="CL27",
+        rule="a consumer that was closed while it was opened does not join -> joins and leaves",
+        module="broker.requests",
+        name="Requests._open_consumer",
+        replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
+        source_hash="2f947023c2c0",
+        caught_by=f"{_CONNECTIONS} -k volatile",
+    ),
+    Mutant(
+        id="CL28",
+        rule="a volatile subscription goes with the opening that made it -> stays for ever",
+        module="broker.subscription",
+        name="Subscription.drop_if_unused",
+        replacement=Edit("self.drop()", "pass"),
+        source_hash="8ad37b48666c",
+        caught_by=f"{_CONNECTIONS} -k volatile",
+    ),
+]
+
+MUTANTS = [*RECEIVING, *PERMITS, *GIVING_UP]

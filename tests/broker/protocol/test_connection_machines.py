@@ -51,11 +51,20 @@ PRODUCING = {
     """,
     "closed before it was open": """
         Open 1 100          -> Attach 1 1
-        CloseAsked 1 101    -> Abort 1 1, Confirm 101
+        CloseAsked 1 101    -> Abort 1 1
+        Open 1 102 7        -> Refuse 102 6
+        CloseAsked 1 103    ->
+        OpenFailed 1 1      -> Confirm 101, Confirm 103
+        Open 1 104          -> Attach 1 2
         OpenFailed 1 1      ->
-        Open 1 102          -> Attach 1 2
-        OpenFailed 1 1      ->
-        Open 1 103          -> Refuse 103 6
+        Open 1 105          -> Refuse 105 6
+    """,
+    "closed just as it was opened": """
+        Open 1 100          -> Attach 1 1
+        CloseAsked 1 101    -> Abort 1 1
+        Opened 1 1          -> Detach 1, Confirm 101
+        Opened 1 1          ->
+        CloseAsked 1 102    -> Confirm 102
     """,
     "closing twice, and closing what is not there": """
         CloseAsked 1 99     -> Confirm 99
@@ -94,10 +103,21 @@ CONSUMING = {
     """,
     "closed before it was open": """
         Open 1 100          -> Attach 1 1
-        CloseAsked 1 101    -> Abort 1 1, Confirm 101
-        Open 1 102          -> Attach 1 2
+        CloseAsked 1 101    -> Abort 1 1
+        Open 1 102          -> Refuse 102 6
+        CloseAsked 1 103    ->
+        OpenFailed 1 1      -> Confirm 101, Confirm 103
+        Open 1 104          -> Attach 1 2
         OpenFailed 1 1      ->
         Opened 1 2          ->
+        Open 1 105          -> Confirm 105
+    """,
+    "closed just as it was opened": """
+        Open 1 100          -> Attach 1 1
+        CloseAsked 1 101    -> Abort 1 1
+        Opened 1 1          -> Detach 1, Confirm 101
+        Opened 1 1          ->
+        CloseAsked 1 102    -> Confirm 102
     """,
     "dropped by the broker": """
         Open 1 100          -> Attach 1 1

@@ -4,7 +4,6 @@ A real broker over a log in memory, and a real client.  Where nothing is under w
 as many permits as the client believes: else one of them waits for ever, sooner or later.
 """
 
-import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -16,22 +15,20 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from broker.entries import delivered_head
-from broker.lookup import LookupResult
 from broker.subscription import Subscription
 from clients.python.arguments import SubscriptionTypeName
 from clients.python.client import Client
-from clients.python.connect import connect
 from clients.python.consumer import Consumer, MessageSource
 from clients.python.entries import permits_of
 from clients.python.errors import CorruptMessageError
 from clients.python.reader import Reader
-from tests.broker.harness import HOST, PORT, TOPIC, Cluster, batch_of, open_broker, payload_of
+from tests.broker.harness import TOPIC, Cluster, batch_of, payload_of
+from tests.clients.python.real_broker import client_of, real_broker
 from wire.batch import encode_batch
 from wire.messages.consumer import Delivery
 from wire.proto import pulsar_pb2 as pb
 from wire.topics import TopicName
 
-URL = f"pulsar://{HOST}:{PORT}"
 LAST = b"the last one"
 QUEUE = 10
 KINDS: tuple[SubscriptionTypeName, ...] = ("exclusive", "failover", "shared")
@@ -78,14 +75,10 @@ ENTRIES: dict[str, Callable[[], bytes]] = {
 @asynccontextmanager
 async def serving(*entries: bytes) -> AsyncGenerator[tuple[Cluster, Client]]:
     """A broker whose topic has these entries and a last one that can be read, and a client."""
-    async with open_broker() as cluster:
-        broker = cluster.broker
-        broker.lookups.result = LookupResult(URL, None, redirect=False, authoritative=True)
-        await broker.logs.create(TopicName.parse(TOPIC), {})
+    async with real_broker() as cluster:
+        await cluster.broker.logs.create(TopicName.parse(TOPIC), {})
         append(cluster, *entries, payload_of(0, LAST))
-        async with connect(
-            URL, network=broker.network.of("app"), clock=broker.clock, rng=random.Random(3)
-        ) as client:
+        async with client_of(cluster, "app") as client:
             yield cluster, client
 
 

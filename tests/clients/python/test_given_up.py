@@ -1,0 +1,261 @@
+"""An opening that a client gives up leaves nothing at the broker, while others use the connection.
+
+A real client and a real broker: the client gives up, for want of patience or of time, at any step.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.limits import TopicLimits
+from clients.python.arguments import SubscriptionTypeName
+from clients.python.client import Client
+from clients.python.connection import BrokerConnection
+from clients.python.consumer import Consumer
+from clients.python.errors import (
+    BrokerError,
+    BusyError,
+    ClosedError,
+    NotAllowedError,
+    TopicTerminatedError,
+)
+from clients.python.limits import ClientLimits
+from clients.python.link import Link
+from clients.python.producer import Producer
+from clients.python.reader import Reader
+from clients.python.topic_consumer import TopicConsumer
+from clients.python.topic_producer import TopicProducer
+from tests.broker.harness import HOST, TOPIC, Cluster
+from tests.clients.python.real_broker import client_of, real_broker
+from wire.topics import TopicName
+
+STEP_S = 0.00002  # a fifth of the way to the broker
+IMPATIENT = ClientLimits(request_timeout_s=1, operation_timeout_s=3)
+Opened: TypeAlias = Producer | Consumer | Reader
+Open: TypeAlias = Callable[[Client], Awaitable[Opened]]
+
+OPENINGS: dict[str, Open] = {
+    "exclusive": lambda client: client.subscribe("t", "s"),
+    "failover": lambda client: client.subscribe("t", "s", type="failover", consumer_name="a"),
+    "shared": lambda client: client.subscribe("t", "s", type="shared"),
+    "reader": lambda client: client.create_reader("t", start="earliest"),
+    "reader from the end": lambda client: client.create_reader("t", name="r"),
+    "producer": lambda client: client.create_producer("t", name="p"),
+}
+
+
+def left_behind(cluster: Cluster) -> list[str]:
+    """Producers, consumers and volatile subscriptions of all topics."""
+    found: list[str] = []
+    for topic in cluster.broker.topics.loaded.values():
+        found += [f"producer {name}" for name in topic.producers.by_name if name != "other"]
+        for subscription in topic.subscriptions.by_name.values():
+            found += [f"consumer {each.name}" for each in subscription.consumers.values()]
+            found += [] if subscription.durable else [f"volatile {subscription.name}"]
+    return found
+
+
+async def check_nothing_is_left(cluster: Cluster, client: Client) -> None:
+    """Others still use the connection of `client`, and its links are at their end."""
+    await trio.sleep(1)
+    assert not left_behind(cluster)
+    links: list[object] = []
+    for connection in client._pool._connections.values():
+        links += connection.consumers.values()
+        links += (each for each in connection.producers.values() if each is not None)
+    assert len(links) <= 1  # the producer named other
+    assert not client._sources
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+async def test_an_opening_that_is_cancelled_leaves_nothing(
+    what: str, autojump_clock: MockClock
+) -> None:
+    """After each number of steps, from before the first question until it is open."""
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        other = await client.create_producer("t", name="other")
+        opened = steps = 0
+        while opened < 3:
+            with trio.move_on_after(steps * STEP_S) as scope:
+                made = await OPENINGS[what](client)
+                opened += 1
+                await made.aclose()
+            if scope.cancelled_caught:
+                await check_nothing_is_left(cluster, client)
+            steps += 1
+        assert steps > 20
+        await other.send(b"the connection is in use")
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+async def test_an_opening_that_is_given_up_in_the_moment_of_its_success_leaves_nothing(
+    what: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (TopicConsumer, TopicProducer):
+
+        async def register_and_abandon(
+            link: Link,
+            connection: BrokerConnection,
+            register: Callable[[Any, BrokerConnection], Awaitable[None]] = kind._register,
+        ) -> None:
+            await register(link, connection)
+            link.abandon()
+
+        monkeypatch.setattr(kind, "_register", register_and_abandon)
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        with pytest.raises(ClosedError):
+            await OPENINGS[what](client)
+        await check_nothing_is_left(cluster, client)
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+async def test_an_opening_that_takes_too_long_leaves_nothing(
+    what: str, autojump_clock: MockClock
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "app", IMPATIENT) as client:
+        cluster.broker.logs.gate = trio.Event()
+        with pytest.raises(BrokerError):
+            await OPENINGS[what](client)
+        cluster.broker.logs.gate.set()
+        await check_nothing_is_left(cluster, client)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover"])
+@pytest.mark.parametrize("names", ["ab", "ba"])
+async def test_who_subscribes_behind_one_who_gave_up_gets_the_messages(
+    kind: SubscriptionTypeName, names: str, autojump_clock: MockClock
+) -> None:
+    async with (
+        real_broker() as cluster,
+        client_of(cluster, "impatient") as impatient,
+        client_of(cluster, "app") as client,
+    ):
+        cluster.broker.logs.gate = trio.Event()
+        with trio.move_on_after(1):
+            await impatient.subscribe("t", "s", type=kind, consumer_name=names[0])
+        cluster.broker.logs.gate.set()
+        with trio.fail_after(60):
+            consumer = await client.subscribe("t", "s", type=kind, consumer_name=names[1])
+            producer = await client.create_producer("t")
+            await producer.send(b"0")
+            assert (await consumer.receive()).data == b"0"
+        assert consumer.active
+
+
+@pytest.mark.parametrize("what", ["exclusive", "producer"])
+async def test_what_was_given_up_may_be_opened_again_at_once(
+    what: str, autojump_clock: MockClock
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        gave_up = True
+        steps = 0
+        while gave_up:
+            with trio.move_on_after(steps * STEP_S) as scope:
+                await (await OPENINGS[what](client)).aclose()
+            gave_up = scope.cancelled_caught
+            await (await OPENINGS[what](client)).aclose()
+            steps += 1
+        assert steps > 20
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+@pytest.mark.parametrize("taken", [0, 2])
+async def test_if_one_partition_is_refused_none_stays(
+    what: str, taken: int, autojump_clock: MockClock
+) -> None:
+    async with (
+        real_broker() as cluster,
+        client_of(cluster, "first") as first,
+        client_of(cluster, "app") as client,
+    ):
+        cluster.broker.policies.partitioned[TOPIC] = 3
+        holder = await first.create_producer(f"t-partition-{taken}", name="p")
+        exclusive = await first.subscribe(f"t-partition-{taken}", "s")
+        if what.startswith("reader"):
+            topic = cluster.broker.topics.loaded[f"{TOPIC}-partition-{taken}"]
+            await topic.subscriptions.create(
+                "r", topic.log.before_first
+            )  # durable: not for readers
+            opening: Open = lambda c: c.create_reader("t", name="r")  # noqa: E731
+        else:
+            opening = OPENINGS[what]
+        with pytest.raises((BusyError, NotAllowedError)):
+            await opening(client)
+        await holder.aclose()
+        await exclusive.aclose()
+        await check_nothing_is_left(cluster, client)
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+async def test_a_client_that_loses_its_connection_while_it_opens_is_there_once(
+    what: str, autojump_clock: MockClock
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        for steps in range(0, 60, 3):
+            cluster.broker.logs.gate = gate = trio.Event()
+            await cluster.broker.topics.unload(TopicName.parse(TOPIC))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cut_and_open, cluster, steps, gate)
+                made = await OPENINGS[what](client)
+            await trio.sleep(1)
+            volatile = [each for each in left_behind(cluster) if each.startswith("volatile")]
+            assert len(left_behind(cluster)) - len(volatile) == 1
+            await made.aclose()
+            await check_nothing_is_left(cluster, client)
+
+
+async def cut_and_open(cluster: Cluster, steps: int, gate: trio.Event) -> None:
+    await trio.sleep(steps * STEP_S)
+    cluster.broker.network.cut(HOST)
+    await trio.sleep(steps % 2)
+    gate.set()
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+async def test_what_ends_with_an_error_leaves_nothing(what: str, autojump_clock: MockClock) -> None:
+    """Its block ends with an error, or its `aclose` is cancelled, at once or on the way."""
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        other = await client.create_producer("t", name="other")
+        with pytest.raises(KeyError):
+            async with await OPENINGS[what](client):
+                raise KeyError
+        await check_nothing_is_left(cluster, client)
+        for steps in range(10):
+            made = await OPENINGS[what](client)
+            with trio.move_on_after(steps * STEP_S):
+                await made.aclose()
+            await check_nothing_is_left(cluster, client)
+        await other.send(b"the connection is in use")
+
+
+async def test_a_reader_whose_first_seek_is_cancelled_leaves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        other = await client.create_producer("t", name="other")
+        await other.send(b"0")
+        gave_up, steps = True, 0
+        while gave_up:
+            with trio.move_on_after(steps * STEP_S) as scope:
+                reader = await client.create_reader("t", start=datetime.fromtimestamp(1, UTC))
+                await reader.aclose()
+            gave_up = scope.cancelled_caught
+            await trio.sleep(TopicLimits().return_s)  # A reader that was moved may come back.
+            await check_nothing_is_left(cluster, client)
+            steps += 1
+
+
+async def test_a_producer_of_a_topic_that_has_ended_leaves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "app") as client:
+        producer = await client.create_producer("t", name="p")
+        cluster.broker.log().terminated = True
+        with pytest.raises(TopicTerminatedError):
+            await producer.send(b"0")
+        await trio.sleep(1)
+        assert not left_behind(cluster)
