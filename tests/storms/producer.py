@@ -54,6 +54,7 @@ class ProducerStorm(Storm):
         "kept without a receipt": 0.02,
         "ignored": 0.02,
         "expelled": 0.005,
+        "gives up an opening": 0.02,
         "waits to be exclusive": 0.02,
         "epoch not stored": 0.005,
         "old data": 0.01,
@@ -152,7 +153,13 @@ class ProducerStorm(Storm):
         self._keys += 1
         return self._keys
 
+    def withdraw(self, connection: Connection, attempt: int) -> None:
+        if self._topic is not None:
+            self._topic.withdraw(connection, attempt)
+
     def load(self, connection: Connection, attempt: int, opening: Open) -> None:
+        if not connection.opens(attempt):
+            return
         if self._topic is None:
             self.say("the topic is loaded")
             known = -1 if self._epoch is None else self._epoch

@@ -124,6 +124,7 @@ class Connection:
                     self._opening[attempt] = opening
                     self.storm.network.send(0, 0, self.storm.load, self, attempt, opening)
                 case producing.Abort(_, attempt):
+                    self.storm.withdraw(self, attempt)
                     self.opened(attempt, None, pb.ServiceNotReady)
                 case producing.Drain(producer_id):
                     producer = self.producers[producer_id]
@@ -139,6 +140,10 @@ class Connection:
                     self.tell(_success(request_id, self.producers[producer_id]))
                 case producing.Refuse(request_id, code, reason):
                     self.tell(_error(request_id, code, reason))
+
+    def opens(self, attempt: int) -> bool:
+        """Whether its client has not given it up."""
+        return attempt in self._opening
 
     def opened(self, attempt: int, producer: Producer | None, code: int = 0) -> None:
         """What came of an attempt; the first word counts."""
@@ -213,6 +218,12 @@ class Topic:
             del self.by_name[producer.name]
         self._applicants.pop(producer.key, None)
         self._feed(access.Leave(producer.key))
+
+    def withdraw(self, connection: Connection, attempt: int) -> None:
+        """Its client has given it up before it was admitted."""
+        for producer, *whose in list(self._applicants.values()):
+            if whose == [connection, attempt]:
+                self.remove(producer)
 
     def _feed(self, event: access.Event) -> None:
         for effect in self.access.step(event):

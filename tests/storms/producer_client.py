@@ -103,12 +103,14 @@ class ProducerClient:
         self._request = -1
 
     def start_over(self) -> None:
-        """Close the producer, and begin anew over the same connection."""
-        if self._attached:
-            assert self.connection is not None
+        """Close the producer, or give up to open it, and begin anew over the same connection."""
+        if self.connection is not None and (self._attached or self._request >= 0):
+            if not self._attached:
+                self.storm.mark("gives up an opening")
             self._requests += 1
             self.connection.to_broker(Close(self._requests))
             self._attached = False
+            self._request = -1
 
     # -- what the broker says
 
