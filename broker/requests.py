@@ -8,9 +8,13 @@ A request may have to wait for its turn (`broker.request_turns`).  The machines 
 from the moment in which it was asked for, so a close that comes meanwhile finds it.  A request that
 names a consumer is for the consumer that had this id when the request came: it must not reach
 another one that the client has opened under the same id since.
+
+What takes consumers off their subscription, a seek or an unsubscription, does so in the turn in
+which the request is begun.  So what the client says next finds it done, and what it has said before
+is done already.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -82,6 +86,27 @@ class _Opening:
     scope: trio.CancelScope
     request: Request
     give_up: Callable[[BrokerError], None]
+
+
+class _Begun:
+    """A request of which the first part is done at once; the rest is what that part returns."""
+
+    def __init__(self, act: Callable[[], Callable[[], Awaitable[None]]]) -> None:
+        self._act = act
+        self._rest: Callable[[], Awaitable[None]] | None = None
+        self._error: Exception | None = None
+
+    def begin(self) -> None:
+        try:
+            self._rest = self._act()
+        except Exception as error:  # It is raised in the task of the request.
+            self._error = error
+
+    async def finish(self) -> None:
+        if self._error is not None:
+            raise self._error
+        assert self._rest is not None
+        await self._rest()
 
 
 class Requests:
@@ -290,8 +315,7 @@ class Requests:
         topic, subscription = found
         # The answer goes out before anything that the subscription has to say.
         success = pb.CommandSuccess(request_id=body.request_id)
-        if connection.is_ours and subscription.moved is not None:
-            success.moved = subscription.moved
+        self._add_move(success, subscription)
         connection.tell(success)
         consumer = topic.subscriptions.join(subscription, request, connection)
         connection.consumers[consumer_id] = consumer
@@ -328,7 +352,13 @@ class Requests:
         if command in _OF_CONSUMERS:
             consumer = self._connection.consumers.get(body.consumer_id)
         queue = self._lookups if command in _LOOKUPS else self._requests
-        request = Request(partial(self._answer, command, body, consumer), frame_bytes)
+        begun: _Begun | None = None
+        if command == T.SEEK:
+            begun = _Begun(partial(self._begin_seek, body, consumer))
+        elif command == T.UNSUBSCRIBE:
+            begun = _Begun(partial(self._begin_unsubscription, body, consumer))
+        run = partial(self._answer, command, body, consumer, begun)
+        request = Request(run, frame_bytes, None if begun is None else begun.begin)
         if not queue.begin(request):
             self._connection.refuse(command, body, _too_many(queue))
 
@@ -337,6 +367,7 @@ class Requests:
         command: int,
         body: Any,  # noqa: ANN401  generated messages
         consumer: Consumer | None,
+        begun: _Begun | None,
     ) -> None:
         try:
             match command:
@@ -352,12 +383,13 @@ class Requests:
                     known = self._known(body.consumer_id, consumer, pb.ConsumerNotFound)
                     now_ms = self._broker.clock.now_ms()
                     answer = consumer_stats_response(known, body.request_id, now_ms)
-                case T.SEEK:
-                    answer = await self._seek(body, consumer)
                 case _:
-                    assert command == T.UNSUBSCRIBE
-                    await self._unsubscribe(body, consumer)
+                    assert begun is not None  # A seek, or an unsubscription.
+                    await begun.finish()
                     answer = pb.CommandSuccess(request_id=body.request_id)
+                    if command == T.SEEK:  # The client does not take it for somebody else's then.
+                        assert consumer is not None
+                        self._add_move(answer, _subscription_of(consumer))
         except BrokerError as error:
             self._connection.refuse(command, body, error)
         else:
@@ -439,7 +471,9 @@ class Requests:
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
         return answer
 
-    async def _seek(self, body: pb.CommandSeek, consumer: Consumer | None) -> pb.CommandSuccess:
+    def _begin_seek(
+        self, body: pb.CommandSeek, consumer: Consumer | None
+    ) -> Callable[[], Awaitable[None]]:
         subscription = _subscription_of(self._known(body.consumer_id, consumer))
         topic = subscription.topic
         assert isinstance(topic, Topic)
@@ -459,14 +493,11 @@ class Requests:
                 raise PreconditionError(str(error)) from None
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
             raise PreconditionError("SEEK without a place to go to")
-        await subscription.move(find, pending)
-        success = pb.CommandSuccess(request_id=body.request_id)
-        if self._connection.is_ours:
-            assert subscription.moved is not None
-            success.moved = subscription.moved  # The client need not take it for somebody else's.
-        return success
+        return subscription.begin_move(find, pending)
 
-    async def _unsubscribe(self, body: pb.CommandUnsubscribe, asked: Consumer | None) -> None:
+    def _begin_unsubscription(
+        self, body: pb.CommandUnsubscribe, asked: Consumer | None
+    ) -> Callable[[], Awaitable[None]]:
         consumer = self._known(body.consumer_id, asked)
         subscription = _subscription_of(consumer)
         if len(subscription.consumers) > 1 and not body.force:
@@ -476,7 +507,12 @@ class Requests:
         # This client knows; were it told, it would subscribe again.
         self._connection.forget_consumer(consumer)
         subscription.remove(consumer)
-        await topic.subscriptions.remove(subscription)
+        return topic.subscriptions.begin_removal(subscription)
+
+    def _add_move(self, success: pb.CommandSuccess, subscription: Subscription) -> None:
+        """Name the latest move of the subscription to a client that understands it."""
+        if self._connection.is_ours and subscription.moved is not None:
+            success.moved = subscription.moved
 
     def _known(
         self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError

@@ -13,6 +13,7 @@ is, unless it was just moved and they are to come back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -148,11 +149,10 @@ class Subscription:
     async def make_way(self, wanted: int, connection: ConsumerConnection) -> None:
         """Be ready for a consumer of that type, or raise ConsumerBusyError.
 
-        Consumers in the way whose clients do not answer are taken for dead; who asks is not.
+        Consumers in the way whose clients do not answer are taken for dead; who asks is not.  When
+        it returns, the cursor is not being moved.
         """
-        while self._moving is not None:
-            await self._moving.wait()
-        self._check_here()
+        await self._wait_moved()
         if wanted not in TYPE_NAMES:
             raise NotAllowedError("this broker has no subscriptions of that type")
         if len(self.consumers) >= self._limits.consumers_max:
@@ -164,10 +164,16 @@ class Subscription:
             for consumer in in_the_way:
                 if consumer.connection is not connection:
                     nursery.start_soon(self._probe, consumer)
-        self._check_here()
+        await self._wait_moved()  # A move may have begun meanwhile.
         if self._in_the_way(wanted):
             kind = TYPE_NAMES[self.type or EXCLUSIVE]
             raise ConsumerBusyError(f"{self.name} has a consumer, and is {kind}")
+
+    async def _wait_moved(self) -> None:
+        """Until the cursor is not being moved; UnavailableError if this is the end of it."""
+        while self._moving is not None:
+            await self._moving.wait()
+        self._check_here()
 
     def _in_the_way(self, wanted: int) -> list[Consumer]:
         if self.type == wanted and wanted != EXCLUSIVE:
@@ -185,6 +191,7 @@ class Subscription:
 
     def add(self, consumer: Consumer, wanted: int) -> None:
         """Serve the consumer, from its first permits on.  `make_way` has just returned."""
+        assert self._moving is None
         assert not self._in_the_way(wanted)
         if not self.consumers:
             self.type = wanted
@@ -370,21 +377,36 @@ class Subscription:
         Consumers are closed, and find the new place when they come back.  `pending`: the messages
         of that entry that are wanted, if not all are.
         """
+        await self.begin_move(find, pending)()
+
+    def begin_move(
+        self, find: Callable[[], Awaitable[Position]], pending: int | None
+    ) -> Callable[[], Awaitable[None]]:
+        """Close the consumers, and let nobody join; what is returned does the rest, and must run.
+
+        Raises BrokerError: then nothing was done.
+        """
         if self._moving is not None:
             raise BrokerError(f"{self.name} is being moved already")
         self._check_here()
         self._moving = trio.Event()
         self._awaits_return = not self.durable
+        self.disconnect_all()
+        return partial(self._finish_move, find, pending)
+
+    async def _finish_move(
+        self, find: Callable[[], Awaitable[Position]], pending: int | None
+    ) -> None:
         try:
-            self.disconnect_all()
             start = await find()
             await self._reset(start)
             self._partial.keep_only((start.ledger_id, start.entry_id), pending)
         finally:
             moving, self._moving = self._moving, None
+            assert moving is not None
             moving.set()
-        if self._awaits_return:
-            self.topic.nursery.start_soon(self._wait_return)
+            if self._awaits_return and not self.gone:
+                self.topic.nursery.start_soon(self._wait_return)
 
     async def _reset(self, start: Position) -> None:
         mark_delete = self.topic.log.previous_position(start)

@@ -1,7 +1,8 @@
 """The subscriptions of a topic: where a new one begins, who joins which, how one is removed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -68,7 +69,8 @@ class TopicSubscriptions:
         self._limits = limits
         self._clock = clock
         self._keys = keys
-        self._changing = trio.Lock()  # what durable ones there are
+        self._changing = trio.Lock()  # what durable ones there are: one is made at a time
+        self._removing: dict[str, trio.Event] = {}  # set when its cursor is deleted
         for name, cursor in topic.log.cursors.items():
             if not is_internal(name):
                 self._new(name, cursor, durable=True)
@@ -123,6 +125,7 @@ class TopicSubscriptions:
 
     async def _get_or_create(self, request: ConsumerRequest) -> Subscription:
         async with self._changing:
+            await self._wait_removed(request.subscription)
             self._topic.check_serving()
             known = self.by_name.get(request.subscription)
             if known is not None:
@@ -143,6 +146,7 @@ class TopicSubscriptions:
         """A durable one, which begins behind `mark_delete`.  ConflictError if it exists."""
         check_name(name)
         async with self._changing:
+            await self._wait_removed(name)
             if name in self.by_name:
                 raise ConflictError(f"{self._topic.name} has a subscription {name} already")
             return await self._create(name, mark_delete, dict(properties or {}))
@@ -151,6 +155,7 @@ class TopicSubscriptions:
         """Have a durable subscription, from the first message on if it is new."""
         check_name(name)
         async with self._changing:
+            await self._wait_removed(name)
             if name not in self.by_name:
                 await self._create(name, self._topic.log.before_first, {})
 
@@ -208,11 +213,38 @@ class TopicSubscriptions:
 
     async def remove(self, subscription: Subscription) -> None:
         """Remove a subscription and its consumers for good."""
-        async with self._changing:
-            subscription.drop()
+        await self.begin_removal(subscription)()
+
+    def begin_removal(self, subscription: Subscription) -> Callable[[], Awaitable[None]]:
+        """It is not there any more; what is returned deletes what is stored, and must run.
+
+        Until then nobody gets a new one of that name: it would find the old cursor.
+        """
+        subscription.drop()
+        removal = trio.Event()
+        before = self._removing.get(subscription.name)
+        self._removing[subscription.name] = removal
+        return partial(self._finish_removal, subscription, before, removal)
+
+    async def _finish_removal(
+        self, subscription: Subscription, before: trio.Event | None, removal: trio.Event
+    ) -> None:
+        name = subscription.name
+        try:
+            if before is not None:
+                await before.wait()
             if subscription.durable:
                 with translated(self._topic.name):
-                    await self._topic.log.delete_cursor(subscription.name)
+                    await self._topic.log.delete_cursor(name)
+        finally:
+            removal.set()
+            if self._removing.get(name) is removal:
+                del self._removing[name]
+
+    async def _wait_removed(self, name: str) -> None:
+        """Nothing of the subscription that had the name before is stored any more."""
+        while (removal := self._removing.get(name)) is not None:
+            await removal.wait()
 
     def _forget(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 import daybook
+from broker.errors import UnavailableError
 from broker.lookup import LookupResult
 from broker.subscription import Subscription
 from clients.python.errors import InDoubtError
@@ -121,6 +122,28 @@ async def test_acks_after_a_takeover_count_though_nothing_was_delivered_here(
         client.ack(0, 1)
         await client.settle()
         assert cursor_of(cluster).mark_delete == Position(5, 1)
+
+
+async def test_a_volatile_subscription_whose_move_failed_is_dropped_in_the_end(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 2)
+        await client.subscribe(durable=False, name="reader", permits=9)
+
+        async def fail(log: object, offset: int) -> Position:
+            await trio.lowlevel.checkpoint()
+            raise UnavailableError("its bookies are away")
+
+        cluster.broker.logs.position_of_offset = fail  # type: ignore[method-assign]
+        error = await client.ask(pb.CommandSeek(consumer_id=1, offset=0), pb.CommandSuccess)
+        assert error.error == pb.ServiceNotReady
+        subscriptions = cluster.broker.topics.loaded[TOPIC].subscriptions
+        assert "reader" in subscriptions.by_name  # Its client may come back.
+        for _ in range(7):
+            await trio.sleep(10)
+            client.tell(pb.CommandPong())
+        assert not subscriptions.by_name
 
 
 async def test_our_own_clients_are_told_of_the_latest_move(autojump_clock: MockClock) -> None:

@@ -1,12 +1,13 @@
 """Topics and subscriptions, broken one rule at a time.
 
-Who is woken, what a move makes void, and which ledgers are orphans.
+Who is woken, what a move makes void, what is done in which order, and which ledgers are orphans.
 """
 
 from tests.mutants.patch import Edit, Mutant
 
 _MOVES = "tests:tests/broker/test_moves.py"
 _TOPICS = "tests:tests/broker/test_topics.py"
+_ORDER = "tests:tests/broker/test_order.py"
 _ORPHANS = "managed_ledger.protocol.orphans"
 _ORPHAN_TESTS = "tests:tests/managed_ledger/test_orphans.py"
 
@@ -131,5 +132,41 @@ MUTANTS = [
         replacement=Edit("await log.ledgers.guarded([])", "pass"),
         source_hash="5d96cccdbea4",
         caught_by="tests:tests/managed_ledger/test_trimming.py -k stale_owner",
+    ),
+    Mutant(
+        id="MV05",
+        rule="nobody joins while the cursor is moved -> who has waited for a dead consumer does",
+        module="broker.subscription",
+        name="Subscription.make_way",
+        replacement=Edit(
+            "await self._wait_moved()  # A move may have begun meanwhile.", "self._check_here()"
+        ),
+        source_hash="569407c3f326",
+        caught_by=f"{_ORDER} -k dead_consumer",
+    ),
+    Mutant(
+        id="MV06",
+        rule="a new subscription waits until the old one of its name is deleted -> finds it",
+        module="broker.topic_subscriptions",
+        name="TopicSubscriptions._wait_removed",
+        replacement=Edit("await removal.wait()", "break"),
+        source_hash="9df344f7721e",
+        caught_by=f"{_ORDER} -k new_subscription",
+    ),
+    Mutant(
+        id="RQ10",
+        rule="a seek takes consumers off in the turn in which it is begun -> in a task of its own",
+        module="broker.request_turns",
+        name="RequestQueue._start",
+        replacement=Edit(
+            "        request.begin()\n",
+            "        run, begin = request.run, request.begin\n\n"
+            "        async def late() -> None:\n"
+            "            begin()\n"
+            "            await run()\n\n"
+            "        request.run = late\n",
+        ),
+        source_hash="441e180030fb",
+        caught_by=f"{_ORDER} -k front",
     ),
 ]
