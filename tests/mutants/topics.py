@@ -64,8 +64,8 @@ MUTANTS = [
         rule="a client that hears of a move acknowledges nothing of before -> it does",
         module="clients.python.topic_consumer",
         name="TopicConsumer._check_moved",
-        replacement=Edit("self._forget()", "pass"),
-        source_hash="889075144b85",
+        replacement=Edit("self._forget(moved_by_us=self._seeking)", "pass"),
+        source_hash="2da88b0c21d7",
         caught_by=f"{_MOVES} -k outlives",
     ),
     Mutant(

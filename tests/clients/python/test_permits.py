@@ -86,9 +86,6 @@ def append(cluster: Cluster, *entries: bytes) -> None:
     for entry in entries:
         count = delivered_head(memoryview(entry)).messages
         cluster.broker.log().append([entry], count, lambda _, error: None)
-    topic = cluster.broker.topics.loaded.get(TOPIC)
-    if topic is not None:
-        topic.appended()
 
 
 def subscription_of(cluster: Cluster) -> Subscription:
