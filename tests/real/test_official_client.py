@@ -266,3 +266,66 @@ def test_it_goes_on_through_a_killed_broker(topic: str) -> None:
         first = list(dict.fromkeys(got))
         assert first == sorted(first)
         client.close()
+
+
+def test_a_message_that_no_bookie_takes_harms_nobody_else_on_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a client compares all of a message with what the broker says that it takes; others, and
+    older ones, compare less.  So this broker promises too much.  The message was the end of the
+    log, and it came again for ever.
+    """
+    monkeypatch.setenv("DAYBOOK_BROKER_MAX_MESSAGE_SIZE", str(20 << 20))
+    with StandaloneProcess(bookies=1, brokers=1) as cluster:
+        client = pulsar.Client(
+            cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        consumer = client.subscribe("large", "sub")
+        producer = client.create_producer("large", batching_enabled=False)
+        other = client.create_producer("other")
+        results: list[pulsar.Result] = []
+
+        def note(result: pulsar.Result, _: object) -> None:
+            results.append(result)
+
+        producer.send_async(b"1", note)
+        producer.send_async(b"2", note, properties={"large": "x" * (6 << 20)})
+        producer.send_async(b"3", note, partition_key="k" * (6 << 20))
+        producer.send_async(b"4", note)
+        other.send(b"5")
+        producer.flush()
+        assert results == [
+            pulsar.Result.Ok,
+            pulsar.Result.ChecksumError,
+            pulsar.Result.ChecksumError,
+            pulsar.Result.Ok,
+        ]
+        assert [m.data() for m in receive(consumer, 2)] == [b"1", b"4"]
+        other.send(b"6")
+        client.close()
+
+
+def test_all_sends_are_answered_when_their_topic_is_terminated(
+    client: pulsar.Client, cluster: StandaloneProcess, topic: str
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    results: list[pulsar.Result] = []
+
+    def note(result: pulsar.Result, _: object) -> None:
+        results.append(result)
+
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        sent, ended = 0, False
+        while not ended:
+            producer.send_async(b"x", note)
+            sent += 1
+            if sent == 200:
+                last = admin.terminate_topic(topic)
+            ended = any(result != pulsar.Result.Ok for result in results)
+            time.sleep(0.001)
+    deadline = time.monotonic() + PATIENCE_S
+    while len(results) < sent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert set(results) == {pulsar.Result.Ok, pulsar.Result.TopicTerminated}
+    assert len(results) == sent
+    assert last.entry_id + 1 == results.count(pulsar.Result.Ok)

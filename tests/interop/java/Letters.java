@@ -1,3 +1,10 @@
+// Apache Pulsar's Java client with a dead letter policy and a retry policy, as applications use it.
+//
+// Arguments: service URL, prefix of the topics, messages to send to each of two topics, how many a
+// second.  Nothing is ever acknowledged by the consumers of these topics: one gives each message
+// back, the other sends it to the retry topic.  In the end all of them have to be dead letters.  A
+// line a second says how many there are; the last one says "done".
+
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -11,14 +18,6 @@ import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 
-/**
- * Apache Pulsar's Java client with a dead letter policy and a retry policy, as applications use it.
- *
- * <p>Arguments: service URL, prefix of the topics, messages to send to each of two topics, how many
- * a second. Nothing is ever acknowledged by the consumers of these topics: one gives each message
- * back, the other sends it to the retry topic. In the end all of them have to be dead letters. A
- * line a second says how many there are; the last one says "done".
- */
 public final class Letters {
   private static final int ATTEMPTS = 2;
   private static final AtomicLong dead = new AtomicLong();
