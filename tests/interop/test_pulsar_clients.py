@@ -9,20 +9,23 @@ from select import select
 import pytest
 
 from clients.testing.standalone import StandaloneProcess
-from tests.interop.letters import admin_urls, commands, java_letters
-from tests.interop.processes import PATIENCE_S, Process, end, go_client, start
+from tests.interop.letters import SOURCE, admin_urls, commands, java_letters
+from tests.interop.processes import PATIENCE_S, Process, end, go_client, pulsar_client_here, start
 
 pytestmark = pytest.mark.interop
 
 MESSAGES = 60
-REQUESTS_MAX = (
-    300  # a client that repeats one without a pause sends this many in a tenth of a second
-)
+LARGE = SOURCE.with_name("Large.java")
+REQUESTS_MAX = 300  # a client that repeats one without a pause sends more in a moment
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[StandaloneProcess]:
-    with StandaloneProcess(bookies=1, brokers=1) as running:
+    """Its broker says that it takes more than a bookie does: clients then ask for too much."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAYBOOK_BROKER_MAX_MESSAGE_SIZE", str(20 << 20))
+        running = StandaloneProcess(bookies=1, brokers=1)
+    with running:
         yield running
 
 
@@ -93,3 +96,30 @@ def test_gos_producer_hears_of_each_message_when_its_topic_is_terminated(
     stats = f"/admin/v2/persistent/public/default/{topic}/internalStats"
     with urllib.request.urlopen(f"{cluster.admin_url}{stats}", timeout=PATIENCE_S) as answer:
         assert f'"numberOfEntries":{counts["stored"]},' in answer.read().decode()
+
+
+def test_gos_producers_go_on_beside_one_whose_message_is_too_large(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    """The client that sent it knows no refusal of one message: its sends time out."""
+    before = commands(admin_urls(cluster))["PRODUCER"]
+    process = start([str(go), "large", cluster.service_url, "go-large"], tmp_path / "go.txt")
+    try:
+        said = [line_of(process), line_of(process)]
+    finally:
+        end(process)
+    assert said[0] == "the other one goes on"
+    assert "timeout" in said[1].lower()
+    assert commands(admin_urls(cluster))["PRODUCER"] - before == 2  # none of them came again
+
+
+def test_javas_producer_goes_on_behind_a_message_that_is_too_large(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    command = pulsar_client_here().command(tmp_path, str(LARGE), cluster.service_url, "java-large")
+    process = start(command, tmp_path / "large.txt")
+    try:
+        said = [line_of(process) for _ in range(3)]
+    finally:
+        end(process)
+    assert said == ["stored", "NotAllowedException", "stored"]

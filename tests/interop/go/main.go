@@ -2,6 +2,7 @@
 //
 //	client failover URL TOPIC    two consumers of a failover subscription, and who is active
 //	client terminate URL TOPIC   a producer that sends until the topic is terminated
+//	client large URL TOPIC       one of two producers sends a message with too large properties
 //
 // Each event is a line.
 package main
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +53,8 @@ func main() {
 		failover(client, os.Args[3])
 	case "terminate":
 		terminate(client, os.Args[3])
+	case "large":
+		large(client, os.Args[3])
 	}
 }
 
@@ -141,4 +145,28 @@ func terminate(client pulsar.Client, topic string) {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
+}
+
+// large says what became of the message, and of one that the other producer sent behind it.
+func large(client pulsar.Client, topic string) {
+	create := func(name string) pulsar.Producer {
+		producer, err := client.CreateProducer(pulsar.ProducerOptions{
+			Topic:           name,
+			DisableBatching: true,
+			SendTimeout:     3 * time.Second,
+		})
+		check(err)
+		return producer
+	}
+	one, two := create(topic), create(topic+"-other")
+	result := make(chan error, 1)
+	one.SendAsync(context.Background(), &pulsar.ProducerMessage{
+		Properties: map[string]string{"large": strings.Repeat("x", 6<<20)},
+	}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { result <- err })
+	for number := 0; number < 10; number++ {
+		_, err := two.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("x")})
+		check(err)
+	}
+	say("the other one goes on")
+	say("%v", <-result)
 }
