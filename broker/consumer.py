@@ -162,7 +162,7 @@ class Consumer:
         if self._registered:
             self._tell_active()
 
-    def is_registered(self) -> None:
+    def note_registered(self) -> None:
         """The client has shown that it knows the consumer, or has had the time to."""
         if not self._registered:
             self._registered = True

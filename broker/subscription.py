@@ -207,7 +207,7 @@ class Subscription:
     async def _wait_registered(self, consumer: Consumer) -> None:
         """A client may wait for the news before it gives any permits."""
         await trio.sleep(_REGISTERED_S)
-        consumer.is_registered()
+        consumer.note_registered()
 
     def _new_dispatch(self, wanted: int) -> Dispatch:
         limits, name = self._limits.dispatch, self.topic.name
@@ -256,7 +256,7 @@ class Subscription:
         """The consumer has room for so many messages more."""
         if consumer.key not in self.consumers:
             return
-        consumer.is_registered()
+        consumer.note_registered()
         self.feeder.feed(Permits(consumer.key, messages))
         self.feeder.wake()
 

@@ -101,13 +101,7 @@ class TopicProducers:
         on_wait: Callable[[], None],
     ) -> Producer:
         """Admit a producer, as soon as its access mode allows; `on_wait` if that is not at once."""
-        await self._topic.wait_decided()
-        self._check_open()
-        if len(self.by_name) >= self._limits.producers_max:
-            raise ProducerBusyError(f"{self._name} has too many producers")
-        await self._make_way(request, connection)
-        await self._topic.wait_decided()
-        self._check_open()
+        await self._prepare(request, connection)
         producer = Producer(
             next(self._keys),
             request.producer_id,
@@ -129,6 +123,18 @@ class TopicProducers:
         if applicant.error is not None:
             raise applicant.error
         return producer
+
+    async def _prepare(self, request: ProducerRequest, connection: ProducerConnection) -> None:
+        """When this returns the topic is open, and the name free; that holds for this turn."""
+        while True:
+            await self._topic.wait_decided()
+            self._check_open()
+            if len(self.by_name) >= self._limits.producers_max:
+                raise ProducerBusyError(f"{self._name} has too many producers")
+            await self._make_way(request, connection)
+            if not self._topic.ending:
+                self._check_open()
+                return
 
     async def _make_way(self, request: ProducerRequest, connection: ProducerConnection) -> None:
         """A name has one producer.  One whose client does not answer is taken for dead."""

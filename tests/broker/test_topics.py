@@ -532,6 +532,40 @@ async def test_a_topic_that_could_not_be_terminated_goes_on_without_a_gap(
         assert len(broker.log().entries) == 3
 
 
+async def test_a_name_has_one_producer_also_behind_a_topic_that_could_not_be_terminated(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        broker = cluster.broker
+        dead, client = await cluster.client(), await cluster.client()
+        await dead.producer(producer_name="me")
+        gate = broker.logs.terminate_gate = trio.Event()
+        broker.logs.terminate_fails = UnavailableError("the store is away")
+        async with trio.open_nursery() as nursery:
+
+            async def terminate() -> None:
+                with pytest.raises(UnavailableError):
+                    await broker.topics.loaded[TOPIC].terminate()
+
+            for producer_id in (2, 3):
+                client.tell(
+                    pb.CommandProducer(
+                        topic=TOPIC,
+                        producer_id=producer_id,
+                        request_id=producer_id,
+                        producer_name="me",
+                    )
+                )
+            await client.settle(1)  # The one that has the name is asked if it is alive.
+            nursery.start_soon(terminate)
+            await client.settle(9)
+            assert not client.bodies(pb.CommandProducerSuccess)
+            gate.set()
+        await client.wait(pb.CommandProducerSuccess)
+        (refused,) = await client.wait(pb.CommandError)
+        assert refused.error == pb.ProducerBusy
+
+
 async def test_a_topic_is_terminated_although_nobody_waits_for_it_any_more(
     autojump_clock: MockClock,
 ) -> None:
