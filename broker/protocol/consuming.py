@@ -20,6 +20,8 @@ from typing import TypeAlias, assert_never
 
 from wire.proto import pulsar_pb2 as pb
 
+CLOSE_REQUESTS_MAX = 16  # that wait to be answered, of one consumer
+
 
 class State(Enum):
     OPENING = auto()
@@ -185,6 +187,9 @@ class ConsumingProtocol:
                 consumer.close_requests.append(request_id)
                 return [Abort(consumer_id, consumer.attempt)]
             case State.UNDOING:
+                if len(consumer.close_requests) >= CLOSE_REQUESTS_MAX:
+                    reason = f"consumer {consumer_id} is being closed"
+                    return [Refuse(request_id, pb.ServiceNotReady, reason)]
                 consumer.close_requests.append(request_id)
                 return []
             case State.OPEN:

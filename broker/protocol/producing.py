@@ -22,6 +22,8 @@ from typing import TypeAlias, assert_never
 
 from wire.proto import pulsar_pb2 as pb
 
+CLOSE_REQUESTS_MAX = 16  # that wait to be answered, of one producer
+
 
 class State(Enum):
     OPENING = auto()
@@ -243,6 +245,9 @@ class ProducingProtocol:
                 producer.close_requests.append(request_id)
                 return [Drain(producer_id)]
             case State.CLOSING | State.UNDOING:
+                if len(producer.close_requests) >= CLOSE_REQUESTS_MAX:
+                    reason = f"producer {producer_id} is being closed"
+                    return [Refuse(request_id, pb.ServiceNotReady, reason)]
                 producer.close_requests.append(request_id)
                 return []
             case _:

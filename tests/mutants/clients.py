@@ -176,7 +176,7 @@ GIVING_UP = [
             "            return [Abort(consumer_id, consumer.attempt)]\n",
             "return [Abort(consumer_id, consumer.attempt), Confirm(request_id)]\n",
         ),
-        source_hash="111a7aba47a7",
+        source_hash="b0cc6c2ef2a1",
         caught_by=f"{_CONNECTIONS} -k opening_is_undone",
     ),
     Mutant(
@@ -189,7 +189,7 @@ GIVING_UP = [
             "            return [Abort(producer_id, producer.attempt)]\n",
             "return [Abort(producer_id, producer.attempt), Confirm(request_id)]\n",
         ),
-        source_hash="bb39b6edbfbd",
+        source_hash="c806e326da32",
         caught_by=f"{_CONNECTIONS} -k opening_is_undone",
     ),
     Mutant(

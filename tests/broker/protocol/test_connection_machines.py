@@ -238,6 +238,24 @@ def test_access_to_a_topic(name: str) -> None:
     run(AccessProtocol(None), access, ACCESS[name])
 
 
+@pytest.mark.parametrize(
+    "machine",
+    [ProducingProtocol(producers_max=9, ignore_s=30), ConsumingProtocol(consumers_max=9)],
+)
+def test_requests_to_close_that_wait_are_bounded(machine: Any) -> None:
+    module: Any = producing if isinstance(machine, ProducingProtocol) else consuming
+    machine.step(module.Open(1, 100))
+    waiting = list(range(200, 200 + module.CLOSE_REQUESTS_MAX))
+    for request_id in waiting:
+        assert not any(
+            isinstance(effect, module.Confirm | module.Refuse)
+            for effect in machine.step(module.CloseAsked(1, request_id))
+        )
+    (refused,) = machine.step(module.CloseAsked(1, 300))
+    assert (refused.request_id, refused.code) == (300, pb.ServiceNotReady)
+    assert machine.step(module.OpenFailed(1, 1)) == [module.Confirm(each) for each in waiting]
+
+
 def test_sends_are_taken_only_while_the_producer_is_open() -> None:
     machine = ProducingProtocol(producers_max=9, ignore_s=30)
     assert machine.sending(1, 0) is Sending.VIOLATION

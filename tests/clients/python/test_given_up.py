@@ -35,6 +35,7 @@ from wire.topics import TopicName
 
 STEP_S = 0.00002  # a fifth of the way to the broker
 IMPATIENT = ClientLimits(request_timeout_s=1, operation_timeout_s=3)
+PATIENT = ClientLimits(request_timeout_s=1, operation_timeout_s=30)
 Opened: TypeAlias = Producer | Consumer | Reader
 Open: TypeAlias = Callable[[Client], Awaitable[Opened]]
 
@@ -121,6 +122,28 @@ async def test_an_opening_that_takes_too_long_leaves_nothing(
         with pytest.raises(BrokerError):
             await OPENINGS[what](client)
         cluster.broker.logs.gate.set()
+        await check_nothing_is_left(cluster, client)
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+async def test_an_opening_that_takes_several_requests_is_there_once(
+    what: str, autojump_clock: MockClock
+) -> None:
+    """Each request is given up in time; the topic is loaded meanwhile, and then it succeeds."""
+    async with real_broker() as cluster, client_of(cluster, "app", PATIENT) as client:
+        cluster.broker.logs.gate = gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+
+            async def load_slowly() -> None:
+                await trio.sleep(2.5)
+                gate.set()
+
+            nursery.start_soon(load_slowly)
+            made = await OPENINGS[what](client)
+        await trio.sleep(1)
+        there = [each for each in left_behind(cluster) if not each.startswith("volatile")]
+        assert len(there) == 1
+        await made.aclose()
         await check_nothing_is_left(cluster, client)
 
 
