@@ -45,6 +45,7 @@ class Run:
     ack_loss_s: float = 3.0  # an acknowledgement without receipt is durable after that
     settle_s: float = 15.0  # a fault has no consequences any more, so long after its end
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
+    batch_parts_kept: bool = True  # the broker has room to know which messages of batches are done
     deduplicated: tuple[str, ...] = ()  # topics
     auto_recovery: bool = False  # what nobody writes to any more may get other bookies
 

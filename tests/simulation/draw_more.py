@@ -155,7 +155,6 @@ def _limits(plan: Plan, rng: Random) -> Plan:
         pending_bytes_max=some(2 * message, usual.pending_bytes_max),
         read_bytes_max=some(1_000, usual.read_bytes_max),
         partial_bytes_max=some(200, usual.partial_bytes_max),
-        unacked_max=some(20, usual.unacked_max),
         requests_max=some(1, usual.requests_max),
         lookups_max=some(1, usual.lookups_max),
         feed_bytes_max=some(1_000, usual.feed_bytes_max),

@@ -34,6 +34,7 @@ from tests.simulation.moments import Moments
 from tests.simulation.plan import Consume, Follow, Plan, Work
 from tests.simulation.rest import leaks
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
+from tests.simulation.settings import Limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
@@ -150,6 +151,7 @@ class _Simulation:
 
     def _set_up(self, nursery: trio.Nursery) -> None:
         plan, moments, watching = self._plan, self._moments, self._watching
+        limits = plan.shape.settings.limits
         cluster = self._cluster = Cluster(
             self._handle,
             plan.seed,
@@ -165,6 +167,7 @@ class _Simulation:
                 in_flight_s=_IN_FLIGHT_S,
                 ack_loss_s=_ACK_LOSS_S,
                 settle_s=_SETTLE_S,
+                batch_parts_kept=limits.partial_bytes_max >= Limits().partial_bytes_max,
                 auto_recovery=plan.shape.settings.recovery is not None,
             )
         )
@@ -239,7 +242,8 @@ class _Simulation:
         for name, receiver in there.items():
             if not receiver:
                 self._outcome.violations.append(f"stalled: {name} does not get to its topic")
-        self._look_for_leaks(there)
+        if there:
+            self._look_for_leaks(there)
         self._scene.recorder("nemesis").note(Quiet(tuple(filter(None, there.values()))))
 
     def _look_for_leaks(self, there: dict[str, str]) -> None:

@@ -11,7 +11,6 @@ from bookie.storage.limits import StoreLimits
 from bookie.storage.log import LogLimits
 from broker.config import BrokerConfig, QuorumsConfig
 from broker.limits import BrokerLimits, ConnectionLimits, RequestLimits, TopicLimits
-from broker.protocol.dispatch.events import DispatchLimits
 from managed_ledger.context import LogConfig
 
 BOOKIE_PORT = 3181
@@ -57,7 +56,6 @@ class Limits:
     pending_bytes_max: int = 64 << 20  # of a topic's log
     read_bytes_max: int = 4 << 20
     partial_bytes_max: int = 16 << 20
-    unacked_max: int = 50_000  # of a consumer
     requests_max: int = 200  # under way, of one connection
     lookups_max: int = 20
     feed_bytes_max: int = 4 << 20
@@ -73,7 +71,6 @@ class Limits:
         requests = RequestLimits(under_way_max=self.requests_max)
         return BrokerLimits(
             topics=TopicLimits(
-                dispatch=DispatchLimits(unacked_messages_max=self.unacked_max),
                 read_bytes_max=self.read_bytes_max,
                 partial_bytes_max=self.partial_bytes_max,
             ),

@@ -280,6 +280,8 @@ class _Check:
         if settled is None:
             return
         touch = self._record.faults.touch
+        if not settled.at_once and not self._record.run.batch_parts_kept:
+            return
         if not settled.at_once and touch(settled.first_ns, settled.confirmed_ns or settled.sent_ns):
             return  # A part of it may have been forgotten.
         confirmed_ns = settled.confirmed_ns
