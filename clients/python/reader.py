@@ -11,9 +11,11 @@ from being trimmed.  A reader that loses its broker goes on behind the last entr
 from dataclasses import dataclass
 
 from clients.python.consumer import MessageSource
-from clients.python.errors import NotAllowedError
+from clients.python.errors import CorruptMessageError, NotAllowedError
 from clients.python.messages import Message, MessageId
 from wire.proto import pulsar_pb2 as pb
+
+_WHOLE_ENTRY = 1 << 31  # behind every message of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,21 @@ class Reader(MessageSource):
 
     async def receive(self) -> Message:
         """The next message.  Raises EndOfTopicError behind the last one of a terminated topic."""
-        message = await super().receive()
+        try:
+            message = await super().receive()
+        except CorruptMessageError as error:
+            self._note_unreadable(error.message_id)
+            raise
         self._note(message)
         return message
 
     async def receive_batch(self, count_max: int = 1000) -> list[Message]:
         """Wait for a message; return it and what else is there.  [] behind the last one."""
-        messages = await super().receive_batch(count_max)
+        try:
+            messages = await super().receive_batch(count_max)
+        except CorruptMessageError as error:
+            self._note_unreadable(error.message_id)
+            raise
         if len(self._ends) == 1:
             if messages:
                 self._note(messages[-1])
@@ -47,7 +57,11 @@ class Reader(MessageSource):
         return messages
 
     async def __anext__(self) -> Message:
-        message = await super().__anext__()
+        try:
+            message = await super().__anext__()
+        except CorruptMessageError as error:
+            self._note_unreadable(error.message_id)
+            raise
         self._note(message)
         return message
 
@@ -80,6 +94,12 @@ class Reader(MessageSource):
                 raise NotAllowedError(pb.NotAllowedError, "the broker does not number messages")
             found.append(OffsetRange(answer.first_offset, answer.next_offset))
         return found
+
+    def _note_unreadable(self, place: MessageId) -> None:
+        """The application was told of this entry: it is not available any more."""
+        if self._received is None:
+            self._received = {}
+        self._received[place.partition] = (place.ledger_id, place.entry_id, _WHOLE_ENTRY)
 
     def _note(self, message: Message) -> None:
         if self._received is None:

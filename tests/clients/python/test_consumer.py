@@ -178,6 +178,20 @@ async def test_what_a_seek_skips_of_a_batch_is_done() -> None:
         assert acked(cluster) == {0}
 
 
+async def test_a_last_message_that_cannot_be_read_is_not_available_once_it_was_told() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        await fill(client, [[b"good"]])
+        await fill(client, [[b"bad"]])
+        entries = cluster.topics[TOPIC].entries
+        entries[1].payload = entries[1].payload[:-1] + b"\x00"
+        reader = await client.create_reader("t", start="earliest")
+        assert (await reader.receive()).data == b"good"
+        assert await reader.has_message_available()
+        with pytest.raises(daybook.CorruptMessageError):
+            await reader.receive_batch()
+        assert not await reader.has_message_available()
+
+
 async def test_a_message_that_cannot_be_read_is_an_error_and_not_acknowledged() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         consumer = await client.subscribe("t", "s", ack_receipts=True)
