@@ -12,6 +12,7 @@ mark-delete are acknowledged, and a ledger that has records of version 1 is left
 soon as version 2 is allowed: when the log is opened, or by the log's timer.
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -52,6 +53,8 @@ RANGES_IN_RECORD_MAX = 1000
 RECORD_BYTES_MAX = VALUE_BYTES_MAX // 2  # A larger state stays in the cursor's ledger.
 _READ_ENTRIES = 1000
 _READ_BYTES = 8 << 20
+_REFUSED_PAUSE_S, _REFUSED_PAUSE_S_MAX = 0.2, 5.0
+_log = logging.getLogger(__name__)
 
 
 class Log(Protocol):
@@ -340,7 +343,7 @@ class Cursor:
         old_id, old_writer = self.ledger_id, self._writer
         try:
             self._check()
-            await self._record.store(pointing(self._record.info, writer.ledger_id, mark_delete))
+            await self._point_to(writer.ledger_id, mark_delete)
         except BaseException:
             writer.abandon()
             raise
@@ -354,6 +357,24 @@ class Cursor:
             old_writer.abandon()
         if old_id != IN_RECORD:
             await self._log.context.forget([old_id], self._owner)
+
+    async def _point_to(self, ledger_id: int, mark_delete: Position) -> None:
+        """A store that refuses is asked again: the log is still ours, and its owner may mend that.
+
+        FencedError; ManagedLedgerError when it is given up meanwhile.
+        """
+        pause_s = _REFUSED_PAUSE_S
+        while True:
+            try:
+                await self._record.store(pointing(self._record.info, ledger_id, mark_delete))
+            except MetadataError as error:
+                text = "the cursor %s of %s is not stored now: %s"
+                _log.warning(text, self.name, self._log.name, error)
+            else:
+                return
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _REFUSED_PAUSE_S_MAX)
+            self._check()
 
     # -- records of version 1, which Pulsar misreads
 

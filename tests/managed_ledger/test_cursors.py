@@ -1,5 +1,6 @@
 """Cursors in their ledgers: recorded, recovered, handed over, fenced."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.records import cursor_path
 from managed_ledger.records_pb2 import ManagedCursorInfo
 from tests.managed_ledger.world import CONFIG, NAME, Host, World, append, play, until
+from wire.metadata.store import MetadataError, Operation, Set
 
 
 async def record_of(host: Host, name: str = "s") -> ManagedCursorInfo:
@@ -293,6 +295,35 @@ def test_a_cursor_goes_over_to_a_new_ledger_after_so_many_records() -> None:
             assert left == {ids[-1]}
             log.abandon()
             assert (await host.open()).cursors["s"].mark_delete == positions[-1]
+
+    play(scenario)
+
+
+def test_a_cursor_that_the_store_refuses_for_a_while_is_stored_afterwards() -> None:
+    """Simulated seed 4112: one refusal, and no acknowledgement was taken until the next owner."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(3))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            refused: list[str] = []
+            multi = host.store.multi
+
+            async def refuse(operations: Sequence[Operation]) -> list[int]:
+                if any(isinstance(each, Set) for each in operations) and len(refused) < 3:
+                    refused.append(operations[0].path)
+                    raise MetadataError("a test forbids it")
+                return await multi(operations)
+
+            host.store.multi = refuse  # type: ignore[method-assign]
+            cursor.ack(positions[:2])
+            await cursor.flush()
+            assert len(refused) == 3
+            left = set(await world.ledgers(host)) - set(await world.ids_of(host))
+            assert left == {cursor.ledger_id}
+            log.abandon()
+            assert (await host.open()).cursors["s"].mark_delete == positions[1]
 
     play(scenario)
 
