@@ -7,8 +7,19 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.acts import Act, At, Deafen, JumpClock, Kill, On, Refuse
-from tests.simulation.plan import Administer, Consume, Follow, Mishap, Plan, Produce, Spoil, Work
+from tests.simulation.plan import (
+    Administer,
+    Consume,
+    Follow,
+    Mishap,
+    Plan,
+    Produce,
+    Shape,
+    Spoil,
+    Work,
+)
 from tests.simulation.settings import Limits, Settings
+from tests.simulation.steps import STEPS
 
 OTHER_NAMESPACE = "public/other"
 _SMALL_LIMIT = 20_000  # bytes of a message
@@ -116,26 +127,29 @@ def _namespaces(plan: Plan, rng: Random) -> Plan:
 
 
 def _faults(plan: Plan, rng: Random) -> Plan:
-    """The store refuses, and a broker that lives is taken for dead."""
-    drawn: list[Act] = []
-    if rng.random() < 0.15:
-        path = rng.choice(["", "/managed-ledgers", "/ledgers", "/namespace", "/loadbalance"])
-        how = rng.choice(["NoAuthError", "the value is too large"])
-        drawn.append(Refuse(rng.choice([0.3, 3.0]), rng.choice([0.1, 0.5, 1.0]), path, how))
-    if rng.random() < 0.2:
-        name = rng.choice(plan.shape.broker_names())
-        drawn.append(Deafen(name, rng.choice([0.5, 3.0, 8.0])))
+    """In some runs the store refuses, or a host that lives is taken for dead."""
+    count = rng.choice([0, 0, 0, 1, 1, 2])
     mishaps = (
-        Mishap(f"m{number}", _when(rng, plan.storm_s), act) for number, act in enumerate(drawn)
+        Mishap(f"m{number}", *draw_refusal(rng, plan.shape, plan.storm_s))
+        for number in range(count)
     )
     return replace(plan, faults=(*plan.faults, *mishaps))
 
 
-def _when(rng: Random, storm_s: float) -> At | On:
+def draw_refusal(rng: Random, shape: Shape, storm_s: float) -> tuple[At | On, Act]:
+    """Of the metadata store, or of new connections to a host."""
+    act: Act
     if rng.random() < 0.5:
-        return At(rng.uniform(0.0, storm_s * 0.9))
-    moment = rng.choice(["list changed", "cursor changed", "ledger created", "owner taken"])
-    return On(moment, rng.choice([1, 2, 5]), rng.choice([0.0, 0.01]))
+        path = rng.choice(["", "/managed-ledgers", "/ledgers", "/namespace", "/loadbalance"])
+        how = rng.choice(["NoAuthError", "the value is too large"])
+        act = Refuse(rng.choice([0.3, 3.0]), rng.choice([0.1, 0.5, 1.0]), path, how)
+    else:
+        names = [*shape.broker_names(), *shape.broker_names(), *shape.bookie_names()]
+        act = Deafen(rng.choice(names), rng.choice([0.5, 3.0, 8.0]))
+    if rng.random() < 0.5:
+        return At(rng.uniform(0.0, storm_s * 0.9)), act
+    moment = rng.choice(rng.choice(STEPS).moments)
+    return On(moment.name, rng.choice(moment.nth), rng.choice([0.0, rng.uniform(0.0, 0.1)])), act
 
 
 def _limits(plan: Plan, rng: Random) -> Plan:

@@ -18,6 +18,7 @@ from tests.simulation import acts, plan, run, settings
 from tests.simulation.acts import At, Freeze, Kill, On
 from tests.simulation.cluster import Cluster
 from tests.simulation.draw_faults import draw_faults, draw_old_image
+from tests.simulation.draw_more import draw_refusal
 from tests.simulation.marks import SOMETIMES, marks_of, table
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.plan import (
@@ -70,6 +71,7 @@ def test_every_fault_may_strike_at_every_step_of_the_protocol() -> None:
     for seed in range(20_000):
         struck = [(each.when, each.act) for each in draw_faults(Random(seed), shape, 8.0)]
         struck.append(draw_old_image(Random(seed), shape, "bookie-1", 8.0))
+        struck.append(draw_refusal(Random(seed), shape, 8.0))
         for when, act in struck:
             if isinstance(when, On):
                 drawn[mark_of(act, when.moment)] = None
@@ -194,6 +196,8 @@ def test_faults_that_outlast_the_storm_end_with_it() -> None:
         acts.LateNotices("broker-1", for_ever),
         acts.Restart("broker-1", for_ever),
         acts.Restart("bookie-3", 3.5),
+        acts.Deafen("broker-1", for_ever),
+        acts.Refuse(for_ever, 1.0, "/managed-ledgers"),
     ]
     for act in kinds:
         outcome = simulate(replace(SMALL, faults=(Mishap("f", At(1.0), act),)))

@@ -11,7 +11,7 @@ import trio
 from clients.python.arguments import InitialPosition, SubscriptionTypeName
 from clients.python.client import Client
 from clients.python.consumer import Consumer
-from clients.python.errors import BrokerError, CorruptMessageError
+from clients.python.errors import BrokerError, ClosedError, CorruptMessageError
 from clients.python.messages import Message
 from clients.python.topic_consumer import TopicConsumer
 from tests.history.events import (
@@ -251,6 +251,7 @@ class _Session:
         self._due: list[tuple[float, Message]] = []
         self._more = trio.Event()
         self._over = False
+        self._unsubscribing = False
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -351,6 +352,7 @@ class _Session:
     async def _unsubscribe(self) -> None:
         actor, work = self._consuming.actor, self._work
         actor.note(Unsubscribe(work.topic, work.subscription))
+        self._unsubscribing = True
         await self._consuming.consumer.unsubscribe()
         actor.note(Unsubscribed(work.topic, work.subscription))
 
@@ -375,5 +377,7 @@ class _Session:
                 if self._work.flush and self._rng.random() < self._work.flush:
                     await self._consuming.flush(self._work.host)
             except BrokerError as error:
+                if self._unsubscribing and isinstance(error, ClosedError):
+                    return  # The subscription is gone, and the acknowledgement with it.
                 self._consuming.actor.refused("ack", error)
                 await trio.sleep(_AGAIN_S)
