@@ -68,8 +68,8 @@ async def test_a_client_that_repeats_a_refused_command_is_answered_about_once_a_
 ) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
-        count = await refusals_within(client, 60, lambda: new_schema(pb.Schema.Json))
-        assert 60 <= count <= 70
+        count = await refusals_within(client, 10, lambda: new_schema(pb.Schema.Json))
+        assert 15 <= count <= 18
 
 
 async def test_nothing_else_waits_while_the_answer_to_a_repeated_command_does(

@@ -5,6 +5,7 @@ The model checker has more, of what no storm runs; `everything` has them all.
 
 from tests.mutants import (
     agreement,
+    answers,
     blocks,
     bounds,
     chain,
@@ -54,6 +55,7 @@ _AREAS = (
     shells,
     topics,
     turns,
+    answers,
     watchdog,
 )
 
