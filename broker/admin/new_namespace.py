@@ -82,8 +82,10 @@ def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
 
 
 def _nothing_wanted(key: str, value: object) -> bool:
-    return _is_empty(value) or any(
-        value == each and type(value) is type(each) for each in _NOTHING_WANTED.get(key, ())
+    return (
+        value == ""
+        or _is_empty(value)
+        or any(value == each and type(value) is type(each) for each in _NOTHING_WANTED.get(key, ()))
     )
 
 

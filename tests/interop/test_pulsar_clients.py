@@ -1,5 +1,6 @@
 """Apache Pulsar's Java and Go clients, unmodified, against our brokers."""
 
+import re
 import shutil
 import urllib.request
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tests.interop.processes import PATIENCE_S, Process, end, go_client, pulsar_
 pytestmark = pytest.mark.interop
 
 MESSAGES = 60
-LARGE = SOURCE.with_name("Large.java")
+LARGE, STATS = SOURCE.with_name("Large.java"), SOURCE.with_name("Stats.java")
 REQUESTS_MAX = 300  # a client that repeats one without a pause sends more in a moment
 
 
@@ -123,3 +124,32 @@ def test_javas_producer_goes_on_behind_a_message_that_is_too_large(
     finally:
         end(process)
     assert said == ["stored", "NotAllowedException", "stored"]
+
+
+def test_gos_admin_client_understands_what_it_is_told(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    words = (cluster.service_url, "go-admin", cluster.admin_url)
+    process = start([str(go), "admin", *words], tmp_path / "go.txt")
+    try:
+        said = [line_of(process) for _ in range(5)]
+    finally:
+        end(process)
+    made, ranges, *rest = said
+    assert made == "made public/go"
+    assert re.fullmatch(r"ranges \[\((\d+):0\.\.\1:1\]\]", ranges), said
+    assert rest == ["backlog 5, 5 a batch, bytes: true", "in use: true", "deleted"]
+
+
+def test_javas_admin_client_understands_statistics(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    command = pulsar_client_here().command(
+        tmp_path, str(STATS), cluster.service_url, cluster.admin_url, "java-stats"
+    )
+    process = start(command, tmp_path / "stats.txt")
+    try:
+        said = [line_of(process) for _ in range(2)]
+    finally:
+        end(process)
+    assert said == ["backlog 3 messages, 3 a batch", "cursor sub ranges []"]

@@ -273,6 +273,7 @@ WHOLE_POLICIES: dict[str, object] = {
     "migrated": False,
     "dispatcherPauseOnAckStatePersistentEnabled": None,
     "entryFilters": None,
+    "antiAffinityGroup": "",  # Go's tools send it, as older ones of Pulsar
 }
 
 

@@ -3,6 +3,7 @@
 //	client failover URL TOPIC    two consumers of a failover subscription, and who is active
 //	client terminate URL TOPIC   a producer that sends until the topic is terminated
 //	client large URL TOPIC       one of two producers sends a message with too large properties
+//	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
 //
 // Each event is a line.
 package main
@@ -19,6 +20,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/apache/pulsar-client-go/pulsaradmin"
+	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
 	"github.com/sirupsen/logrus"
 )
 
@@ -55,6 +58,8 @@ func main() {
 		terminate(client, os.Args[3])
 	case "large":
 		large(client, os.Args[3])
+	case "admin":
+		administer(client, os.Args[3], os.Args[4])
 	}
 }
 
@@ -169,4 +174,53 @@ func large(client pulsar.Client, topic string) {
 	}
 	say("the other one goes on")
 	say("%v", <-result)
+}
+
+// administer leaves two batches of five messages, of which a consumer has acknowledged the second.
+func administer(client pulsar.Client, topic string, url string) {
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: url})
+	check(err)
+	check(admin.Namespaces().CreateNsWithPolices("public/go", *utils.NewDefaultPolicies()))
+	say("made public/go")
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "sub", Type: pulsar.Shared,
+	})
+	check(err)
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, BatchingMaxPublishDelay: time.Minute, BatchingMaxMessages: 5,
+	})
+	check(err)
+	for number := 0; number < 10; number++ {
+		producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte("x")},
+			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { check(err) })
+	}
+	check(producer.Flush())
+	for number := 0; number < 10; number++ {
+		message, err := consumer.Receive(context.Background())
+		check(err)
+		if number >= 5 {
+			check(consumer.Ack(message))
+		}
+	}
+	name, err := utils.GetTopicName(topic)
+	check(err)
+	for wait := 0; ; wait++ {
+		internal, err := admin.Topics().GetInternalStats(*name)
+		check(err)
+		if ranges := internal.Cursors["sub"].IndividuallyDeletedMessages; ranges != "[]" || wait > 500 {
+			say("ranges %s", ranges)
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	stats, err := admin.Topics().GetStats(*name)
+	check(err)
+	found := stats.Subscriptions["sub"]
+	say("backlog %d, %d a batch, bytes: %t", found.MsgBacklog, found.Consumers[0].AvgMessagesPerEntry,
+		found.BacklogSize > 0 && stats.BacklogSize >= found.BacklogSize)
+	say("in use: %t", admin.Topics().Delete(*name, false, true) != nil)
+	consumer.Close()
+	producer.Close()
+	check(admin.Topics().Delete(*name, false, true))
+	say("deleted")
 }
