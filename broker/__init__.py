@@ -29,6 +29,6 @@ For people:
     operations          what an administrator can do; `owned_topics`, `topic_operations`, `fan_out`
     admin/              Pulsar's REST over it
     metrics             Prometheus
-    config, logs        settings; what is said while it runs
+    config, logs        settings; what is said while it runs, and some of it `seldom`
     server              all parts put together; `python -m broker`
 """

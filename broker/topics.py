@@ -46,6 +46,7 @@ from broker.protocol.topics import (
     Unloaded,
 )
 from broker.rates import PERIOD_S
+from broker.seldom import Seldom
 from broker.topic import Topic
 from broker.topic_log import TopicLogs
 from managed_ledger.errors import FencedError, ManagedLedgerError
@@ -109,6 +110,7 @@ class Topics:
         self._clock = clock
         self._rng = rng
         self._log = log
+        self._seldom = Seldom(log)
         self._name_prefix = name_prefix
         self._maintain_interval_s = maintain_interval_s
         self._protocol = TopicsProtocol()
@@ -332,11 +334,11 @@ class Topics:
         fenced = False
         try:
             topic = await self._open(name, create)
-        except FencedError as error:
+        except FencedError as fence:
             fenced = True
-            self._failures[load] = UnavailableError(f"{name}: {error}")
-        except BrokerError as error:
-            self._failures[load] = error
+            self._failures[load] = UnavailableError(f"{name}: {fence}")
+        except BrokerError as refused:
+            self._failures[load] = refused
         else:
             self._by_load[load] = topic
             if self._nursery is not None:
@@ -344,7 +346,9 @@ class Topics:
             self._log.info("loaded", topic=name.full)
             self._feed(Loaded(name.full, load))
             return
-        self._log.info("not loaded", topic=name.full, why=str(self._failures[load]))
+        error = self._failures[load]
+        kind = (name.full, type(error))
+        self._seldom.info("not loaded", kind, topic=name.full, why=str(error))
         self._feed(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
         self._failures.pop(load)
 

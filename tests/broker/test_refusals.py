@@ -11,6 +11,8 @@ from trio.testing import MockClock
 from broker.errors import NotFoundError
 from broker.refusal_log import INTERVAL_S, RefusalLog
 from broker.request_counts import RequestCounts
+from broker.seldom import Seldom
+from broker.stats_sum import sum_stats
 from tests.broker.harness import Client, open_broker
 from wire.proto import pulsar_pb2 as pb
 
@@ -162,3 +164,32 @@ async def test_refused_requests_leave_one_counted_line_in_the_log(
     await trio.sleep(INTERVAL_S + 1)
     assert [line.kwargs["count"] for line in lines.calls] == [100, 1]
     nursery.cancel_scope.cancel()
+
+
+async def test_a_line_that_clients_can_cause_again_and_again_is_said_once_a_minute(
+    autojump_clock: MockClock,
+) -> None:
+    lines = CapturingLogger()
+    seldom = Seldom(structlog.wrap_logger(lines, processors=[]))
+    for number in range(100):
+        seldom.info("not loaded", "topic", why=str(number))
+        await trio.sleep(0.1)
+    seldom.info("not loaded", "another", why="alone")
+    await trio.sleep(60)
+    seldom.info("not loaded", "topic", why="again")
+    assert [line.kwargs for line in lines.calls] == [
+        {"event": "not loaded", "why": "0"},
+        {"event": "not loaded", "why": "alone"},
+        {"event": "not loaded", "why": "again", "left_out_before": 99},
+    ]
+    for number in range(5_000):
+        seldom.info("not loaded", number)
+    assert len(seldom) <= 1_000
+
+
+def test_the_sum_of_backlogs_is_a_count_if_all_of_them_are() -> None:
+    some = {"subscriptions": {"s": {"msgBacklog": 2, "backlogExact": True}}}
+    other = {"subscriptions": {"s": {"msgBacklog": 3, "backlogExact": False}}}
+    exact, estimate = sum_stats([some, some]), sum_stats([some, other])
+    assert exact["subscriptions"] == {"s": {"msgBacklog": 4, "backlogExact": True}}
+    assert estimate["subscriptions"] == {"s": {"msgBacklog": 5, "backlogExact": False}}
