@@ -27,6 +27,7 @@ import trio
 from clients.python import client as trio_client
 from clients.python import connect as trio_connect
 from clients.python import consumer as trio_consumer
+from clients.python import producer as trio_producer
 from clients.python import reader as trio_reader
 from clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
 from clients.python.blocking_admin import Admin, connect_admin
@@ -152,19 +153,28 @@ class Client(Closing):
 
     def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
         """Options: those of `clients.python.client.Client.create_producer`."""
-        made = self._portal.call(lambda: self._client.create_producer(topic, **options))
+        made = self._portal.call(
+            lambda: self._client.create_producer(topic, **options),
+            unwanted=trio_producer.Producer.abandon,
+        )
         return Producer(self._portal, made)
 
     def subscribe(
         self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]
     ) -> "Consumer":
         """Options: those of `clients.python.client.Client.subscribe`."""
-        made = self._portal.call(lambda: self._client.subscribe(topic, subscription, **options))
+        made = self._portal.call(
+            lambda: self._client.subscribe(topic, subscription, **options),
+            unwanted=trio_consumer.Consumer.abandon,
+        )
         return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")))
 
     def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
         """Options: those of `clients.python.client.Client.create_reader`."""
-        made = self._portal.call(lambda: self._client.create_reader(topic, **options))
+        made = self._portal.call(
+            lambda: self._client.create_reader(topic, **options),
+            unwanted=trio_reader.Reader.abandon,
+        )
         return Reader(self._portal, made)
 
     def close(self) -> None:
@@ -234,22 +244,22 @@ class _Source(Closing):
 
         A thread that waits takes what another one fetches and does not need.
         """
-        if found := self._take_fetched(count_max):
-            return found, True
-        self._portal.check_process()  # There and in that thread, nobody would give the lock back.
-        self._portal.check_thread()
-        deadline = monotonic() + (inf if timeout_s is None else max(0.0, timeout_s))
-        patience_s = -1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
-        if not self._fetching.acquire(timeout=patience_s):
-            return [], False
-        try:
-            if found := self._take_fetched(count_max):
-                return found, True
-            messages, in_time = self._fetch(fetch_max, max(0.0, deadline - monotonic()))
-            self._fetched.extend(messages[count_max:])
-            return messages[:count_max], in_time
-        finally:
-            self._fetching.release()
+        deadline = inf if timeout_s is None else monotonic() + max(0.0, timeout_s)
+        while not (found := self._take_fetched(count_max)):
+            # There, and in that thread, nobody would give the lock back.
+            self._portal.check_process()
+            self._portal.check_thread()
+            left_s = deadline - monotonic()
+            if not self._fetching.acquire(timeout=-1 if left_s == inf else _lock_s(left_s)):
+                return [], False
+            try:
+                if not self._fetched:
+                    came, in_time = self._fetch(fetch_max, max(0.0, deadline - monotonic()))
+                    if not came:
+                        return [], in_time
+            finally:
+                self._fetching.release()
+        return found, True
 
     def _take_fetched(self, count_max: int) -> list[Message]:
         found: list[Message] = []
@@ -258,12 +268,15 @@ class _Source(Closing):
                 found.append(self._fetched.popleft())
         return found
 
-    def _fetch(self, count_max: int, timeout_s: float) -> tuple[list[Message], bool]:
-        async def fetch() -> tuple[list[Message], bool]:
+    def _fetch(self, count_max: int, timeout_s: float) -> tuple[bool, bool]:
+        """Whether messages came, and whether they, or the end, came in time."""
+
+        async def fetch() -> tuple[bool, bool]:
             messages: list[Message] = []
             with trio.move_on_after(timeout_s) as scope:
                 messages = await self._source.receive_batch(count_max)
-            return messages, not scope.cancelled_caught
+            self._fetched.extend(messages)  # Here: the caller may be interrupted.
+            return bool(messages), not scope.cancelled_caught
 
         return self._portal.call(fetch)
 
@@ -284,6 +297,11 @@ class _Source(Closing):
 
     def close(self) -> None:
         self._portal.call(self._source.aclose)
+
+
+def _lock_s(seconds: float) -> float:
+    """As a lock takes it."""
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)
 
 
 class Consumer(_Source):

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -104,8 +105,16 @@ class Portal:
                 found.append(f"{left} ({failure})" if left and failure else left or failure)
         return found
 
-    def call(self, function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:  # noqa: ANN401
-        """Run `function` over there; return or raise what it does."""
+    def call(
+        self,
+        function: Callable[..., Awaitable[_T]],
+        *arguments: Any,  # noqa: ANN401
+        unwanted: Callable[[_T], None] | None = None,
+    ) -> _T:
+        """Run `function` over there; return or raise what it does.
+
+        `unwanted` is called over there with what it returns to a caller who was interrupted.
+        """
         if self._closed:
             raise trio.ClosedResourceError("this was closed")
         self.check_process()
@@ -137,7 +146,13 @@ class Portal:
         except trio.RunFinishedError:
             raise trio.ClosedResourceError("this was closed meanwhile") from None
         except KeyboardInterrupt:
-            self._token.run_sync_soon(scope.cancel)
+
+            def interrupt() -> None:
+                scope.cancel()
+                if unwanted is not None:
+                    result.add_done_callback(partial(_give_up, unwanted))
+
+            self._token.run_sync_soon(interrupt)
             raise
 
     def soon(self, function: Callable[[], None]) -> None:
@@ -189,6 +204,11 @@ class Portal:
             self._token = trio.lowlevel.current_trio_token()
             self._started.set_result(None)
             await trio.sleep_forever()
+
+
+def _give_up(unwanted: Callable[[_T], None], result: "Future[_T]") -> None:
+    if result.exception() is None:
+        unwanted(result.result())
 
 
 @dataclass(frozen=True, slots=True)

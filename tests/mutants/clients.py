@@ -7,6 +7,7 @@ _CONSUMER = "clients.python.consumer"
 _TOPIC_CONSUMER = "clients.python.topic_consumer"
 _QUEUE = "tests:tests/clients/python/test_message_queue.py"
 
+_BLOCKING = "tests:tests/clients/python/test_blocking.py"
 _PERMITS = "tests:tests/clients/python/test_permits.py"
 _GIVEN_UP = "tests:tests/clients/python/test_given_up.py"
 _CONNECTIONS = "tests:tests/broker/test_connection.py"
@@ -35,11 +36,26 @@ RECEIVING = [
         rule="what one thread fetches is for all that wait -> for itself",
         module="clients.python.blocking",
         name="_Source._take",
+        replacement=Edit("timeout=-1 if left_s == inf else _lock_s(left_s)", "timeout=0"),
+        source_hash="359f6ee34df3",
+        caught_by=f"{_BLOCKING} -k several_threads",
+    ),
+    Mutant(
+        id="CL04",
+        rule="what was fetched for a caller who is interrupted stays -> is lost",
+        module="clients.python.blocking",
+        name="_Source._fetch",
         replacement=Edit(
-            "self._fetching.acquire(timeout=patience_s)", "self._fetching.acquire(timeout=0)"
+            "        self._fetched.extend(messages)  # Here: the caller may be interrupted.\n"
+            "        return bool(messages), not scope.cancelled_caught\n\n"
+            "    return self._portal.call(fetch)\n",
+            "        return messages, not scope.cancelled_caught\n\n"
+            "    messages, in_time = self._portal.call(fetch)\n"
+            "    self._fetched.extend(messages)\n"
+            "    return bool(messages), in_time\n",
         ),
-        source_hash="a099d9cee119",
-        caught_by="tests:tests/clients/python/test_blocking.py -k several_threads",
+        source_hash="3d00c959d6b7",
+        caught_by=f"{_BLOCKING} -k interrupted_receive",
     ),
 ]
 
@@ -165,6 +181,15 @@ GIVING_UP = [
         replacement=Edit("reader.abandon()  # Nobody", "pass  # Nobody"),
         source_hash="9cdfa5fa8f4c",
         caught_by=f"{_GIVEN_UP} -k first_seek",
+    ),
+    Mutant(
+        id="CL24b",
+        rule="what is made for a caller who was interrupted is given up -> belongs to nobody",
+        module="clients.python.portal",
+        name="_give_up",
+        replacement=Edit("unwanted(result.result())", "pass"),
+        source_hash="2e8cf203a71a",
+        caught_by="tests:tests/clients/python/test_portal.py -k given_up",
     ),
     Mutant(
         id="CL25",

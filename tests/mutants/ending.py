@@ -164,7 +164,7 @@ CLIENTS = [
         replacement=Edit(
             "        if self._nursery.cancel_scope.cancel_called:", "        if False:"
         ),
-        source_hash="27b1b13f22d6",
+        source_hash="b13e452a64e7",
         caught_by=f"{_CALLS} -k while_the_loop_ends",
     ),
     Mutant(
@@ -173,7 +173,7 @@ CLIENTS = [
         module=_PORTAL,
         name="Portal.call",
         replacement=Edit("except trio.RunFinishedError:", "except KeyError:"),
-        source_hash="27b1b13f22d6",
+        source_hash="b13e452a64e7",
         caught_by=f"{_CALLS} -k behind_the_end",
     ),
     Mutant(

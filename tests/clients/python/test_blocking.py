@@ -5,11 +5,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import trio
 
 import daybook
+from clients.python.portal import Portal
 from daybook import blocking
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster
 
@@ -115,6 +117,28 @@ def test_several_threads_receive_from_one(cluster: FakeCluster) -> None:
             found += [message.data for each in some for message in each.result()]
         assert set(found) == {b"0", b"1", b"2", b"3"}
         assert len(found) == 4
+
+
+def test_an_interrupted_receive_loses_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt comes when the messages have been fetched, and the caller has none yet."""
+    call = Portal.call
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        call(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer("t")
+        for n in range(3):
+            producer.send(b"%d" % n)
+        with monkeypatch.context() as patch:
+            patch.setattr(Portal, "call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.receive(PATIENCE_S)
+        assert [consumer.receive(PATIENCE_S).data for _ in range(3)] == [b"0", b"1", b"2"]
 
 
 def test_all_threads_that_wait_hear_of_the_end(cluster: FakeCluster) -> None:

@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 import trio
 
+from clients.python import portal as portal_module
 from clients.python.portal import Portal
 
 
@@ -98,4 +100,38 @@ def test_an_interrupt_just_before_the_caller_waits_cancels_the_call(
     with pytest.raises(KeyboardInterrupt):
         portal.call(work)
     assert cancelled.wait(10)
+    portal.close()
+
+
+class InterruptedAtTheEnd(Future[str]):
+    """Its caller is interrupted when the result is there already, and nobody has it yet."""
+
+    def result(self, timeout: float | None = None) -> str:
+        found = super().result(timeout)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return found
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_an_interrupted_caller_does_not_get_is_given_up(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt comes before the work is done, which cannot be cancelled, or just behind it."""
+    portal = Portal()
+    unwanted: Future[str] = Future()
+
+    async def work() -> str:
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+        return "made"
+
+    if late:
+        monkeypatch.setattr(portal_module, "Future", InterruptedAtTheEnd)
+    else:
+        monkeypatch.setattr(portal, "_token", Interrupted(portal, before=False))
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(work, unwanted=unwanted.set_result)
+    assert unwanted.result(10) == "made"
+    monkeypatch.undo()
     portal.close()
