@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.entries import EntryHead, delivered_head, entry_head
-from clients.python.entries import EntryReader
+from clients.python.entries import EntryReader, permits_of
 from managed_ledger.numbering import facts
 from tests import strategies
 from tests.fuzz.choices import Choices
@@ -133,8 +133,9 @@ def frame_seeds() -> Mapping[str, bytes]:
 def run_entry(data: bytes) -> None:
     """All who look into an entry: broker, managed ledger, client."""
     entry = memoryview(data)
-    delivered_head(entry)
     delivery = Delivery(1, 5, 0, -1, 0, None, None, entry)
+    counted = delivered_head(entry).messages
+    require(permits_of(delivery, data) == counted, "the client gives other permits back")
     reader = EntryReader("t", -1, run_entry)  # nobody asks where it came to
     errors: list[WireError] = []
     for look in (_look_as_broker, _look_as_log):
