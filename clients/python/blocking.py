@@ -33,7 +33,7 @@ from clients.python.arguments import Compression, InitialPosition, SubscriptionT
 from clients.python.blocking_admin import Admin, connect_admin
 from clients.python.blocking_producer import Producer
 from clients.python.consumer import Ackable
-from clients.python.errors import EndOfTopicError
+from clients.python.errors import BrokerError, EndOfTopicError
 from clients.python.limits import ClientLimits
 from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
 from clients.python.portal import Block, Closing, Portal
@@ -311,6 +311,7 @@ class Consumer(_Source):
         super().__init__(portal, consumer)
         self._consumer = consumer
         self._receipts = receipts
+        self._failure: BrokerError | None = None  # of an acknowledgement that nobody waited for
 
     @property
     def subscription(self) -> str:
@@ -340,15 +341,29 @@ class Consumer(_Source):
         self._portal.call(nack)
 
     def flush_acks(self) -> None:
-        """Return when everything acknowledged so far is durable."""
-        self._portal.call(self._consumer.flush_acks)
+        """Return when the broker has confirmed that all that is acknowledged so far is durable.
+
+        Raises BrokerError if that cannot be known, or if a message could not be acknowledged.
+        """
+
+        async def flush() -> None:
+            await self._consumer.flush_acks()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+
+        self._portal.call(flush)
 
     def unsubscribe(self) -> None:
         """End the subscription: its position is forgotten."""
         self._portal.call(self._consumer.unsubscribe)
 
     def _ack_soon(self, message: Message) -> None:
-        self._consumer.ack_nowait(message)
+        """Must not raise: that would end the thread."""
+        try:
+            self._consumer.ack_nowait(message)
+        except BrokerError as error:
+            self._failure = self._failure or error
 
 
 class Reader(_Source):

@@ -1,5 +1,7 @@
 """What `flush_acks` promises: the broker has confirmed every acknowledgement made before it."""
 
+import gc
+import time
 from dataclasses import replace
 
 import pytest
@@ -199,6 +201,33 @@ async def test_the_blocking_flush_acks_returns_when_the_broker_has_confirmed() -
                     consumer.ack(consumer.receive(PATIENCE_S))
                     consumer.flush_acks()
                     assert acked(cluster) == {0}
+
+        await trio.to_thread.run_sync(work)
+
+
+async def test_a_blocking_ack_for_a_consumer_that_is_gone_is_told_by_flush_acks() -> None:
+    """It had ended the thread, and with it all of the client."""
+    async with fake_cluster() as cluster:
+
+        def work() -> None:
+            with daybook.blocking.connect(cluster.url) as client:
+                with client.create_producer("t") as producer:
+                    producer.send(b"0")
+                with client.subscribe("t", "s", initial_position="earliest") as consumer:
+                    message = consumer.receive(PATIENCE_S)
+                del consumer
+                other = client.subscribe("t", "s")
+                deadline = time.monotonic() + PATIENCE_S
+                while message.entry.source() is not None and time.monotonic() < deadline:
+                    gc.collect()
+                    other.last_message_ids()  # The thread of the client has a turn.
+                other.ack(message)
+                with pytest.raises(daybook.ClosedError, match="is gone"):
+                    other.flush_acks()
+                other.flush_acks()
+                other.ack(other.receive(PATIENCE_S))
+                other.flush_acks()
+                assert acked(cluster) == {0}
 
         await trio.to_thread.run_sync(work)
 
