@@ -66,14 +66,16 @@ class AcksInDoubt:
         self.newest = (None, single[-1:]) if single else (cumulative, [])
         if cumulative is not None and not self._covers(cumulative):
             self._cumulative = (self.told, cumulative)
+        entries, all_of_it, a_part = self._entries, (self.told, True), (self.told, False)
         for ledger_id, entry_id, pending in single:
             key = (ledger_id, entry_id)
-            if pending is not None and self._entries.get(key, (0, False))[1]:
-                continue  # All of it was told before, and that is what is in doubt.
-            self._entries.pop(key, None)
-            self._entries[key] = (self.told, pending is None)
-        while len(self._entries) > self._entries_max:
-            self._crowd_out(next(iter(self._entries)))
+            if key in entries:
+                if pending is not None and entries[key][1]:
+                    continue  # All of it was told before, and that is what is in doubt.
+                del entries[key]
+            entries[key] = all_of_it if pending is None else a_part
+        while len(entries) > self._entries_max:
+            self._crowd_out(next(iter(entries)))
 
     def _covers(self, later: AckTuple) -> bool:
         """Whether the place that is in doubt lies behind the one that is told now."""
@@ -93,9 +95,9 @@ class AcksInDoubt:
         """A receipt covers everything that this attachment told, up to the time `number`."""
         if number <= self._since:
             return
-        for key, (told, _) in list(self._entries.items()):
-            if self._since < told <= number:
-                del self._entries[key]
+        covered = [key for key, (told, _) in self._entries.items() if self._since < told <= number]
+        for key in covered:
+            del self._entries[key]
         if self._cumulative is not None and self._since < self._cumulative[0] <= number:
             self._cumulative = None
         if number == self.told:
