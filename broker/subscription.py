@@ -58,6 +58,7 @@ EXCLUSIVE, SHARED, FAILOVER = (
     int(pb.CommandSubscribe.Failover),
 )
 _REGISTERED_S = 0.25  # after the answer to SUBSCRIBE a client knows its consumer
+MOVED = "daybook.moved"  # a property of the cursor
 TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
 
 
@@ -104,7 +105,7 @@ class Subscription:
         self.properties = properties or {}
         self.gone = False
         self.acked_ms = 0
-        self.moved: int | None = None  # a number for the latest move; grows, by takeovers too
+        self.moved = cursor.properties.get(MOVED)  # a number for the latest move; it grows
         self.topic = topic
         self._limits = limits
         self._clock = clock
@@ -412,7 +413,7 @@ class Subscription:
         mark_delete = self.topic.log.previous_position(start)
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
-            await self.cursor.reset(mark_delete)
+            await self.cursor.reset(mark_delete, {MOVED: self.moved})
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name} could not be moved: {error}") from error
         self.feeder.start_over()

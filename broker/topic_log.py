@@ -30,6 +30,11 @@ class TopicCursor(Protocol):
     def name(self) -> str: ...
 
     @property
+    def properties(self) -> Mapping[str, int]:
+        """What is stored with it, by name."""
+        ...
+
+    @property
     def mark_delete(self) -> Position: ...
 
     @property
@@ -56,7 +61,9 @@ class TopicCursor(Protocol):
 
     async def flush(self) -> None: ...
 
-    async def reset(self, mark_delete: Position) -> None: ...
+    async def reset(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
+        """Durable when it returns, with the properties."""
+        ...
 
 
 class TopicLog(Protocol):

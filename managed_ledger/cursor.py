@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from types import MappingProxyType
 from typing import Protocol
 
 import trio
@@ -202,9 +203,15 @@ class Cursor:
             self._urgent.set()
             await self._settled.wait()
 
-    async def reset(self, mark_delete: Position) -> None:
-        """Forget all acknowledgements; begin behind `mark_delete`.  Durable when it returns."""
+    async def reset(
+        self, mark_delete: Position, properties: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Forget all acknowledgements; begin behind `mark_delete`.  Durable when it returns.
+
+        `properties` are stored in the same step.
+        """
         self._state.reset(self._log.clip(mark_delete))
+        self.properties.update(properties)
         self._wanted.set()
         await self.flush()
 

@@ -39,6 +39,7 @@ class FakeCursor:
         self.acked: set[Position] = set()
         self.flushes = 0
         self.old_records = 0
+        self.properties: dict[str, int] = {}
         self._log = log
 
     @property
@@ -77,11 +78,12 @@ class FakeCursor:
             raise FencedError("fenced")
         self.flushes += 1
 
-    async def reset(self, mark_delete: Position) -> None:
+    async def reset(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
         await trio.lowlevel.checkpoint()
         if self._log.fenced:
             raise FencedError("fenced")
         self.mark_delete, self.acked = mark_delete, set()
+        self.properties.update(properties)
 
 
 @dataclass
@@ -330,6 +332,7 @@ class FakeLogs:
             for cursor_name, cursor in before.by_name.items():
                 again = FakeCursor(log, cursor_name, cursor.mark_delete)
                 again.acked = set(cursor.acked)
+                again.properties = dict(cursor.properties)
                 log.by_name[cursor_name] = again
         self.by_name[name] = log
         return log

@@ -1,6 +1,6 @@
 """What one connection asks for about its consumers is done in the order in which it came."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import pytest
 import trio
@@ -191,11 +191,11 @@ async def test_a_new_subscription_waits_until_the_old_one_of_its_name_is_deleted
 def hold_resets(cluster: Cluster) -> trio.Event:
     """Moves of the cursor wait for the event."""
     cursor, gate = cluster.broker.log().by_name["sub"], trio.Event()
-    reset: Callable[[Position], object] = cursor.reset
+    reset = cursor.reset
 
-    async def slow(mark_delete: Position) -> None:
+    async def slow(mark_delete: Position, properties: Mapping[str, int]) -> None:
         await gate.wait()
-        await reset(mark_delete)  # type: ignore[misc]
+        await reset(mark_delete, properties)
 
     cursor.reset = slow  # type: ignore[method-assign]
     return gate

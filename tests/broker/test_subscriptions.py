@@ -1,5 +1,6 @@
 """Who may subscribe, where it begins, what comes again, moving and removing: over raw frames."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -523,9 +524,9 @@ async def test_who_subscribes_while_the_cursor_is_moved_waits(autojump_clock: Mo
         cursor, gate = cluster.broker.log().by_name["sub"], trio.Event()
         reset = cursor.reset
 
-        async def slow(mark_delete: Position) -> None:
+        async def slow(mark_delete: Position, properties: Mapping[str, int]) -> None:
             await gate.wait()
-            await reset(mark_delete)
+            await reset(mark_delete, properties)
 
         cursor.reset = slow  # type: ignore[method-assign]
         seek = pb.CommandSeek(consumer_id=1, request_id=5, message_id=message_id(5, 2))

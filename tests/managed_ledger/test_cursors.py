@@ -456,3 +456,26 @@ def test_many_acks_in_a_row_are_few_records() -> None:
             assert reader.last_add_confirmed + 1 <= 6
 
     play(scenario)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_properties_are_stored_with_the_reset_that_brings_them(closed: bool) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(8))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions[:2])
+            await cursor.flush()
+            await cursor.reset(positions[4], {"moved": 7})
+            await cursor.reset(positions[3], {"moved": 9, "other": 1})
+            cursor.ack([positions[6]])
+            await cursor.flush()
+            if closed:
+                await log.close()
+        async with world.host("b") as host:
+            cursor = (await host.open()).cursors["s"]
+            assert (cursor.mark_delete, cursor.acked_above) == (positions[3], 1)
+            assert cursor.properties == {"moved": 9, "other": 1}
+
+    play(scenario)

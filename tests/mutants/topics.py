@@ -169,4 +169,13 @@ MUTANTS = [
         source_hash="441e180030fb",
         caught_by=f"{_ORDER} -k front",
     ),
+    Mutant(
+        id="MV07",
+        rule="the next owner of a topic knows of the latest move -> only who has carried it out",
+        module="broker.subscription",
+        name="Subscription.__init__",
+        replacement=Edit("cursor.properties.get(MOVED)", "None"),
+        source_hash="e53d8591ee8d",
+        caught_by=f"{_MOVES} -k takeover",
+    ),
 ]
