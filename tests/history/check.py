@@ -9,6 +9,7 @@ from tests.history.checkers import (
     ledgers,
     lost_write,
     order,
+    orphans,
     retention,
     stalled,
     termination,
@@ -25,6 +26,7 @@ _CHECKS = (
     retention.check,
     termination.check,
     ledgers.check,
+    orphans.check,
     entries.check,
 )
 

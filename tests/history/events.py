@@ -47,6 +47,7 @@ class Run:
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
     batch_parts_kept: bool = True  # the broker has room to know which messages of batches are done
     deduplicated: tuple[str, ...] = ()  # topics
+    orphans_removed: bool = False  # ledgers that no list has ever named are gone at the end
     auto_recovery: bool = False  # what nobody writes to any more may get other bookies
 
 
@@ -319,6 +320,14 @@ class LedgerVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Belongs:
+    """A ledger was made for the log of a topic, whose list does not name it yet."""
+
+    ledger: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerGone:
     ledger: int
 
@@ -387,6 +396,7 @@ Event: TypeAlias = (
     | Healed
     | Quiet
     | LedgerVersion
+    | Belongs
     | LedgerGone
     | ListVersion
     | ListGone

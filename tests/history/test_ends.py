@@ -7,12 +7,15 @@ import pytest
 
 from tests.history.check import check
 from tests.history.events import (
+    Belongs,
     Copy,
     Delete,
     Deleted,
     Drained,
     Event,
+    LedgerGone,
     LedgerVersion,
+    ListGone,
     ListVersion,
     Replicated,
     Run,
@@ -211,3 +214,28 @@ def test_copies_are_the_same() -> None:
 def test_the_length_of_a_ledger_is_that_of_its_entries() -> None:
     broken = changed(lambda e: replace(e, size=11) if isinstance(e, Copy) else e)
     assert rules(broken) == ["length"]
+
+
+# -- orphans
+
+
+def test_a_ledger_that_no_list_has_named_holds_nothing() -> None:
+    orphan: list[Event] = [Belongs(7, T), ledger_7("OPEN")]
+    assert rules([*good(), *orphan, ledger_7("CLOSED")]) == []
+    assert rules([*good(), *orphan, ledger_7("CLOSED", 0)]) == ["orphan-written"]
+    listed: list[Event] = [ListVersion(T, 1, (1, 7)), ledger_7("CLOSED")]
+    assert rules([*good(), *orphan, *listed]) == []
+
+
+def test_a_ledger_that_no_list_has_named_is_removed_in_the_end() -> None:
+    orphan: list[Event] = [Belongs(7, T), ledger_7("OPEN")]
+    looked = Run(orphans_removed=True)
+    assert rules([*good(), *orphan], looked) == ["orphan-kept"]
+    assert rules([*good(), *orphan, LedgerGone(7)], looked) == []
+    assert rules([*good(), *orphan, ListGone(T)], looked) == []
+    assert rules([*good(), *orphan]) == []
+
+
+def ledger_7(state: str, last: int = -1) -> LedgerVersion:
+    version = 0 if state == "OPEN" else 1
+    return LedgerVersion(7, version, state, last, 10 * (last + 1), (3, 3, 2), ((0, BOOKIES),))

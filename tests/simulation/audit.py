@@ -10,9 +10,17 @@ from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
 from bookie.ledger.protocol.placement import fragment_at
 from bookie.storage.status import StoreError, StoreStatus
 from managed_ledger.errors import LogCorruptError
-from managed_ledger.records import parse
+from managed_ledger.records import owner_of, parse
 from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from tests.history.events import Copy, LedgerGone, LedgerVersion, ListGone, ListVersion, Trimmed
+from tests.history.events import (
+    Belongs,
+    Copy,
+    LedgerGone,
+    LedgerVersion,
+    ListGone,
+    ListVersion,
+    Trimmed,
+)
 from tests.history.recorder import Recorder
 from tests.simulation.cluster import Cluster
 from tests.simulation.settings import BOOKIE_PORT
@@ -55,11 +63,15 @@ class MetadataAudit:
                 if ledger_id in named:
                     self.problems.append(f"ledger {ledger_id} is deleted, and {path} names it")
             return
+        is_new = ledger_id not in self.ledgers
         try:
             metadata = self.ledgers[ledger_id] = decode_metadata(record.value)
         except MalformedMetadataError as error:
             self.problems.append(f"ledger {ledger_id}: {error}")
             return
+        owner = owner_of(metadata.custom)
+        if is_new and owner is not None and owner[1] is None:
+            self._recorder.note(Belongs(ledger_id, _topic_of(owner[0])))
         quorums = metadata.quorums
         self._recorder.note(
             LedgerVersion(
@@ -110,6 +122,11 @@ class MetadataAudit:
             if ledgers[0] != before:
                 self._first[topic] = ledgers[0]
                 self._recorder.note(Trimmed(topic, ledgers[0]))
+
+
+def _topic_of(log: str) -> str:
+    tenant, namespace, domain, name = log.split("/")
+    return f"{domain}://{tenant}/{namespace}/{url_decode(name)}"
 
 
 async def audit_copies(cluster: Cluster, audit: MetadataAudit, recorder: Recorder) -> None:

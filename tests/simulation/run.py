@@ -28,6 +28,7 @@ from tests.simulation.audit import MetadataAudit, audit_copies
 from tests.simulation.caretaker import close_all, mended, reclaim, replicate
 from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
+from tests.simulation.held_back import is_held_back
 from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
@@ -168,6 +169,7 @@ class _Simulation:
                 ack_loss_s=_ACK_LOSS_S,
                 settle_s=_SETTLE_S,
                 batch_parts_kept=limits.partial_bytes_max >= Limits().partial_bytes_max,
+                orphans_removed=not is_held_back("orphans are looked for in the end"),
                 auto_recovery=plan.shape.settings.recovery is not None,
             )
         )
