@@ -11,6 +11,7 @@ from tests.history.checkers import (
     order,
     orphans,
     retention,
+    serving,
     stalled,
     termination,
 )
@@ -27,6 +28,7 @@ _CHECKS = (
     termination.check,
     ledgers.check,
     orphans.check,
+    serving.check,
     entries.check,
 )
 

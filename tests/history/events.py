@@ -110,6 +110,7 @@ class Attached:
     consumer: str
     since_ns: int  # when it was asked for
     topic: str = ""  # the partition, if only one is meant
+    broker: str = ""  # the process that it is attached to; empty: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +326,7 @@ class Belongs:
 
     ledger: int
     topic: str
+    broker: str = ""  # the process that made it; empty: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +341,7 @@ class ListVersion:
     topic: str
     version: int
     ledgers: tuple[int, ...]
+    broker: str = ""  # the process that has written it; empty: nobody knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.history.check import check
 from tests.history.events import (
+    Attached,
     Belongs,
     Copy,
     Delete,
@@ -19,6 +20,7 @@ from tests.history.events import (
     ListVersion,
     Replicated,
     Run,
+    Subscribe,
     Terminate,
     Terminated,
     Trimmed,
@@ -30,6 +32,7 @@ from tests.history.story import (
     D,
     T,
     acked,
+    at,
     changed,
     delivered,
     good,
@@ -239,3 +242,21 @@ def test_a_ledger_that_no_list_has_named_is_removed_in_the_end() -> None:
 def ledger_7(state: str, last: int = -1) -> LedgerVersion:
     version = 0 if state == "OPEN" else 1
     return LedgerVersion(7, version, state, last, 10 * (last + 1), (3, 3, 2), ((0, BOOKIES),))
+
+
+# -- who serves
+
+
+def test_a_broker_delivers_only_from_a_topic_that_it_has_made_its_own() -> None:
+    def story(*between: Event) -> list[Event]:
+        made: list[Event] = [Belongs(1, T, "one"), ledger(0), ListVersion(T, 0, (1,), "one")]
+        subscribe = Subscribe(T, "s", "c", "exclusive", "earliest")
+        attached = Attached("c", at(0), T, "two")
+        rest = [delivered(0, A), *acked(0, A), Drained(T, "s"), *read((0, A))]
+        return [*made, *sent(0, A), *between, subscribe, attached, *rest]
+
+    recovered: list[Event] = [ledger(1, "IN_RECOVERY"), ledger(2, "CLOSED", 0, 10)]
+    claimed = ListVersion(T, 1, (1,), "two")
+    assert rules(story(*recovered)) == ["early-delivery"]
+    assert rules(story(claimed)) == ["early-delivery"]
+    assert rules(story(*recovered, claimed)) == []

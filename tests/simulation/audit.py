@@ -3,6 +3,7 @@
 It looks at each write, too: a ledger that a list or a cursor names is there, and is not deleted.
 """
 
+from collections.abc import Callable
 from zlib import crc32
 
 from bookie.errors import MalformedMetadataError
@@ -36,14 +37,18 @@ _NO = (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)
 class MetadataAudit:
     """Sees every write to the metadata store."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, process_of: Callable[[str], str]) -> None:
+        """`process_of`: the incarnation of the broker on a host; "" if there is none."""
         self.ledgers: dict[int, LedgerMetadata] = {}
         self.problems: list[str] = []  # what does not parse, and ledgers that are named and gone
         self._recorder = recorder
+        self._process_of = process_of
+        self._writer = ""  # of what is looked at
         self._first: dict[str, int] = {}
         self._named: dict[str, frozenset[int]] = {}  # ledgers, by the path of what names them
 
-    def on_write(self, path: str, record: Record | None) -> None:
+    def on_write(self, host: str, path: str, record: Record | None) -> None:
+        self._writer = self._process_of(host)
         parts = path.split("/")
         match parts:
             case ["", "ledgers", "00", _, name] if name.startswith("L"):
@@ -71,7 +76,7 @@ class MetadataAudit:
             return
         owner = owner_of(metadata.custom)
         if is_new and owner is not None and owner[1] is None:
-            self._recorder.note(Belongs(ledger_id, _topic_of(owner[0])))
+            self._recorder.note(Belongs(ledger_id, _topic_of(owner[0]), self._writer))
         quorums = metadata.quorums
         self._recorder.note(
             LedgerVersion(
@@ -116,7 +121,7 @@ class MetadataAudit:
             return
         ledgers = tuple(each.ledgerId for each in info.ledgerInfo)
         self._names(path, frozenset(ledgers))
-        self._recorder.note(ListVersion(topic, record.stat.version, ledgers))
+        self._recorder.note(ListVersion(topic, record.stat.version, ledgers, self._writer))
         if ledgers:
             before = self._first.setdefault(topic, ledgers[0])
             if ledgers[0] != before:

@@ -176,10 +176,10 @@ class _Simulation:
         scene.on_moment = moments.happened
         for topic in plan.topics:
             scene.topics[topic.name] = topic.partitions
-        audit = self._audit = MetadataAudit(scene.recorder("metadata"))
+        audit = self._audit = MetadataAudit(scene.recorder("metadata"), self._process_of)
 
         def on_write(host: str, path: str, record: Record | None) -> None:
-            audit.on_write(path, record)
+            audit.on_write(host, path, record)
             moments.on_write(host, path, record)
 
         cluster.metadata.tree.observer = on_write
@@ -191,6 +191,10 @@ class _Simulation:
             moments.entries = self._entry
         members = self._members = Members(cluster, plan.shape, nursery)
         self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
+
+    def _process_of(self, host: str) -> str:
+        broker = self._cluster.broker(host)
+        return "" if broker is None else broker.identity.incarnation
 
     async def _play(self) -> None:
         cluster, scene, shape = self._cluster, self._scene, self._plan.shape

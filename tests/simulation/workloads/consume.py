@@ -10,6 +10,7 @@ import trio
 
 from clients.python.arguments import InitialPosition, SubscriptionTypeName
 from clients.python.client import Client
+from clients.python.connection import BrokerConnection
 from clients.python.consumer import Consumer
 from clients.python.errors import BrokerError, ClosedError, CorruptMessageError
 from clients.python.messages import Message
@@ -72,7 +73,8 @@ class Consuming:
     def _watch_ends(self, since_ns: int) -> None:
         for end in self.consumer._ends[self._watched :]:
             topic = self.actor.scene.topic_of(self.topic, end.topic.partition)
-            self.actor.note(Attached(self.name, since_ns, topic))
+            broker = "" if end.connection is None else _process(end.connection)
+            self.actor.note(Attached(self.name, since_ns, topic, broker))
             self._watch_end(end)
         self._watched = len(self.consumer._ends)
 
@@ -88,8 +90,8 @@ class Consuming:
 
         topic = self.actor.scene.topic_of(self.topic, end.topic.partition)
 
-        def noting_attached(connection: object) -> None:
-            self.actor.note(Attached(self.name, since_ns, topic))
+        def noting_attached(connection: BrokerConnection) -> None:
+            self.actor.note(Attached(self.name, since_ns, topic, _process(connection)))
             attached(connection)
 
         vars(end).update(_register=noting_register, _attached=noting_attached)
@@ -165,6 +167,11 @@ class Consuming:
 
     def _topic_of(self, message: Message) -> str:
         return self.actor.scene.topic_of(self.topic, message.partition)
+
+
+def _process(connection: BrokerConnection) -> str:
+    """The incarnation of the broker."""
+    return connection.server_version.rpartition(" ")[2]
 
 
 def _is_current(message: Message) -> bool:
