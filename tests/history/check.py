@@ -12,6 +12,7 @@ from tests.history.checkers import (
     orphans,
     retention,
     serving,
+    silent,
     stalled,
     termination,
 )
@@ -29,6 +30,7 @@ _CHECKS = (
     ledgers.check,
     orphans.check,
     serving.check,
+    silent.check,
     entries.check,
 )
 

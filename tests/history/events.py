@@ -42,6 +42,7 @@ class Run:
     format: int = FORMAT
     name: str = ""  # how to run it again
     in_flight_s: float = 1.0  # what was sent has arrived after that, unless there is a fault
+    silent_s: float = 6.0  # then a bookie that does not answer is done without
     ack_loss_s: float = 3.0  # an acknowledgement without receipt is durable after that
     settle_s: float = 15.0  # a fault has no consequences any more, so long after its end
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
@@ -283,6 +284,7 @@ class Fault:
     fault: str  # unique in the history
     text: str
     clean: bool = False  # what it ends is handed over: only what was in flight may be lost
+    bookie: str = ""  # all that is wrong is that this bookie is slow, silent or gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,17 @@ class Faults:
         self._settle_ns = round(run.settle_s * 1e9)
         self._in_flight_ns = round(run.in_flight_s * 1e9)
         self._open: dict[str, tuple[int, bool]] = {}
+        self._bookies: dict[str, str] = {}  # of faults that are about one bookie only
+        self._all: list[tuple[int, int, str]] = []
         self._crashes: list[tuple[int, int]] = []
         self._handovers: list[tuple[int, int]] = []
         last_ns = 0
         for stamped in events:
             last_ns = stamped.at_ns
             match stamped.event:
-                case Fault(fault, _, clean):
+                case Fault(fault, _, clean, bookie):
                     self._open[fault] = (stamped.at_ns, clean)
+                    self._bookies[fault] = bookie
                 case FaultEnd(fault):
                     self._close(fault, stamped.at_ns)
                 case Healed():
@@ -61,10 +64,18 @@ class Faults:
         if fault not in self._open:
             return
         begin, clean = self._open.pop(fault)
+        self._all.append((begin, at_ns + self._settle_ns, self._bookies[fault]))
         if clean:
             self._handovers.append((begin, at_ns + self._in_flight_ns))
         else:
             self._crashes.append((begin, at_ns + self._settle_ns))
+
+    def is_one_bookie(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether something was wrong, and that with one bookie alone."""
+        bookies = {
+            bookie for begin, end, bookie in self._all if begin <= end_ns and end >= begin_ns
+        }
+        return len(bookies) == 1 and "" not in bookies
 
     def touch(self, begin_ns: int, end_ns: int) -> bool:
         """Whether anything, also an orderly hand-over, was going on."""

@@ -12,6 +12,7 @@ from tests.history.events import (
     Event,
     Fault,
     FaultEnd,
+    LedgerVersion,
     Ok,
     Read,
     ReadEnd,
@@ -27,6 +28,7 @@ from tests.history.story import (
     T,
     changed,
     good,
+    ledger,
     read,
     rules,
     sent,
@@ -146,3 +148,23 @@ def test_what_may_have_been_sent_again_may_be_stored_twice() -> None:
 def test_with_deduplication_nothing_is_ever_stored_twice() -> None:
     broken: list[Event] = [Fault("f", "a broker is killed"), *sent(0, A), FaultEnd("f")]
     assert rules([*broken, *TWICE], Run(deduplicated=(T,))) == ["duplicate"]
+
+
+# -- one bookie that is silent
+
+
+def test_one_bookie_alone_delays_nobody() -> None:
+    def story(*wrong: Event, seconds: int = 2) -> list[Event]:
+        send, ok = sent(0, A)
+        waiting: list[Event] = [FaultEnd(f"other {number}") for number in range(seconds)]
+        return [ledger(0), *wrong, send, *waiting, ok, *read((0, A))]
+
+    silent = Fault("f", "", bookie="b1")
+    assert rules(story(silent)) == ["delayed"]
+    assert rules(story(silent, Fault("g", "", bookie="b1"))) == ["delayed"]
+    assert rules(story(silent, Fault("g", "", bookie="b2"))) == []
+    assert rules(story(silent, Fault("g", ""))) == []
+    assert rules(story()) == []
+    two = LedgerVersion(1, 0, "OPEN", -1, 0, (2, 2, 2), ((0, ("b1", "b2")),))
+    assert rules([two, *story(silent)[1:]]) == []
+    assert rules([two, *story(silent, seconds=8)[1:]]) == ["delayed"]

@@ -6,7 +6,19 @@ Each kind is drawn by itself, so that all else of a seed is as it is without.
 from dataclasses import replace
 from random import Random
 
-from tests.simulation.acts import Act, At, Deafen, JumpClock, Kill, On, Refuse
+from tests.simulation.acts import (
+    Act,
+    At,
+    Deafen,
+    Freeze,
+    Isolate,
+    JumpClock,
+    Kill,
+    OldImage,
+    On,
+    Refuse,
+    StuckDisk,
+)
 from tests.simulation.plan import (
     Administer,
     Consume,
@@ -17,18 +29,23 @@ from tests.simulation.plan import (
     Shape,
     Spoil,
     Work,
+    WriteLedgers,
 )
 from tests.simulation.settings import Limits, Settings
 from tests.simulation.steps import STEPS
 
 OTHER_NAMESPACE = "public/other"
 _SMALL_LIMIT = 20_000  # bytes of a message
+_SILENT = 0.06
+_QUORUMS = (3, 3, 2)
+_FOR_EVER_S = 1000.0
 _SPOILED = 0.15  # of all topics
 _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
 
 def draw_more(plan: Plan) -> Plan:
-    for draw in (_hosts, _habits, _spoilers, _flushes, _namespaces, _faults, _limits, _ports):
+    draws = (_hosts, _habits, _spoilers, _flushes, _namespaces, _faults, _limits, _ports)
+    for draw in (*draws, _one_silent):
         plan = draw(plan, Random(f"{draw.__name__} {plan.seed}"))
     return plan
 
@@ -193,6 +210,30 @@ def _ports(plan: Plan, rng: Random) -> Plan:
         for each in plan.work
     )
     return _with_settings(replace(plan, work=work), settings)
+
+
+def _one_silent(plan: Plan, rng: Random) -> Plan:
+    """In some runs all is well but for one bookie, which is silent until the storm is over (L3)."""
+    shape = plan.shape
+    images = any(isinstance(each.act, OldImage) for each in plan.faults)
+    if images or shape.bookies < _QUORUMS[0] or rng.random() >= _SILENT:
+        return plan
+    name = rng.choice(shape.bookie_names())
+    kinds: list[Act] = [
+        StuckDisk(name, _FOR_EVER_S),
+        Freeze(name, _FOR_EVER_S),
+        Isolate(name, _FOR_EVER_S),
+        Kill(name, _FOR_EVER_S, silent=True),
+    ]
+    when = At(rng.uniform(0.0, plan.storm_s / 2))
+    quorums = rng.choice([_QUORUMS, _QUORUMS, (2, 2, 2)])
+    settings = replace(shape.settings, quorums=quorums, unsynced=False, limits=Limits())
+    work = tuple(
+        replace(each, quorums=quorums) if isinstance(each, WriteLedgers) else each
+        for each in plan.work
+    )
+    plan = replace(plan, faults=(Mishap("s1", when, rng.choice(kinds)),), work=work)
+    return _with_settings(plan, settings)
 
 
 def _with_settings(plan: Plan, settings: Settings) -> Plan:

@@ -26,6 +26,7 @@ from tests.simulation.rot import rot
 from tests.simulation.steps import mark_of
 
 _SPARED = ("caretaker", "auditor")  # of the harness; nobody would start them again
+_OF_ONE = (acts.StuckDisk, acts.SlowDisk, acts.Freeze, acts.Isolate, acts.Kill, acts.Stutter)
 _TIGHT_BYTES = 1 << 20  # less than what a bookie keeps for itself
 
 
@@ -92,7 +93,10 @@ class Nemesis:
         self.counts[f"fault {type(mishap.act).__name__}"] += 1
         if isinstance(mishap.when, On):
             self.counts[mark_of(mishap.act, mishap.when.moment)] += 1
-        self._recorder.note(Fault(mishap.name, self._text(mishap.act, subject, peer)))
+        text = self._text(mishap.act, subject, peer)
+        alone = struck[0] if isinstance(mishap.act, _OF_ONE) else ""
+        bookie = alone if alone.startswith("bookie") else ""
+        self._recorder.note(Fault(mishap.name, text, bookie=bookie))
         self._open[mishap.name] = None
         for_s, undo = end
 

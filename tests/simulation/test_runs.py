@@ -11,7 +11,12 @@ from typing import Any
 from weakref import ref
 
 import pytest
+import trio
 
+from clients.python.connection import BrokerConnection
+from clients.python.consumer import Consumer
+from clients.python.errors import NotAllowedError
+from clients.python.topic_consumer import TopicConsumer
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
 from tests.simulation import acts, plan, run, settings
@@ -35,6 +40,8 @@ from tests.simulation.run import Outcome, simulate
 from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.shrink import as_python, rule_of, shrink
 from tests.simulation.steps import KINDS, STEP_OF, STEPS, mark_of
+from wire.messages.consumer import Delivery
+from wire.proto import pulsar_pb2 as pb
 
 SAMPLE = range(2, 42)
 CAUSED = [step.name for step in STEPS if step.cause]
@@ -90,6 +97,7 @@ def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
 
 
 TOPIC = "persistent://public/default/t1"
+CONSUME = Consume("c1-t1", "client-1", TOPIC, "s1")
 SMALL = Plan(
     seed=7,
     shape=Shape(bookies=3, brokers=2),
@@ -97,7 +105,7 @@ SMALL = Plan(
     work=(
         Produce("p1-t1", "client-1", TOPIC, messages=20),
         Produce("p2-t1", "client-1", TOPIC, messages=20),
-        Consume("c1-t1", "client-1", TOPIC, "s1"),
+        CONSUME,
     ),
     faults=(
         Mishap("f1", At(0.5), Freeze("broker-1", 1.0)),
@@ -114,6 +122,49 @@ def test_a_run_does_what_its_plan_says() -> None:
     assert outcome.count(Deliver) >= 42
     assert outcome.marks["fault Kill"] == outcome.marks["fault Freeze"] == 1
     assert check(outcome.events) == []
+
+
+def test_a_consumer_that_lacks_a_message_is_noticed_before_the_drain_heals_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everything is received in the end, by another consumer: only the living one knows better."""
+    plain = TopicConsumer.on_delivery
+
+    def lossy(self: TopicConsumer, delivery: Delivery) -> None:
+        if delivery.entry_id % 5 or self._settings.consumer_name != "c1-t1.0":
+            plain(self, delivery)
+
+    monkeypatch.setattr(TopicConsumer, "on_delivery", lossy)
+    outcome = simulate(replace(SMALL, faults=()))
+    assert any(each.startswith("stalled: ") for each in outcome.violations)
+
+
+def test_a_consumer_that_its_broker_has_and_nobody_else_is_a_leak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(self: TopicConsumer, connection: BrokerConnection) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(TopicConsumer, "_say_goodbye", silent)
+    work = (SMALL.work[0], replace(CONSUME, type="shared", leave=0.2))
+    outcome = simulate(replace(SMALL, work=work, faults=()))
+    assert any("which nobody has" in each for each in outcome.violations)
+
+
+def test_permits_that_do_not_come_back_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicConsumer, "_give_permits", lambda *args: None)
+    work = (SMALL.work[0], replace(CONSUME, queue=20))
+    outcome = simulate(replace(SMALL, work=work, faults=()))
+    assert any("0 permits for c1-t1.0" in each for each in outcome.violations)
+
+
+def test_an_error_that_no_fault_explains_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: Consumer, messages: object) -> None:
+        raise NotAllowedError(pb.NotAllowedError, "a test says so")
+
+    monkeypatch.setattr(Consumer, "ack", refuse)
+    outcome = simulate(replace(SMALL, faults=()))
+    assert any(each.startswith("refusal: c1-t1: ack: NotAllowed") for each in outcome.violations)
 
 
 def test_nothing_of_a_run_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
