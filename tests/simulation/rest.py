@@ -18,6 +18,15 @@ from tests.simulation.scheduler import HOST
 
 _PRODUCERS = "a producer goes without a word, and its connection stays"
 _READERS = "a reader goes without a word, and its connection stays"
+_OF_TOPICS = ("managed_ledger.", "broker.topic.", "broker.subscription.", "broker.feeder.")
+_OF_CONNECTIONS = (
+    "bookie.ledger.bookies.Channel._serve",
+    "bookie.ledger.exchange.Exchange._serve",
+    "broker.accept.ClientPort._serve_one",
+    "broker.client_connection.ClientConnection._keep_alive",
+    "broker.peers.Peers._watch_over",
+)
+_AT_ONCE_MAX = 2  # of any other; there is one for each kind of request
 
 
 def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: int) -> list[str]:
@@ -59,6 +68,20 @@ def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Ite
                 yield f"{permits} permits for {consumer.consumer_name}, whose queue takes {queue}"
     if volatile > readers and not is_held_back(_READERS):
         yield f"{volatile} readers, and only {readers} are there"
+
+
+def tasks_left(life: str, connections: int) -> list[str]:
+    """What a broker without topics and clients does beside what it always does.
+
+    `connections`: how many it has; some tasks are there for each.
+    """
+    found: list[str] = []
+    for name, count in sorted(tasks_of(life).items()):
+        if name.startswith(_OF_TOPICS):
+            found.append(f"{life} runs {count} times {name}, and has no topic")
+        elif count > max(_AT_ONCE_MAX, connections if name in _OF_CONNECTIONS else 0):
+            found.append(f"{life} runs {count} times {name}")
+    return found
 
 
 def tasks_of(life: str) -> Counter[str]:

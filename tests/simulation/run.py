@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 
 import trio
 
@@ -33,7 +34,7 @@ from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Consume, Follow, Plan, Work
-from tests.simulation.rest import leaks
+from tests.simulation.rest import leaks, tasks_left
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
@@ -46,6 +47,7 @@ from wire.topics import TopicName
 LIVENESS_S = 120.0  # virtual, for each step of the end
 STEPS_MAX = 3_000_000
 _IN_FLIGHT_S = 1.0
+_TASKS_COUNTED = 0.5  # of the runs; the others stop with their topics open
 _ACK_LOSS_S = 2.5  # the flush interval of a log, and what a client gathers
 _SILENCE_S = 100  # then a broker has noticed that a client's machine is gone
 _QUIET_S = 12.0  # then a client has noticed that its broker's machine is gone
@@ -374,12 +376,25 @@ class _Simulation:
         await trio.sleep(1.0)
         await self._clients_gone()
         self._look_for_leaks({})
+        if Random(f"tasks {self._plan.seed}").random() < _TASKS_COUNTED:
+            await self._count_tasks()
         for name in self._plan.shape.broker_names():
             await within(LIVENESS_S, f"stopping {name}", partial(cluster.stop, name))
         await trio.sleep(1.0)
         for stream in cluster.network.open_streams:
             if stream.port == 0 and not stream.host.startswith(("bookie", "caretaker")):
                 self._leak(f"a connection from {stream.host} to {stream.peer}")
+
+    async def _count_tasks(self) -> None:
+        """Topics are closed, and nobody is there: a broker does what it always does."""
+        cluster = self._cluster
+        for name in self._plan.shape.broker_names():
+            if (broker := cluster.broker(name)) is not None:
+                await cluster.call(name, broker.topics.close_all)
+                await trio.sleep(_IN_FLIGHT_S)
+                streams = [each for each in cluster.network.open_streams if each.host == name]
+                for text in tasks_left(cluster.lives[name].name, len(streams)):
+                    self._leak(text)
 
     async def _clients_gone(self) -> None:
         """Brokers take a while to notice that the machine of a client is gone, and then do."""

@@ -19,7 +19,7 @@ from clients.python.errors import NotAllowedError
 from clients.python.topic_consumer import TopicConsumer
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
-from tests.simulation import acts, plan, run, settings
+from tests.simulation import acts, plan, run, scheduler, settings
 from tests.simulation.acts import At, Freeze, Kill, On
 from tests.simulation.cluster import Cluster
 from tests.simulation.draw_faults import draw_faults, draw_old_image
@@ -36,7 +36,9 @@ from tests.simulation.plan import (
     describe,
 )
 from tests.simulation.report import explain, trace
+from tests.simulation.rest import tasks_left
 from tests.simulation.run import Outcome, simulate
+from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.shrink import as_python, rule_of, shrink
 from tests.simulation.steps import KINDS, STEP_OF, STEPS, mark_of
@@ -97,6 +99,7 @@ def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
 
 
 TOPIC = "persistent://public/default/t1"
+PER_CONNECTION = "broker.peers.Peers._watch_over"
 CONSUME = Consume("c1-t1", "client-1", TOPIC, "s1")
 SMALL = Plan(
     seed=7,
@@ -156,6 +159,23 @@ def test_permits_that_do_not_come_back_are_a_leak(monkeypatch: pytest.MonkeyPatc
     work = (SMALL.work[0], replace(CONSUME, queue=20))
     outcome = simulate(replace(SMALL, work=work, faults=()))
     assert any("0 permits for c1-t1.0" in each for each in outcome.violations)
+
+
+def test_a_task_that_is_left_is_a_leak() -> None:
+    async def main(_: Scheduler) -> list[str]:
+        HOST.set("broker-1#1")
+        async with trio.open_nursery() as nursery:
+            for name in ("managed_ledger.left", *3 * ["broker.many"], *3 * [PER_CONNECTION]):
+                nursery.start_soon(trio.sleep_forever, name=name)
+            await trio.lowlevel.checkpoint()
+            found = tasks_left("broker-1#1", connections=3)
+            nursery.cancel_scope.cancel()
+        return found
+
+    assert scheduler.run(main, seed=1) == [
+        "broker-1#1 runs 3 times broker.many",
+        "broker-1#1 runs 1 times managed_ledger.left, and has no topic",
+    ]
 
 
 def test_an_error_that_no_fault_explains_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
