@@ -102,6 +102,7 @@ class Subscribe:
     consumer: str  # unique in the history
     type: str  # exclusive, failover, shared
     start: str  # of a new subscription: earliest, latest
+    tasks: int = 1  # that receive: what several note comes in any order
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ MUTANTS = [
         module="broker.subscription",
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),
-        source_hash="e53d8591ee8d",
+        source_hash="7f2c97ee0cf0",
         caught_by=f"{_MOVES} -k takeover",
     ),
 ]

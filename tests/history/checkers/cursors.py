@@ -118,7 +118,7 @@ class _Check:
     def _note(self, stamped: Stamped) -> None:
         at_ns = stamped.at_ns
         match stamped.event:
-            case Subscribe(topic, name, consumer, _, start):
+            case Subscribe(topic, name, consumer, _, start, _):
                 self._consumers[consumer] = _Consumer(consumer, stamped.event)
                 self._present[consumer] = stamped.event
                 for key in self._keys(topic, name):
@@ -269,7 +269,7 @@ class _Check:
         if attachment.since_ns < subscription.sought_ns:
             return  # What it holds is from before the seek.
         yield from self._check_new(subscription, consumer, deliver)
-        if index is not None and consumer.subscribe.type in _IN_ORDER:
+        if index is not None and _is_in_order(consumer.subscribe):
             yield from self._check_order(subscription, consumer, deliver, index, stamped.at_ns)
 
     def _check_again(
@@ -422,3 +422,8 @@ def _has(consumer: _Consumer, topic: str, position: Position) -> bool:
 
 def _s(duration_ns: int) -> str:
     return f"{duration_ns / 1e9:.3f} s"
+
+
+def _is_in_order(subscribe: Subscribe) -> bool:
+    """Whether deliveries are noted in the order in which the broker made them."""
+    return subscribe.type in _IN_ORDER and subscribe.tasks == 1

@@ -191,12 +191,13 @@ async def subscribe(
     queue: int = 100,
     by: str = "",
     give_up: float = 0.0,
+    tasks: int = 1,
 ) -> Consuming:
     """Raises BrokerError, GivenUpError."""
     by = by or actor.recorder.by
     scene, name = actor.scene, f"{by}.{actor.scene.number(by)}"
     scene.subscriptions[topic, subscription] = kind
-    actor.note(Subscribe(topic, subscription, name, kind, start))
+    actor.note(Subscribe(topic, subscription, name, kind, start, tasks))
     since_ns = scene.now_ns()
     try:
         async with actor.perhaps_given_up(give_up, scene.rng(name)):
@@ -234,6 +235,7 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
                 receipts=work.receipts,
                 queue=work.queue,
                 give_up=work.give_up,
+                tasks=work.receivers,
             )
         except GivenUpError:
             continue
@@ -313,7 +315,8 @@ class _Session:
             if isinstance(error, CorruptMessageError) and work.topic in self._scene.spoiled:
                 self._scene.marks["a consumer met an entry that it cannot read"] += 1
                 return True
-            consuming.actor.refused("receive", error)
+            if not (self._unsubscribing and isinstance(error, ClosedError)):
+                consuming.actor.refused("receive", error)
             return False
         if not messages:  # The topic was terminated.
             await self._scene.wait_end(_END_S)

@@ -29,14 +29,17 @@ _ALLOWED: dict[str, tuple[type[BrokerError], ...]] = {
     "flush acks": _LATER,
     "seek": _LATER,
     "administer": (*_LATER, AdminError, AdminInDoubtError),
-    "unsubscribe": _LATER,
+    "unsubscribe": (*_LATER, BusyError),  # the subscription has other consumers
     "close a producer": (TopicTerminatedError,),  # each send was told what became of it
 }
-_FINAL = (TopicTerminatedError,)  # also when all is well
+_FINAL: dict[str, tuple[type[BrokerError], ...]] = {  # also when all is well
+    "create a producer": (TopicTerminatedError,),
+    "unsubscribe": (BusyError,),
+}
 
 
 def is_allowed(what: str, error: BrokerError, calm_s: float) -> bool:
     """`calm_s`: how long all has been well."""
     if not isinstance(error, _ALLOWED[what]):
         return False
-    return calm_s < GRACE_S or isinstance(error, _FINAL)
+    return calm_s < GRACE_S or isinstance(error, _FINAL.get(what, ()))
