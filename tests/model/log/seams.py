@@ -207,6 +207,7 @@ class ModelWriter:
     replaceable = True
     crowded = False
     waiting_for = ""
+    payload_bytes_max = 1 << 20
 
     def __init__(self, seams: Seams, ledger_id: int) -> None:
         self.ledger_id = ledger_id
