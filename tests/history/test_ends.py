@@ -260,3 +260,10 @@ def test_a_broker_delivers_only_from_a_topic_that_it_has_made_its_own() -> None:
     assert rules(story(*recovered)) == ["early-delivery"]
     assert rules(story(claimed)) == ["early-delivery"]
     assert rules(story(*recovered, claimed)) == []
+
+
+def test_where_nobody_watches_the_lists_nobody_is_said_to_serve_too_early() -> None:
+    subscribe = Subscribe(T, "s", "c", "exclusive", "earliest")
+    attached = Attached("c", at(0), T, "two")
+    rest = [delivered(0, A), *acked(0, A), Drained(T, "s"), *read((0, A))]
+    assert rules([*sent(0, A), subscribe, attached, *rest]) == []
