@@ -122,7 +122,8 @@ func terminate(client pulsar.Client, topic string) {
 			if stored.Add(1) == 10 {
 				say("sending")
 			}
-		case errors.Is(err, pulsar.ErrTopicTerminated):
+		case errors.Is(err, pulsar.ErrTopicTerminated), errors.Is(err, pulsar.ErrProducerClosed):
+			// The client closes its producer of a topic that has ended, and says so of later sends.
 			refused.Add(1)
 			once.Do(func() { close(ended) })
 		default:
