@@ -32,6 +32,7 @@ test: setup lint ## lint, types and all tests
 lint: $(STAMP) ## ruff, mypy and pyright
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "run: $(BIN)/ruff format ." >&2; exit 1; }
+	@$(BIN)/python tools/tree.py >/dev/null  # fails if a file does not say what it is
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 

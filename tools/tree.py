@@ -1,10 +1,9 @@
-"""Writes `docs/tree.md`: the files of the repository, each with the first sentence that it says.
+"""Print the files of the repository, each with the first sentence that it says of itself.
 
-    python tools/tree.py            write it
-    python tools/tree.py --check    exit with 1 if it is not up to date
+    python tools/tree.py [FOLDER]     all files, or those below a folder
 
 A Python file says it in its docstring, a document in its title, others in their first comment; of
-data there is one line for a folder.
+data there is one line for a folder.  A file that says nothing is an error.
 """
 
 import ast
@@ -16,20 +15,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BAR = "\\|"  # in a table
-DOCUMENT = ROOT / "docs" / "tree.md"
-HEAD = """# The tree
-
-One line for each file: what it says of itself. Written by `python tools/tree.py`; a test checks
-that it is up to date.
-"""
 # What cannot say it itself.
 KNOWN = {
     ".ci/run": "What the continuous integration runs.",
     ".gitignore": "What is not kept here.",
-    "docs/tree.md": "The tree",
     "LICENSE": "Apache-2.0.",
     "pyproject.toml": "What is installed, and how code is checked.",
     "docs/tally.jsonl": "How many simulated runs there were, by commit.",
+    "tests/mutants/catches.jsonl": "The last catch of each mutant.",
     "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
     "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
     "tests/interop/java/pulsar.xml": "What is taken from Maven Central: Pulsar's managed ledgers.",
@@ -98,9 +91,10 @@ def folder(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def document() -> str:
-    parts = [HEAD]
-    for where, names in groupby(sorted(files(), key=lambda name: (folder(name), name)), folder):
+def document(below: str) -> str:
+    parts: list[str] = []
+    chosen = [name for name in files() if name.startswith(below)]
+    for where, names in groupby(sorted(chosen, key=lambda name: (folder(name), name)), folder):
         parts.append(f"\n## {where or 'top'}\n\n| file | |\n|---|---|\n")
         shown = {
             "*" if name.startswith(tuple(DATA)) else name.rpartition("/")[2]: says(name)
@@ -123,13 +117,9 @@ def silent() -> list[str]:
 def main(arguments: list[str]) -> None:
     if mute := silent():
         sys.exit(f"without a docstring or a comment that says what it is: {', '.join(mute)}")
-    if arguments == ["--check"]:
-        if DOCUMENT.read_text() != document():
-            sys.exit("docs/tree.md is not up to date: run python tools/tree.py")
-    elif arguments:
-        sys.exit("usage: python tools/tree.py [--check]")
-    else:
-        DOCUMENT.write_text(document())
+    if len(arguments) > 1:
+        sys.exit("usage: python tools/tree.py [FOLDER]")
+    print(document(*arguments or [""]))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """python -m tests.mutants [ID...]: each mutant against the layer that should catch it.
 
-Prints a table: mutant, what caught it, after how much, in how many seconds, rule; ends with
-`N mutants, N caught`, and with 1 if one survives.  `--write` puts the rows into docs/mutants.md as
-they come, `--list` only lists, `--hashes` says which mutants have to be looked at because the code
-that they replace has changed.  `--invariants` shows which mutants break which invariant, and ends
-with 1 if an invariant has none; `--write` puts that into docs/invariants.md.
+Print a line for each mutant: what caught it, after how much, in how many seconds, and its rule.
+End with `N mutants, N caught`, and with status 1 if one survives.  `--write` keeps the outcome in
+`catches.jsonl`, so that the next run begins with what caught a mutant the last time.  `--list` only
+lists the mutants, `--table` prints the kept outcomes, and `--invariants` prints which mutants break
+which invariant; its status is 1 if an invariant has no mutant.
 """
 
 import argparse
@@ -15,18 +15,19 @@ from tests.mutants import document, invariants
 from tests.mutants.everything import ALL
 from tests.mutants.layers import Catch, hunt
 from tests.mutants.off import OFF
-from tests.mutants.patch import Mutant, SourceChangedError, target_of
+from tests.mutants.patch import Mutant, SourceChangedError
 
 
 def main() -> int:
     options = _parser().parse_args()
     if options.invariants:
-        return _show_invariants(write=options.write)
+        return _show_invariants()
     mutants = [ALL[each] for each in options.ids] or list(ALL.values())
     if options.layer:
         mutants = [m for m in mutants if m.caught_by.partition(":")[0] == options.layer]
-    if options.hashes:
-        return _check_hashes(mutants)
+    if options.table:
+        print(document.table())
+        return 0
     if options.list:
         for mutant in mutants:
             print(f"{mutant.id:17} {mutant.caught_by:20} {mutant.rule}")
@@ -36,8 +37,6 @@ def main() -> int:
         for mutant_id, reason in OFF.items():
             print(f"{mutant_id:17} off: {reason}")
     print(f"{len(mutants)} mutants, {caught} caught")
-    if options.write:
-        return _show_invariants(write=True) or int(caught < len(mutants))
     return int(caught < len(mutants))
 
 
@@ -45,10 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("ids", nargs="*", metavar="ID", help="default: all")
     parser.add_argument("--layer", help="only those that this layer should catch")
-    parser.add_argument("--write", action="store_true", help="the rows into docs/mutants.md")
+    parser.add_argument("--write", action="store_true", help="keep what caught them")
     parser.add_argument("--list", action="store_true", help="only list them")
     parser.add_argument("--invariants", action="store_true", help="only which mutants break them")
-    parser.add_argument("--hashes", action="store_true", help="only check the source hashes")
+    parser.add_argument("--table", action="store_true", help="only print the kept outcomes")
     return parser
 
 
@@ -67,12 +66,9 @@ def _hunt(mutant: Mutant, *, write: bool) -> bool:
     return found.by not in document.MISSED
 
 
-def _show_invariants(*, write: bool) -> int:
+def _show_invariants() -> int:
     holes = invariants.holes()
-    if write:
-        invariants.DOCUMENT.write_text(invariants.page())
-    else:
-        print(invariants.page())
+    print(invariants.table())
     for hole in holes:
         print(hole, file=sys.stderr)
     return int(bool(holes))
@@ -81,17 +77,6 @@ def _show_invariants(*, write: bool) -> int:
 def _processor_s() -> float:
     """Used by this process, and by those that it started and that have ended."""
     return sum(os.times()[:4])
-
-
-def _check_hashes(mutants: list[Mutant]) -> int:
-    changed = 0
-    for mutant in mutants:
-        for each in (mutant, *mutant.also):
-            found = target_of(each).source_hash
-            if found != each.source_hash:
-                changed += 1
-                print(f"{mutant.id}: {each.module} {each.name}: {each.source_hash} -> {found}")
-    return int(changed > 0)
 
 
 if __name__ == "__main__":

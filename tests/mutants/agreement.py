@@ -9,7 +9,6 @@ MUTANTS = [
         module="bookie.ledger.protocol.read",
         name="ReadProtocol._answered",
         replacement=Edit("inquiry.absences == self._quorums.write", "True"),
-        source_hash="310912534507",
         caught_by="storms:ledger",
     ),
     Mutant(
@@ -18,7 +17,6 @@ MUTANTS = [
         module="wire.entry",
         name="decode_entry",
         replacement=Edit("raise ChecksumError(", "ChecksumError("),
-        source_hash="8f8ab614ee9a",
         caught_by="tests:tests/bookie/ledger/test_reader.py",
     ),
     Mutant(
@@ -27,7 +25,6 @@ MUTANTS = [
         module="bookie.ledger.protocol.write",
         name="WriteProtocol._tell_confirmed",
         replacement=Edit("Confirm(self.lac + 1 - count, count)", "Confirm(self.lac, 1)"),
-        source_hash="ab024ea54cc8",
         caught_by="storms:ledger",
     ),
 ]

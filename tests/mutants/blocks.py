@@ -11,9 +11,6 @@ _SINGLE = "tests:tests/bookie/server/test_v2.py"
 _SERVER = "tests:tests/bookie/server/test_blocks.py"
 
 
-_TAKES_RUN_HASH = "9d9eef1f88c7"
-
-
 def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
     return Mutant(
         id=mutant_id,
@@ -21,7 +18,6 @@ def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
         module=_VOLUME,
         name="Volume._takes_run",
         replacement=Edit(guard, "True"),
-        source_hash=_TAKES_RUN_HASH,
         caught_by=_RUNS,
     )
 
@@ -37,7 +33,6 @@ MUTANTS = [
         module="bookie.storage.together",
         name="Together.__call__",
         replacement=Edit("self._status is StoreStatus.OK or status is StoreStatus.FENCED", "True"),
-        source_hash="2232db8d3519",
         caught_by=_RUNS,
     ),
     Mutant(
@@ -48,7 +43,6 @@ MUTANTS = [
         replacement=Edit(
             "append_run(run, told)", "append_run(run, None)\n    done(StoreStatus.OK)"
         ),
-        source_hash="82be295af1a2",
         caught_by=_RUNS,
     ),
     Mutant(
@@ -59,7 +53,6 @@ MUTANTS = [
         replacement=Edit(
             "entry != entry_id or ledger != ledger_id or packet != first_packet", "False"
         ),
-        source_hash="699f6a49af68",
         caught_by=_SERVER,
     ),
     Mutant(
@@ -68,7 +61,6 @@ MUTANTS = [
         module="bookie.server.v2",
         name="V2.handle",
         replacement=Edit("runs, next_id = [], -1", "runs = []"),
-        source_hash="f71f9877bef6",
         caught_by=_SINGLE,
     ),
     Mutant(
@@ -77,7 +69,6 @@ MUTANTS = [
         module="bookie.server.v2",
         name="V2.handle",
         replacement=Edit(" or its_key != key", ""),
-        source_hash="f71f9877bef6",
         caught_by=_SINGLE,
     ),
     Mutant(
@@ -86,7 +77,6 @@ MUTANTS = [
         module="bookie.server.v2",
         name="RunsDone.__call__",
         replacement=Edit("ledger_id, entry_id)", "ledger_id, first)"),
-        source_hash="59a104f35aa5",
         caught_by=_SINGLE,
     ),
     Mutant(
@@ -95,7 +85,6 @@ MUTANTS = [
         module="bookie.server.v2",
         name="V2.handle",
         replacement=Edit("_header(frame) != _PLAIN_ADD", "frame[0] != 2 or frame[1] != 1"),
-        source_hash="f71f9877bef6",
         caught_by=_SINGLE,
     ),
     Mutant(
@@ -107,7 +96,6 @@ MUTANTS = [
             "taken(accepted, len(piece)))\n    count",
             "lambda _: None)\n    taken(accepted, len(piece))(StoreStatus.OK)\n    count",
         ),
-        source_hash="3be42da97f04",
         caught_by=_RUNS,
     ),
     Mutant(
@@ -116,7 +104,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.try_add_runs",
         replacement=Edit("state.last_entry = run.first + len(run.sizes) - 1", "pass"),
-        source_hash="6339375281ea",
         caught_by=_RUNS,
     ),
     Mutant(
@@ -125,7 +112,6 @@ MUTANTS = [
         module=_BLOCKS,
         name="decode_block",
         replacement=Edit("U32.unpack_from(first_packet)[0] != ADD_HEADER", "False"),
-        source_hash="699f6a49af68",
         caught_by=_ON_THE_WIRE,
     ),
     Mutant(
@@ -134,7 +120,6 @@ MUTANTS = [
         module="bookie.ledger.ensemble",
         name="BookieDirectory.takes_blocks",
         replacement=Edit("bookie in self._with_blocks", "True"),
-        source_hash="9b0d3d9f8b04",
         caught_by=_CLIENT,
     ),
     Mutant(
@@ -146,7 +131,6 @@ MUTANTS = [
             "self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one",
             "pass",
         ),
-        source_hash="83e47399d8e5",
         caught_by=f"{_CLIENT} -k proves_nothing",
     ),
     Mutant(
@@ -155,7 +139,6 @@ MUTANTS = [
         module="bookie.ledger.writer",
         name="LedgerWriter._pieces",
         replacement=Edit("frames, before = [], length", "frames, before = frames[-1:], length"),
-        source_hash="a20e67d4b392",
         caught_by=_CLIENT,
     ),
     Mutant(
@@ -164,7 +147,6 @@ MUTANTS = [
         module="bookie.ledger.writer",
         name="LedgerWriter._stop",
         replacement=Edit("self._feed(Stop())", "self.flush()\n        self._feed(Stop())"),
-        source_hash="ef32fdb3a306",
         caught_by=_CLIENT,
     ),
 ]

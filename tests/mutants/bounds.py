@@ -23,7 +23,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=_KEY_IS_SMALL,
-        source_hash="b840d0ebeb25",
         caught_by=_SMALL,
     ),
     Mutant(
@@ -32,7 +31,6 @@ MUTANTS = [
         module=_STATES,
         name="States._authorized",
         replacement=_KEY_IS_SMALL,
-        source_hash="77a550fefd01",
         caught_by=_SMALL,
     ),
     Mutant(
@@ -41,7 +39,6 @@ MUTANTS = [
         module=_STATES,
         name="States.write_lac",
         replacement=Edit("len(body) > EXPLICIT_LAC_BYTES_MAX", "False"),
-        source_hash="01ae9b3613ee",
         caught_by=_SMALL,
     ),
     Mutant(
@@ -52,7 +49,6 @@ MUTANTS = [
         replacement=Edit(
             "self._volume.out_of_reserve or self._log.end >= self._volume.recovery_end", "False"
         ),
-        source_hash="01ae9b3613ee",
         caught_by=_LACS,
     ),
     Mutant(
@@ -61,7 +57,6 @@ MUTANTS = [
         module=_STATES,
         name="States.write_lac",
         replacement=Edit("self._volume.bytes_in_flight >= self._in_flight_bytes_max", "False"),
-        source_hash="01ae9b3613ee",
         caught_by=_LACS,
     ),
     Mutant(
@@ -70,7 +65,6 @@ MUTANTS = [
         module=_CONTACTS,
         name="FirstContacts.is_full",
         replacement=Edit("many or ", ""),
-        source_hash="35897fe936e5",
         caught_by=_QUESTIONS,
     ),
     Mutant(
@@ -79,7 +73,6 @@ MUTANTS = [
         module=_CONTACTS,
         name="FirstContacts.is_full",
         replacement=Edit(" or self.bytes_waiting >= self._bytes_max", ""),
-        source_hash="35897fe936e5",
         caught_by=_QUESTIONS,
     ),
     Mutant(
@@ -88,7 +81,6 @@ MUTANTS = [
         module=_CONTACTS,
         name="FirstContacts.is_full",
         replacement=Edit(" and ledger_id not in self._waiting", ""),
-        source_hash="35897fe936e5",
         caught_by=_QUESTIONS,
     ),
     Mutant(
@@ -97,7 +89,6 @@ MUTANTS = [
         module=_VOLUME,
         name="_LOOKUP_BYTES",
         replacement=0,
-        source_hash="bfa0ec8bdf29",
         caught_by=_LATE,
     ),
     Mutant(
@@ -106,7 +97,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.bytes_in_flight",
         replacement=Edit(" + self.looked_up_bytes", ""),
-        source_hash="c9f9f99c29d8",
         caught_by=_LATE,
     ),
     Mutant(
@@ -115,7 +105,6 @@ MUTANTS = [
         module="bookie.storage.heal",
         name="Healer.heal",
         replacement=Edit("self._volume.looked_up_bytes += len(entry)", "pass"),
-        source_hash="d8c3022d5d36",
         caught_by=f"{_STORAGE}/test_heal.py -k flood",
         also=(
             Mutant(
@@ -124,7 +113,6 @@ MUTANTS = [
                 module="bookie.storage.heal",
                 name="Healer._tell",
                 replacement=Edit("self._volume.looked_up_bytes -= len(wound.entry)", "pass"),
-                source_hash="9410510bdf73",
                 caught_by="",
             ),
         ),
@@ -135,7 +123,6 @@ MUTANTS = [
         module="bookie.server.v2",
         name="V2._send_entry",
         replacement=Edit("views.take(entry, taken)", "entry"),
-        source_hash="c22a0c6e7c21",
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(
@@ -144,7 +131,6 @@ MUTANTS = [
         module="bookie.server.v2",
         name="V2._collect",
         replacement=Edit("self._session.views.take(entry, taken)", "entry"),
-        source_hash="66d0e97606fd",
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(
@@ -153,7 +139,6 @@ MUTANTS = [
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("self._total + size > self._bytes_max", "False"),
-        source_hash="9646c426b7d0",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -162,7 +147,6 @@ MUTANTS = [
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("not self._everybodys.has_room(size)", "False"),
-        source_hash="9646c426b7d0",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -171,7 +155,6 @@ MUTANTS = [
         module=_VIEWS,
         name="Views.forget_sent",
         replacement=Edit("leaving and leaving[0][0] <= sent", "leaving"),
-        source_hash="074450398b39",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -180,7 +163,6 @@ MUTANTS = [
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("_Window(entry.obj, size)", "_Window(None, size)"),
-        source_hash="9646c426b7d0",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -189,7 +171,6 @@ MUTANTS = [
         module=_VIEWS,
         name="ViewedBytes.has_room",
         replacement=Edit("        holder.forget_sent()\n", ""),
-        source_hash="6f69b571bd38",
         caught_by="tests:tests/bookie/server/test_views.py",
     ),
     Mutant(
@@ -198,7 +179,6 @@ MUTANTS = [
         module=_CONNECTION,
         name="FrameConnection._end_handed",
         replacement=Edit("        release_view(self._handed[-1])\n", ""),
-        source_hash="45244935f515",
         caught_by=f"{_RECEIVE} -k idle_connection",
     ),
     Mutant(
@@ -210,7 +190,6 @@ MUTANTS = [
             "self._arenas.try_acquire(need + _ROOM_BYTES_MIN) if self._trusted else None",
             "await self._arenas.acquire(need + _ROOM_BYTES_MIN)",
         ),
-        source_hash="e807c1168276",
         caught_by=f"{_RECEIVE} -k need_no_arena",
     ),
     Mutant(
@@ -224,7 +203,6 @@ MUTANTS = [
             "    self._all_bytes += size\n    try:\n        arena = bytearray(size)\n"
             "        self._all_bytes -= size\n    except MemoryError:\n        self._drop",
         ),
-        source_hash="5361a4a45ec6",
         caught_by=f"{_RECEIVE} -k allocation",
     ),
     Mutant(
@@ -233,7 +211,6 @@ MUTANTS = [
         module=_ARENAS,
         name="ArenaPool._look",
         replacement=Edit("slowest.looks >= _LOOKS_MAX", "False"),
-        source_hash="936a1b0f8830",
         caught_by=f"{_RECEIVE} -k stalled",
     ),
     Mutant(
@@ -242,7 +219,6 @@ MUTANTS = [
         module=_CONNECTION,
         name="FrameConnection._check_pace",
         replacement=Edit("self._window_bytes < pace.bytes_per_s * self._waited_s", "False"),
-        source_hash="b4d258dd99c0",
         caught_by=f"{_RECEIVE} -k by_progress",
     ),
     Mutant(
@@ -251,7 +227,6 @@ MUTANTS = [
         module=_ARENAS,
         name="ArenaPool.acquire",
         replacement=Edit("tries > _TRIES_MAX\n", "False\n"),
-        source_hash="f068cc0cb4b3",
         caught_by=f"{_RECEIVE} -k circle",
     ),
     Mutant(
@@ -260,7 +235,6 @@ MUTANTS = [
         module=_CONNECTION,
         name="FrameConnection.__init__",
         replacement=Edit("newcomer_frame_bytes_max or frame_bytes_max", "frame_bytes_max"),
-        source_hash="163d75f5d2f1",
         caught_by=f"{_RECEIVE} -k trusted",
     ),
 ]

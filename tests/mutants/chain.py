@@ -14,7 +14,6 @@ MUTANTS = [
         module=_SHELL,
         name="_to_recover",
         replacement=Edit('i >= first or not ledger.HasField("entries")', "i >= first + 1"),
-        source_hash="f15a60315d76",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -23,7 +22,6 @@ MUTANTS = [
         module=_SHELL,
         name="SERVES_BEFORE_LISTED",
         replacement=True,
-        source_hash="60a33e6cf515",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -32,7 +30,6 @@ MUTANTS = [
         module=_SHELL,
         name="WRITES_BLINDLY",
         replacement=True,
-        source_hash="60a33e6cf515",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -41,7 +38,6 @@ MUTANTS = [
         module=_SHELL,
         name="FENCES_OLD_OWNER",
         replacement=False,
-        source_hash="3cbc87c7681f",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -50,7 +46,6 @@ MUTANTS = [
         module=_LOG,
         name="LogProtocol._maybe_switch",
         replacement=Edit("or self.unconfirmed", ""),
-        source_hash="96512b2e082e",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -59,7 +54,6 @@ MUTANTS = [
         module=_LOG,
         name="LogProtocol.step",
         replacement=Edit("self.state = State.FENCED", "pass"),
-        source_hash="324179557ae1",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -70,7 +64,6 @@ MUTANTS = [
         replacement=Edit(
             '    self.step(log.Lost(f"the list: {why}"))', "    self.step(log.Listed())"
         ),
-        source_hash="be18586ad0cf",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -79,7 +72,6 @@ MUTANTS = [
         module=_LOG,
         name="LogProtocol._maybe_roll",
         replacement=Edit("self.state is State.OPEN", "self.state in (State.OPEN, State.SEALING)"),
-        source_hash="31473e1bd81c",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -88,7 +80,6 @@ MUTANTS = [
         module=_SHELL,
         name="Broker.trim",
         replacement=Edit("min(self.storm.stored_cursor, self.mark_delete)", "self.mark_delete"),
-        source_hash="d272f221e4a8",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -97,7 +88,6 @@ MUTANTS = [
         module=_TRIM,
         name="trimmable",
         replacement=Edit("ledger.entries - 1)", "0)"),
-        source_hash="6cf3aadce978",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -106,7 +96,6 @@ MUTANTS = [
         module="managed_ledger.ledger_list",
         name="set_sealed",
         replacement=Edit("if not row.entries:", "if row.entries < 2:"),
-        source_hash="eb4285340697",
         caught_by=_STORMS,
     ),
 ]

@@ -19,7 +19,6 @@ RECEIVING = [
         module=_CONSUMER,
         name="MessageQueue._wait_for_news",
         replacement=Edit("if self._arrived.is_set():", "if True:"),
-        source_hash="3710c36a18eb",
         caught_by=f"{_QUEUE} -k as_many_tasks",
     ),
     Mutant(
@@ -28,7 +27,6 @@ RECEIVING = [
         module=_TOPIC_CONSUMER,
         name="TopicConsumer._ended",
         replacement=Edit("self._inbox.wake()", "pass"),
-        source_hash="2a51d5c7981c",
         caught_by="tests:tests/clients/python/test_consumer.py -k several_tasks",
     ),
     Mutant(
@@ -37,7 +35,6 @@ RECEIVING = [
         module="clients.python.blocking",
         name="_Source._take",
         replacement=Edit("timeout=-1 if left_s == inf else _lock_s(left_s)", "timeout=0"),
-        source_hash="359f6ee34df3",
         caught_by=f"{_BLOCKING} -k several_threads",
     ),
     Mutant(
@@ -54,7 +51,6 @@ RECEIVING = [
             "    self._fetched.extend(messages)\n"
             "    return bool(messages), in_time\n",
         ),
-        source_hash="3d00c959d6b7",
         caught_by=f"{_BLOCKING} -k interrupted_receive",
     ),
 ]
@@ -69,7 +65,6 @@ PERMITS = [
             "        self._pay_back(delivery, payload)\n        where",
             "        self._give_permits(1, len(payload))\n        where",
         ),
-        source_hash="a03c6f32df4f",
         caught_by=f"{_PERMITS} -k every_kind",
     ),
     Mutant(
@@ -78,7 +73,6 @@ PERMITS = [
         module=_TOPIC_CONSUMER,
         name="TopicConsumer.on_delivery",
         replacement=Edit("self._pay_back(delivery, delivery.payload)", "pass"),
-        source_hash="bac1cdb5f26c",
         caught_by=f"{_PERMITS} -k reader_that_comes_back",
     ),
     Mutant(
@@ -87,7 +81,6 @@ PERMITS = [
         module=_TOPIC_CONSUMER,
         name="TopicConsumer._drop",
         replacement=Edit("self._pay_back(waiting.delivery, waiting.payload)", "pass"),
-        source_hash="54aa22c93eee",
         caught_by=f"{_PERMITS} -k before_it",
     ),
     Mutant(
@@ -96,7 +89,6 @@ PERMITS = [
         module="clients.python.protocol.permits",
         name="Permits.restart",
         replacement=Edit("self._outstanding - waiting", "self._outstanding"),
-        source_hash="8192be557a22",
         caught_by=f"{_PERMITS} -k reader_that_comes_back",
     ),
     Mutant(
@@ -105,7 +97,6 @@ PERMITS = [
         module="clients.python.entries",
         name="_permits",
         replacement=Edit("count if ack_set is None else", "count if True else"),
-        source_hash="d46468c91f22",
         caught_by=f"{_PERMITS} -k count_the_same",
     ),
     Mutant(
@@ -114,7 +105,6 @@ PERMITS = [
         module="clients.python.entries",
         name="permits_of",
         replacement=Edit("count_messages(memoryview(payload))", "1"),
-        source_hash="9af1412e6fd5",
         caught_by=f"{_PERMITS} -k every_kind",
     ),
 ]
@@ -126,7 +116,6 @@ GIVING_UP = [
         module=_LINK,
         name="Link._attach",
         replacement=Edit("self._take_back(connection)", "pass"),
-        source_hash="99b1e6a4333a",
         caught_by=f"{_GIVEN_UP} -k cancelled_leaves",
     ),
     Mutant(
@@ -135,7 +124,6 @@ GIVING_UP = [
         module=_LINK,
         name="Link._attach",
         replacement=Edit("registered = not detached.is_set()", "registered = True"),
-        source_hash="99b1e6a4333a",
         caught_by=f"{_GIVEN_UP} -k in_the_moment",
     ),
     Mutant(
@@ -144,7 +132,6 @@ GIVING_UP = [
         module=_LINK,
         name="Link._end",
         replacement=Edit("self._take_back(connection)", "pass"),
-        source_hash="072d679eb34e",
         caught_by=f"{_GIVEN_UP} -k partition",
     ),
     Mutant(
@@ -156,7 +143,6 @@ GIVING_UP = [
             "    finally:\n        self.abandon()\n",
             "    except KeyError:\n        pass\n    self.abandon()\n",
         ),
-        source_hash="494335065548",
         also=(
             Mutant(
                 id="CL23/2",
@@ -167,7 +153,6 @@ GIVING_UP = [
                     "    finally:\n        self.abandon()\n",
                     "    except KeyError:\n        pass\n    self.abandon()\n",
                 ),
-                source_hash="dd382b7ca7f8",
                 caught_by="",
             ),
         ),
@@ -179,7 +164,6 @@ GIVING_UP = [
         module="clients.python.client",
         name="Client._open_reader",
         replacement=Edit("reader.abandon()  # Nobody", "pass  # Nobody"),
-        source_hash="9cdfa5fa8f4c",
         caught_by=f"{_GIVEN_UP} -k first_seek",
     ),
     Mutant(
@@ -188,7 +172,6 @@ GIVING_UP = [
         module="clients.python.portal",
         name="_give_up",
         replacement=Edit("unwanted(result.result())", "pass"),
-        source_hash="2e8cf203a71a",
         caught_by="tests:tests/clients/python/test_portal.py -k given_up",
     ),
     Mutant(
@@ -201,7 +184,6 @@ GIVING_UP = [
             "            return [Abort(consumer_id, consumer.attempt)]\n",
             "return [Abort(consumer_id, consumer.attempt), Confirm(request_id)]\n",
         ),
-        source_hash="b0cc6c2ef2a1",
         caught_by=f"{_CONNECTIONS} -k opening_is_undone",
     ),
     Mutant(
@@ -214,7 +196,6 @@ GIVING_UP = [
             "            return [Abort(producer_id, producer.attempt)]\n",
             "return [Abort(producer_id, producer.attempt), Confirm(request_id)]\n",
         ),
-        source_hash="c806e326da32",
         caught_by=f"{_CONNECTIONS} -k opening_is_undone",
     ),
     Mutant(
@@ -223,7 +204,6 @@ GIVING_UP = [
         module="broker.requests",
         name="Requests._open_consumer",
         replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
-        source_hash="99ce40906034",
         caught_by=f"{_CONNECTIONS} -k volatile",
     ),
     Mutant(
@@ -232,7 +212,6 @@ GIVING_UP = [
         module="broker.subscription",
         name="Subscription.drop_if_unused",
         replacement=Edit("self.drop()", "pass"),
-        source_hash="8ad37b48666c",
         caught_by=f"{_CONNECTIONS} -k volatile",
     ),
 ]

@@ -17,7 +17,6 @@ MUTANTS = [
         replacement=Edit(
             "Change(self.mark_delete,", "Change(self._next_position(self.mark_delete),"
         ),
-        source_hash="5f082c23fd41",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -29,7 +28,6 @@ MUTANTS = [
             "    self.storm.append(self, ledger_id, parts, written)",
             "    written(True)\n    self.storm.append(self, ledger_id, parts, lambda ok: None)",
         ),
-        source_hash="4d1a6abfee9d",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -38,7 +36,6 @@ MUTANTS = [
         module=_LEDGER,
         name="Recovered._part",
         replacement=Edit("len(self._parts) == count", "len(self._parts) >= count - 1"),
-        source_hash="8659da874c96",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -47,7 +44,6 @@ MUTANTS = [
         module=_SHELL,
         name="Owner.record_changes",
         replacement=Edit("self._busy or not self.serves", "not self.serves"),
-        source_hash="86aeba5db481",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -56,7 +52,6 @@ MUTANTS = [
         module=_STATE,
         name="CursorState.ack_cumulative",
         replacement=Edit("if position <= self.mark_delete:", "if False:"),
-        source_hash="2aa44ef6283f",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -65,7 +60,6 @@ MUTANTS = [
         module="managed_ledger.cursor_record",
         name="folded",
         replacement=Edit("message_ranges(runs)", "()"),
-        source_hash="58fe8e8bfd6e",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -74,7 +68,6 @@ MUTANTS = [
         module=_STATE,
         name="CursorState.take_change",
         replacement=Edit("tuple(fresh.ranges())", "tuple(fresh.ranges())[-1:]"),
-        source_hash="5f082c23fd41",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -83,7 +76,6 @@ MUTANTS = [
         module=_STATE,
         name="apply_change",
         replacement=Edit("if change.reset:", "if False:"),
-        source_hash="2d2cf3330c3b",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -92,7 +84,6 @@ MUTANTS = [
         module=_STATE,
         name="CursorState._advance",
         replacement=Edit("self.acked.run_end(following))", "self.acked.run_end(following) + 1)"),
-        source_hash="138807b5aca9",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -101,7 +92,6 @@ MUTANTS = [
         module=_LEDGER,
         name="add_ranges",
         replacement=Edit("first = lower.entry_id + 1", "first = max(lower.entry_id, 0)"),
-        source_hash="4f64f19c7a9b",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -110,7 +100,6 @@ MUTANTS = [
         module=_ACK_SET,
         name="AckSet.words",
         replacement=Edit("bytes(bits.base // 8) + ", ""),
-        source_hash="815d23c44fbf",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -119,7 +108,6 @@ MUTANTS = [
         module=_ACK_SET,
         name="_Bits.cut",
         replacement=Edit("below >> (end - self.base) << (end - self.base)", "0"),
-        source_hash="327e40407330",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -128,7 +116,6 @@ MUTANTS = [
         module=_SHELL,
         name="Owner.want_receipt",
         replacement=Edit("self._settle(self.recorded)", "self._settle(self.state.changes)"),
-        source_hash="2c56ccdfb8bf",
         caught_by=_STORMS,
     ),
 ]

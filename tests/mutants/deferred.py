@@ -20,7 +20,6 @@ MUTANTS = [
         replacement=Edit(
             "    self._unforced.pop(bookie, None)\n    self._least.pop(bookie, None)\n", ""
         ),
-        source_hash="38643647b9ae",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -33,7 +32,6 @@ MUTANTS = [
             "(self._least.pop(bookie, None), self._forcing.pop(bookie, set()))[1]"
             " | self._unforced.pop(bookie, set())",
         ),
-        source_hash="56c431559802",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -46,7 +44,6 @@ MUTANTS = [
             "self._step(Acknowledged(bookie, first, count))\n"
             "        LedgerWriter.added(self, bookie, first, count)",
         ),
-        source_hash="b9a5f41720f2",
         caught_by=_DEFERRED,
     ),
     Mutant(
@@ -55,7 +52,6 @@ MUTANTS = [
         module=_LANES,
         name="Lane._fail_adds",
         replacement=Edit("(ended and self._deferred)", "False"),
-        source_hash="e1e48aa380ea",
         caught_by=_DEFERRED,
     ),
     Mutant(
@@ -64,7 +60,6 @@ MUTANTS = [
         module=_LANES,
         name="Lane.force_answered",
         replacement=Edit("forced is None or answer.request_id != self._force", "forced is None"),
-        source_hash="1306272d7a28",
         caught_by=_DEFERRED,
     ),
     Mutant(
@@ -73,7 +68,6 @@ MUTANTS = [
         module=_DIALECTS,
         name="_status",
         replacement=Edit("Status.IO_ERROR", "Status.OK"),
-        source_hash="857027963638",
         caught_by=_IN_V3,
     ),
     Mutant(
@@ -82,7 +76,6 @@ MUTANTS = [
         module=_DIALECTS,
         name="V3.add",
         replacement=Edit("bool(U32.unpack_from(packet, 4)[0] & Flag.RECOVERY_ADD)", "False"),
-        source_hash="a8d49bf5b566",
         caught_by=_IN_V3,
     ),
     Mutant(
@@ -91,7 +84,6 @@ MUTANTS = [
         module=_DIALECTS,
         name="V3.read",
         replacement=Edit("fence_key=fence_key", "fence_key=None"),
-        source_hash="421a0d5d63a4",
         caught_by=_IN_V3,
     ),
     Mutant(
@@ -100,7 +92,6 @@ MUTANTS = [
         module=_RACKS,
         name="_Search._may_do",
         replacement=Edit("if len(racks) + free < self._least:", "if False:"),
-        source_hash="4f6769642f26",
         caught_by=_IN_RACKS,
     ),
     Mutant(
@@ -109,7 +100,6 @@ MUTANTS = [
         module=_RACKS,
         name="Racks.replacement",
         replacement=Edit("if rule.enforced and least < wanted:", "if False:"),
-        source_hash="f9aa07318822",
         caught_by=_IN_RACKS,
     ),
     Mutant(
@@ -118,7 +108,6 @@ MUTANTS = [
         module="bookie.ledger.quarantine",
         name="Quarantine.trusted",
         replacement=Edit("and now >= self._distrusted_until.get(bookie, now)", ""),
-        source_hash="74a14255d291",
         caught_by=_IN_RACKS,
     ),
     Mutant(
@@ -127,7 +116,6 @@ MUTANTS = [
         module="bookie.ledger.deferred",
         name="DeferredLedgerWriter._withdraw",
         replacement=Edit("self._takers.let_all_go()", "pass"),
-        source_hash="c64dc85b7ebe",
         caught_by=_DEFERRED,
     ),
     Mutant(
@@ -136,7 +124,6 @@ MUTANTS = [
         module="bookie.ledger.deferred",
         name="DeferredLedgerWriter.add_failed",
         replacement=Edit("if self.pending_entries:", "if True:"),
-        source_hash="444fbd46b5d7",
         caught_by=_DEFERRED,
     ),
 ]

@@ -15,7 +15,6 @@ MUTANTS = [
         module="broker.partial_acks",
         name="PartialAcks.ack",
         replacement=Edit("if not left:", "if True:"),
-        source_hash="d969bb2b035a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -26,7 +25,6 @@ MUTANTS = [
         replacement=Edit(
             "want.generation != self._generation or self._active is None", "self._active is None"
         ),
-        source_hash="04107263779a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -35,7 +33,6 @@ MUTANTS = [
         module=_EXCLUSIVE,
         name="ExclusiveDispatch._serve",
         replacement=Edit("return self._rewind()", "return []"),
-        source_hash="6ca6850d6b16",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -44,7 +41,6 @@ MUTANTS = [
         module=_EXCLUSIVE,
         name="ExclusiveDispatch._brought",
         replacement=Edit("Taken(count)]", "Taken(len(entries))]"),
-        source_hash="04107263779a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -53,7 +49,6 @@ MUTANTS = [
         module=_EXCLUSIVE,
         name="ExclusiveDispatch._brought",
         replacement=Edit("if active.permits <= 0:", "if False:"),
-        source_hash="04107263779a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -62,7 +57,6 @@ MUTANTS = [
         module=_FAILOVER,
         name="FailoverDispatch._left",
         replacement=Edit("if not self._consumers:", "if True:"),
-        source_hash="ac0681ce96f3",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -71,7 +65,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._brought",
         replacement=Edit("if want.generation != self._generation:", "if False:"),
-        source_hash="1b851f343b98",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -82,7 +75,6 @@ MUTANTS = [
         replacement=Edit(
             "*self._unacked.leave(consumer), ", "*self._unacked.leave(consumer)[:0], "
         ),
-        source_hash="bca820134022",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -91,7 +83,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("return count\n", "return len(entries)\n"),
-        source_hash="cc92b8f86fae",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -100,7 +91,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedConsumer.available",
         replacement=Edit(" and not self.blocked", ""),
-        source_hash="3138f63204bb",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -109,7 +99,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("if self._blocked:", "if False:"),
-        source_hash="cc92b8f86fae",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -118,7 +107,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._unblock",
         replacement=Edit("if not self._some_blocked:", "if True:"),
-        source_hash="5bc9a261a1c4",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -127,7 +115,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("if entry.deliver_at_ms:", "if False:"),
-        source_hash="cc92b8f86fae",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -136,7 +123,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("fixed = self._chunks.consumer_of(entry)", "fixed = None"),
-        source_hash="cc92b8f86fae",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -152,7 +138,6 @@ MUTANTS = [
             "        self._chunks.hold(entry, fixed)\n"
             "        return True\n",
         ),
-        source_hash="20930b672c33",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -166,7 +151,6 @@ MUTANTS = [
             "    for place in places:\n"
             "        self._redeliveries[place] = self._redeliveries.get(place, 0) + 1\n",
         ),
-        source_hash="a094208e64a5",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -175,7 +159,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._replayed",
         replacement=Edit("for place in sorted(gone):", "for place in ():"),
-        source_hash="1fa9ce57a2f7",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -184,7 +167,6 @@ MUTANTS = [
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("if self._unacked.is_held(entry.place):", "if False:"),
-        source_hash="cc92b8f86fae",
         caught_by=_STORMS,
     ),
 ]

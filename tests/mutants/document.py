@@ -1,6 +1,8 @@
-"""docs/mutants.md: what caught each mutant the last time, and which are off."""
+"""What caught each mutant the last time: `catches.jsonl`, and the table that is made of it."""
 
+import json
 from pathlib import Path
+from typing import TypedDict
 
 from tests import tables
 from tests.mutants.everything import ALL
@@ -8,46 +10,59 @@ from tests.mutants.layers import Catch
 from tests.mutants.off import OFF
 from tests.mutants.patch import Mutant
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "mutants.md"
-_HEAD = ("mutant", "rule -> what is made of it", "layer", "caught by", "after", "CPU s")
-RULE, BY, _AFTER, _SECONDS = 1, 3, 4, 5
+CATCHES = Path(__file__).with_name("catches.jsonl")
 SURVIVES, CODE_CHANGED = MISSED = ("SURVIVES", "CODE CHANGED")
-_TEXT = """\
-# Mutants
+_HEAD = ("mutant", "rule -> what the mutant makes of it", "layer", "caught by", "after", "CPU s")
+_SECONDS = 5
 
-Each breaks one rule of the code on purpose; some layer of the tests has to notice. `make mutants`
-runs all of them, and `python -m tests.mutants --write` puts the outcome here, row by row (rows of
-mutants that did not run stay as they are). Where they are defined, and what the layers are:
-`tests/mutants/patch.py` and `tests/mutants/layers.py`. A mutant keeps a hash of the source that it
-replaces: when that has changed, it fails, and somebody looks whether it still says what its rule
-says.
 
-The numbers from M01 to P79 are those of the catalogue that the project started from; the others
-are rules of this code. "Caught by" is the rule that a schedule or a search broke, or the test that
-failed first; "after" is which schedule it was, or how many states or tests were seen until then.
-What has caught a mutant the last time is tried first.
+class _Row(TypedDict):
+    id: str
+    by: str
+    after: str
+    cpu_s: float
 
-"""
+
+def catches() -> dict[str, Catch]:
+    """Return the last catch of each mutant that has run, by its id."""
+    return {mutant_id: Catch(row["by"], row["after"]) for mutant_id, row in _rows().items()}
 
 
 def last_catch(mutant_id: str) -> Catch | None:
-    """What has caught it when it was put down."""
-    row = tables.rows_of(DOCUMENT).get(mutant_id)
-    return None if row is None or row[BY] in MISSED else Catch(row[BY], row[_AFTER])
+    """Return what caught this mutant the last time, None if it never ran or survived."""
+    catch = catches().get(mutant_id)
+    return None if catch is None or catch.by in MISSED else catch
 
 
 def note(mutant: Mutant, by: str, after: str, seconds: float) -> None:
-    """The row of this mutant; `by` is one of `MISSED` if nothing has caught it."""
-    layer, _, what = mutant.caught_by.partition(":")
-    if layer != "tests":  # of which the one that failed says enough
-        layer = f"{layer} {what}".rstrip()
-    rows = tables.rows_of(DOCUMENT) if DOCUMENT.exists() else {}
-    rows[mutant.id] = (mutant.id, mutant.rule, layer, by, after, f"{seconds:.1f}")
-    present = [rows[mutant_id] for mutant_id in ALL if mutant_id in rows]
-    caught = sum(row[BY] not in MISSED for row in present)
-    table = tables.aligned([_HEAD, *present], right=[_SECONDS])
+    """Keep the outcome for this mutant; `by` is one of `MISSED` if nothing caught it."""
+    rows = _rows()
+    rows[mutant.id] = {"id": mutant.id, "by": by, "after": after, "cpu_s": round(seconds, 1)}
+    lines = (json.dumps(rows[each], ensure_ascii=False) for each in ALL if each in rows)
+    CATCHES.write_text("".join(f"{line}\n" for line in lines))
+
+
+def table() -> str:
+    """Return all mutants that ran with what caught them, and those that are off, in Markdown."""
+    rows = _rows()
+    shown = [
+        (each.id, each.rule, _layer(each), row["by"], row["after"], f"{row['cpu_s']:.1f}")
+        for each in ALL.values()
+        if (row := rows.get(each.id)) is not None
+    ]
+    caught = sum(row["by"] not in MISSED for row in rows.values())
     off = tables.aligned([("mutant", "why it is off"), *OFF.items()])
-    DOCUMENT.write_text(
-        f"{_TEXT}{tables.BEGIN}{table}{tables.END}\n\n"
-        f"{len(present)} mutants of {len(ALL)}, {caught} caught.\n\n{off}"
+    return (
+        f"{tables.aligned([_HEAD, *shown], right=[_SECONDS])}\n"
+        f"{len(shown)} mutants of {len(ALL)}, {caught} caught.\n\n{off}"
     )
+
+
+def _layer(mutant: Mutant) -> str:
+    layer, _, what = mutant.caught_by.partition(":")
+    return layer if layer == "tests" else f"{layer} {what}".rstrip()
+
+
+def _rows() -> dict[str, _Row]:
+    rows: list[_Row] = [json.loads(line) for line in CATCHES.read_text().splitlines()]
+    return {row["id"]: row for row in rows}

@@ -18,7 +18,6 @@ LOGS = [
         module="managed_ledger.open",
         name="_take_over",
         replacement=Edit("        log.abandon()  # Else", "        pass  # Else"),
-        source_hash="c3fb3381db93",
         caught_by=f"{_GIVEN_UP} -k hears_of_bookies",
     ),
     Mutant(
@@ -30,7 +29,6 @@ LOGS = [
             "return await self._log.context.to_the_end(self._terminate)",
             "return await self._terminate()",
         ),
-        source_hash="9b8d5bde868e",
         caught_by=f"{_GIVEN_UP} -k terminated",
     ),
     Mutant(
@@ -39,7 +37,6 @@ LOGS = [
         module=_ENDING,
         name="Ending._terminate",
         replacement=Edit("async with self._terminating:", "if True:"),
-        source_hash="b1bec779c5cc",
         caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
     ),
     Mutant(
@@ -48,7 +45,6 @@ LOGS = [
         module=_ENDING,
         name="Ending._terminate",
         replacement=Edit("self.refused = before\n", "pass\n"),
-        source_hash="b1bec779c5cc",
         caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
     ),
     Mutant(
@@ -60,7 +56,6 @@ LOGS = [
             "        finally:\n            self.drop(closed)\n",
             "        except KeyError:\n            pass\n        self.drop(closed)\n",
         ),
-        source_hash="1fc2cacbcf8e",
         caught_by=f"{_GIVEN_UP} -k a_close_that_is_cancelled",
     ),
 ]
@@ -72,7 +67,6 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._close",
         replacement=Edit("            self._stopped()\n", "            pass\n"),
-        source_hash="e6de7349c553",
         caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
     ),
     Mutant(
@@ -81,7 +75,6 @@ CLIENTS = [
         module=_BLOCKING,
         name="_Handle.abandon",
         replacement=Edit("        self._stopped()\n", ""),
-        source_hash="752206b5429c",
         caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
     ),
     Mutant(
@@ -90,7 +83,6 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("    self._drain.end()\n", ""),
-        source_hash="a811b27cc6f4",
         caught_by=f"{_CLIENTS}/test_blocking.py -k leaves_nothing_running",
     ),
     Mutant(
@@ -99,7 +91,6 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("for entry in left:", "for entry in ():"),
-        source_hash="a811b27cc6f4",
         caught_by=f"{_CLIENTS}/test_blocking.py -k nobody_waits",
     ),
     Mutant(
@@ -108,7 +99,6 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._empty",
         replacement=Edit("if self._ended:", "if False:"),
-        source_hash="e2be62f72e31",
         caught_by=f"{_CLIENTS}/test_blocking.py -k tells_nobody_twice",
     ),
     Mutant(
@@ -117,7 +107,6 @@ CLIENTS = [
         module=_ENTRIES,
         name="Life.end",
         replacement=Edit("scope.cancel()", "pass"),
-        source_hash="11a6e8cffb8e",
         caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
     ),
     Mutant(
@@ -126,7 +115,6 @@ CLIENTS = [
         module=_ENTRIES,
         name="EntryStream._next_batch",
         replacement=Edit("if part.first > part.last:", "if True:"),
-        source_hash="cbbcdb60729a",
         caught_by=f"{_CLIENTS}/test_reader.py -k larger_than_most",
     ),
     Mutant(
@@ -135,7 +123,6 @@ CLIENTS = [
         module=_ENTRIES,
         name="EntryStream._may_ask",
         replacement=Edit("self._life.reads < self._limits.reads_max", "True"),
-        source_hash="86bfe9445f90",
         caught_by=f"{_CLIENTS}/test_reader.py -k all_streams",
     ),
     Mutant(
@@ -144,7 +131,6 @@ CLIENTS = [
         module=_ENTRIES,
         name="EntryStream._adapt",
         replacement=Edit("trio.current_time() - part.asked_s > quick_s", "False"),
-        source_hash="26a4bdd28128",
         caught_by=f"{_CLIENTS}/test_entries.py -k seems_slow",
     ),
     Mutant(
@@ -153,7 +139,6 @@ CLIENTS = [
         module="clients.ledgers.deferred",
         name="DeferredWriter._make_room",
         replacement=Edit("self._deferred.request_force()", "pass"),
-        source_hash="a7206931444c",
         caught_by=f"{_CLIENTS}/test_deferred.py -k not_stuck",
     ),
     Mutant(
@@ -164,7 +149,6 @@ CLIENTS = [
         replacement=Edit(
             "        if self._nursery.cancel_scope.cancel_called:", "        if False:"
         ),
-        source_hash="b13e452a64e7",
         caught_by=f"{_CALLS} -k while_the_loop_ends",
     ),
     Mutant(
@@ -173,7 +157,6 @@ CLIENTS = [
         module=_PORTAL,
         name="Portal.call",
         replacement=Edit("except trio.RunFinishedError:", "except KeyError:"),
-        source_hash="b13e452a64e7",
         caught_by=f"{_CALLS} -k behind_the_end",
     ),
     Mutant(
@@ -182,7 +165,6 @@ CLIENTS = [
         module=_PORTAL,
         name="Portal.soon",
         replacement=Edit("self._scheduled = False", "pass"),
-        source_hash="aebf68b02684",
         caught_by=f"{_CALLS} -k interrupt_while",
     ),
     Mutant(
@@ -191,7 +173,6 @@ CLIENTS = [
         module=_BLOCKING,
         name="Writer._wait_for_room",
         replacement=Edit("or self._portal.is_here", ""),
-        source_hash="e149a7d42d48",
         caught_by=f"{_MISUSE} -k does_not_wait_for_room",
     ),
     Mutant(
@@ -200,7 +181,6 @@ CLIENTS = [
         module=_PORTAL,
         name="Portal.check_process",
         replacement=Edit("os.getpid() != self._process", "False"),
-        source_hash="0f24025cc43a",
         caught_by=f"{_MISUSE} -k forked",
     ),
     Mutant(
@@ -209,7 +189,6 @@ CLIENTS = [
         module=_ENTRIES,
         name="Turn.taken",
         replacement=Edit("if self._taken:", "if False:"),
-        source_hash="c9d6a7e6f518",
         caught_by=f"{_CLIENTS}/test_reader.py -k second_task",
     ),
     Mutant(
@@ -218,7 +197,6 @@ CLIENTS = [
         module="bookie.ledger.waiters",
         name="EntryWaiters.wait",
         replacement=Edit("events.remove(event)", "pass"),
-        source_hash="9a8bef84bc75",
         caught_by="tests:tests/bookie/ledger/test_waiters.py",
     ),
     Mutant(
@@ -229,7 +207,6 @@ CLIENTS = [
         replacement=Edit(
             "            batch = await", "            self._ended = True\n            batch = await"
         ),
-        source_hash="c1986e2009ac",
         caught_by=f"{_MISUSE} -k false_end",
     ),
     Mutant(
@@ -238,7 +215,6 @@ CLIENTS = [
         module="clients.ledgers.client",
         name="open_client",
         replacement=Edit("except BaseException as error:", "except Exception as error:"),
-        source_hash="3e4cefcc3347",
         caught_by=f"{_CLIENTS}/test_client.py -k comes_out_as_it_is",
     ),
     Mutant(
@@ -247,7 +223,6 @@ CLIENTS = [
         module="clients.ledgers.client",
         name="Client.delete",
         replacement=Edit("lasting(MetadataInDoubtError)", "lasting()"),
-        source_hash="2e628d276ac2",
         caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
     ),
     Mutant(
@@ -256,7 +231,6 @@ CLIENTS = [
         module="bookie.ledger.reader",
         name="LedgerReader.learn",
         replacement=Edit("stored.version >= self._stored.version", "True"),
-        source_hash="080469feec3e",
         caught_by=f"{_CLIENTS}/test_reader.py -k server_of_the_store_lags",
     ),
 ]

@@ -19,7 +19,6 @@ MUTANTS = [
             "decode_lac(memoryview(answer.lacBody), digester, ledger_id)",
             'int.from_bytes(answer.lacBody[8:16], "big")',
         ),
-        source_hash="43a774bb36e1",
         caught_by=f"{_LAC}::test_a_lac_without_a_proof_is_not_believed",
     ),
     Mutant(
@@ -31,7 +30,6 @@ MUTANTS = [
             "if entry_id > self.writer.last_add_pushed + 1:",
             "if entry_id > self.writer.last_add_pushed + 2:",
         ),
-        source_hash="751d7855aba6",
         caught_by=f"{_ADVANCED}::test_sent_is_what_has_no_gap_before_it",
     ),
     Mutant(
@@ -40,7 +38,6 @@ MUTANTS = [
         module="bookie.ledger.advanced",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(" or entry_id in self._held", ""),
-        source_hash="751d7855aba6",
         caught_by=f"{_ADVANCED}::test_an_id_is_taken_once_pending_held_or_confirmed",
     ),
     Mutant(
@@ -49,7 +46,6 @@ MUTANTS = [
         module="bookie.ledger.catalog",
         name="Catalog.create_as",
         replacement=Edit("raise LedgerExistsError(ledger_id)", "pass"),
-        source_hash="ae0d4e7dcedd",
         caught_by=f"{_ADVANCED}::test_a_ledger_id_that_is_given_is_taken_once",
     ),
     Mutant(
@@ -58,7 +54,6 @@ MUTANTS = [
         module="bookie.ledger.follower",
         name="Follower._wait_for_a_hint",
         replacement=Edit(".last_fragment.ensemble:", ".last_fragment.ensemble[:1]:"),
-        source_hash="1bd60fbe949e",
         caught_by=f"{_READER}::test_following_a_striped_ledger_misses_nothing",
     ),
     Mutant(
@@ -67,7 +62,6 @@ MUTANTS = [
         module="bookie.ledger.follower",
         name="Follower.wait",
         replacement=Edit("min(2 * pause_s, limits.lac_pause_s_max)", "pause_s"),
-        source_hash="9835ceb9e53b",
         caught_by=f"{_READER}::test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently",
     ),
     Mutant(
@@ -76,7 +70,6 @@ MUTANTS = [
         module="bookie.ledger.lac",
         name="LacAnnouncer.confirmed",
         replacement=Edit("self._work.set()", "pass"),
-        source_hash="cb6bc6b1cd51",
         caught_by=f"{_READER}::test_each_entry_is_seen_soon_after_it_is_confirmed",
     ),
 ]

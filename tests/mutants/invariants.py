@@ -1,4 +1,4 @@
-"""docs/invariants.md: what holds of ledgers and bookies, and what fails when it does not.
+"""The invariants of ledgers and bookies, and what fails when one does not hold.
 
 S is about one ledger, seen from outside; B about one bookie; W is what the machines do step by
 step, without which the others would hold by luck only.
@@ -10,7 +10,6 @@ if it is named here: it breaks that rule, and something else says so first (anot
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests import tables
 from tests.model.cases import CASES
@@ -18,20 +17,7 @@ from tests.mutants import document
 from tests.mutants.everything import ALL
 from tests.mutants.layers import test_of
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "invariants.md"
 _HEAD = ("rule", "what holds", "mutants that break it", "which is noticed by")
-_TEXT = """\
-# Invariants
-
-What holds of a ledger (S), of a bookie (B), and of each step of their machines (W); the mutants
-(`mutants.md`) that break it, and what notices them. *storms* and *model* check the rule itself
-after every step that could break it (`tests/storms`, `tests/model`), with every schedule, and so
-does the simulated cluster (`tests/simulation`) with what can be seen from outside.
-
-`python -m tests.mutants --invariants --write` makes this page out of `tests/mutants/invariants.py`
-and of what caught the mutants; a rule that no mutant breaks is an error.
-
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +167,13 @@ INVARIANTS = [*LEDGER, *BOOKIE, *STEPS]
 def mutants_of(invariant: Invariant) -> list[str]:
     """Those that were caught by the rule, or are named for it; in the order of the catalogue."""
     by_search = {case.mutant.id for case in CASES if case.rule == invariant.id}
-    rows = tables.rows_of(document.DOCUMENT)
+    catches = document.catches()
     return [
         mutant_id
         for mutant_id in ALL
         if mutant_id in by_search
         or mutant_id in invariant.mutants
-        or (mutant_id in rows and rows[mutant_id][document.BY] == invariant.id)
+        or (mutant_id in catches and catches[mutant_id].by == invariant.id)
     ]
 
 
@@ -199,36 +185,36 @@ def holes() -> list[str]:
 def _holes(invariant: Invariant) -> Iterator[str]:
     if not mutants_of(invariant):
         yield "no mutant breaks it"
-    rows = tables.rows_of(document.DOCUMENT)
     for mutant_id in invariant.mutants:
         if mutant_id not in ALL:
             yield f"there is no mutant {mutant_id}"
-        elif mutant_id not in rows or rows[mutant_id][document.BY] in document.MISSED:
+        elif document.last_catch(mutant_id) is None:
             yield f"nothing has caught {mutant_id} yet"
     for test in invariant.tests:
         if test_of(test) is None:
             yield f"there is no test {test}"
 
 
-def page() -> str:
+def table() -> str:
+    """Return the invariants with their mutants and witnesses, in Markdown."""
     rows = [
         (each.id, each.text, ", ".join(mutants_of(each)), ", ".join(_witnesses(each)))
         for each in INVARIANTS
     ]
-    return f"{_TEXT}{tables.BEGIN}{tables.aligned([_HEAD, *rows])}{tables.END}\n"
+    return tables.aligned([_HEAD, *rows])
 
 
 def _witnesses(invariant: Invariant) -> list[str]:
     """Layers and tests, each once."""
-    rows = tables.rows_of(document.DOCUMENT)
+    catches = document.catches()
     searched = {case.mutant.id for case in CASES}
     found: list[str] = []
     for mutant_id in mutants_of(invariant):
         layer = ALL[mutant_id].caught_by.partition(":")[0].split()[0]
         if layer != "tests":
             found.append(layer)
-        elif mutant_id in rows:
-            found.append(rows[mutant_id][document.BY].partition("[")[0])
+        elif mutant_id in catches:
+            found.append(catches[mutant_id].by.partition("[")[0])
         if mutant_id in searched:
             found.append("model")
     return list(dict.fromkeys([*sorted(found, key=lambda by: "::" in by), *invariant.tests]))

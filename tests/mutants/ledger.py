@@ -16,7 +16,6 @@ M03 = Mutant(
     module=_PLACEMENT,
     name="Quorums.is_covered",
     replacement=Edit("< self.ack", "<= self.ack"),
-    source_hash="f2b1fab68587",
     caught_by=_STORMS,
 )
 M05 = Mutant(
@@ -25,7 +24,6 @@ M05 = Mutant(
     module="tests.storms.ledger_clients",
     name="RECOVERY_READS_FENCE",
     replacement=False,
-    source_hash="3cbc87c7681f",
     caught_by=_STORMS,
 )
 M11 = Mutant(
@@ -37,7 +35,6 @@ M11 = Mutant(
         "metadata.in_recovery() if metadata.state is LedgerState.OPEN else Ruling.KEEP",
         "Ruling.KEEP",
     ),
-    source_hash="a232953a646a",
     caught_by=_STORMS,
 )
 
@@ -48,7 +45,6 @@ RECOVERY = [
         module=_READ,
         name="Inquiry.answered",
         replacement=Edit("if verdict is Verdict.ABSENT:", "if True:"),
-        source_hash="3f309908cb50",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -57,7 +53,6 @@ RECOVERY = [
         module=_PLACEMENT,
         name="Quorums.absent",
         replacement=Edit("self.write - self.ack + 1", "max(1, self.write - self.ack)"),
-        source_hash="058f0b4d58bb",
         caught_by=_STORMS,
     ),
     M03,
@@ -70,7 +65,6 @@ RECOVERY = [
             "self._writing.lac == self._end - 1",
             "self._writing.last_add_pushed == self._end - 1",
         ),
-        source_hash="6da680513130",
         caught_by=_STORMS,
     ),
     M05,
@@ -80,7 +74,6 @@ RECOVERY = [
         module=M03.module,
         name=M03.name,
         replacement=M03.replacement,
-        source_hash=M03.source_hash,
         caught_by=_OUTSIDE,
         also=(M05,),
     ),
@@ -93,7 +86,6 @@ RECOVERY = [
             "self._next_read = self._base + 1",
             "self._next_read = self._end = self._base + 1",
         ),
-        source_hash="8986edf62b59",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -115,7 +107,6 @@ RECOVERY = [
             "        self.storm.ask_register(self, write_it, lambda event: None)\n"
             "    if ensemble is None:\n",
         ),
-        source_hash="2ba35fa0a02d",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -127,7 +118,6 @@ RECOVERY = [
             "self._fragments, entry_id",
             "(*self._fragments[:-1], Fragment(self._last.first_entry_id, self.ensemble)), entry_id",
         ),
-        source_hash="0e314f583e5a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -136,7 +126,6 @@ RECOVERY = [
         module=_RECOVER,
         name="RecoverProtocol._start_reading",
         replacement=Edit("max(self._found_lac, self._last.first_entry_id - 1)", "self._found_lac"),
-        source_hash="8986edf62b59",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -151,7 +140,6 @@ RECOVERY = [
             "            )\n"
             "            return metadata.closed_at(last_entry_id, length)\n",
         ),
-        source_hash="0a8afd90b2b9",
         caught_by=_STORMS,
     ),
     M11,
@@ -161,7 +149,6 @@ RECOVERY = [
         module=M11.module,
         name=M11.name,
         replacement=M11.replacement,
-        source_hash=M11.source_hash,
         caught_by=_OUTSIDE,
         also=(
             Mutant(
@@ -173,7 +160,6 @@ RECOVERY = [
                     "metadata.state is not LedgerState.IN_RECOVERY or version != marked_version",
                     "False",
                 ),
-                source_hash="0a8afd90b2b9",
                 caught_by=_STORMS,
             ),
         ),
@@ -193,7 +179,6 @@ RECOVERY = [
             "                self._effects.append(FencingRead(other, entry_id))\n"
             "            return\n",
         ),
-        source_hash="94326c4c1e84",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -208,7 +193,6 @@ RECOVERY = [
             "        return\n"
             "    self._end = entry_id\n",
         ),
-        source_hash="4b8de190414a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -219,7 +203,6 @@ RECOVERY = [
         replacement=Edit(
             "effect.metadata.fragments, reads_max", "self._had_read[0].fragments, reads_max"
         ),
-        source_hash="040d2005d9ea",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -228,7 +211,6 @@ RECOVERY = [
         module=_RECOVER,
         name="RecoverProtocol.lac",
         replacement=Edit("self._base", "self._writing.lac"),
-        source_hash="35f85a48afab",
         caught_by=_STORMS,
     ),
 ]
@@ -247,7 +229,6 @@ WRITING = [
             "    )\n"
             "    self._changed = lambda wanted, effect: None\n",
         ),
-        source_hash="bbc80398dcd3",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -259,7 +240,6 @@ WRITING = [
             "(~confirmed & confirmed + 1).bit_length() - 1",
             "confirmed.bit_length()",
         ),
-        source_hash="dc1dcc2aa545",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -271,7 +251,6 @@ WRITING = [
             "{bookie: position for position, bookie in enumerate(ensemble)}",
             "{**self._positions, **{bookie: p for p, bookie in enumerate(ensemble)}}",
         ),
-        source_hash="e4e664a209cc",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -280,7 +259,6 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._ensemble_changed",
         replacement=Edit("self._held[position] = 0", "pass"),
-        source_hash="509c98aca15a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -289,7 +267,6 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._advance",
         replacement=Edit("if self.state is not _OPEN:", "if False:"),
-        source_hash="dc1dcc2aa545",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -304,7 +281,6 @@ WRITING = [
             "            )\n"
             "        if metadata.last_fragment == wanted",
         ),
-        source_hash="6f9cf0c2b461",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -313,7 +289,6 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._replace",
         replacement=Edit("self.lac + 1", "max(self.lac, 0)"),
-        source_hash="d96c3278e665",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -322,7 +297,6 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._replace",
         replacement=Edit("self.lac + 1", "self.last_add_pushed + 1"),
-        source_hash="d96c3278e665",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -331,7 +305,6 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._ensemble_changed",
         replacement=Edit("self._send_pending(position)", "pass"),
-        source_hash="509c98aca15a",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -346,7 +319,6 @@ WRITING = [
             "                metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0\n"
             "            )\n",
         ),
-        source_hash="97ffd2994720",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -355,7 +327,6 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._withdraw",
         replacement=Edit("self.state = State.WITHDRAWN", "pass"),
-        source_hash="88105d699a4e",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -367,7 +338,6 @@ WRITING = [
             "held >> entry_id - self.lac - 1 & 1",
             "any(held >> entry_id - self.lac - 1 & 1 for held in self._held)",
         ),
-        source_hash="9a5e10354f6e",
         caught_by=_STORMS,
     ),
 ]
@@ -379,7 +349,6 @@ METADATA = [
         module=_UPDATE,
         name="UpdateProtocol.step",
         replacement=Edit("self._doubtful = True\n            return Read()", "return NotDone()"),
-        source_hash="05e5d77e41f5",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -392,7 +361,6 @@ METADATA = [
             "assert self._wanted is not None\n"
             "            return Settled(self._wanted.metadata, self._wanted.version + 1)",
         ),
-        source_hash="05e5d77e41f5",
         caught_by=_STORMS,
     ),
 ]

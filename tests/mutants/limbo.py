@@ -27,7 +27,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit(" or self._dirty", ""),
-        source_hash="2d8307dc012c",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -36,7 +35,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._accept",
         replacement=Edit(" and not recovery", ""),
-        source_hash="1f50b8ce89c5",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -45,7 +43,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._may_lose",
         replacement=Edit("state.key_position < log.durable and ", ""),
-        source_hash="a6bf8a990447",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -54,7 +51,6 @@ MUTANTS = [
         module=_SERVER,
         name="suspicion",
         replacement=Edit("bookie in metadata.last_fragment.ensemble)", "False)"),
-        source_hash="2a2a83463172",
         caught_by=f"{_REPAIRED} -k what_a_ledger_says",
     ),
     Mutant(
@@ -63,7 +59,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
-        source_hash="2d8307dc012c",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -72,7 +67,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.close",
         replacement=Edit("if self._log.failure is None and self._started:", "if True:"),
-        source_hash="7868bf345536",
         caught_by=_EARLY,
     ),
     Mutant(
@@ -81,7 +75,6 @@ MUTANTS = [
         module=_SERVER,
         name="LimboRepair._repair",
         replacement=Edit("while missing := ", "while False and "),
-        source_hash="f6a6bc6e7f4f",
         caught_by=f"{_REPAIRED} -k lost_without",
     ),
     Mutant(
@@ -92,7 +85,6 @@ MUTANTS = [
         replacement=Edit(
             'self._log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)', "self._log.end - 1"
         ),
-        source_hash="a168f36862a3",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -104,7 +96,6 @@ MUTANTS = [
             'self._log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)',
             "self._log.end - 1",
         ),
-        source_hash="e6419bdefac3",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -113,7 +104,6 @@ MUTANTS = [
         module="bookie.storage.reclaim",
         name="Reclaimer._known_of",
         replacement=Edit("if state.limbo:", "if False:"),
-        source_hash="a38db66a8209",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -122,7 +112,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.limbo\n", ""),
-        source_hash="eeb3c378af18",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -131,7 +120,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._takes_run",
         replacement=Edit("not state.limbo", "True"),
-        source_hash="9d9eef1f88c7",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -140,7 +128,6 @@ MUTANTS = [
         module=_READS,
         name="Reads.absent",
         replacement=Edit("state is not None and state.limbo", "False"),
-        source_hash="ff7aa822d110",
         caught_by=_LIMBO,
     ),
     Mutant(
@@ -149,7 +136,6 @@ MUTANTS = [
         module=_SERVER,
         name="LimboRepair._all_metadata",
         replacement=Edit("except NoSuchLedgerError:", "except (NoSuchLedgerError, MetadataError):"),
-        source_hash="2742f0b8a906",
         caught_by=f"{_REPAIRED} -k do_not_all_come",
     ),
     Mutant(
@@ -158,7 +144,6 @@ MUTANTS = [
         module="bookie.storage.contacts",
         name="standing_of",
         replacement=Edit("birth == NEVER_LOST", "True"),
-        source_hash="7e9933ce7b2d",
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(
@@ -167,7 +152,6 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("standing is Standing.ENDED", "False"),
-        source_hash="548a21fb1223",
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(
@@ -176,7 +160,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("birth != expected", "False"),
-        source_hash="ad7187a22605",
         caught_by=f"{_REPAIRED} -k old_image",
     ),
     Mutant(
@@ -185,7 +168,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="Identity.claim",
         replacement=Edit("in self.lacking", "in ()"),
-        source_hash="3873b41a69a2",
         caught_by=f"{_REBORN} -k cut_short",
     ),
     Mutant(
@@ -194,7 +176,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="_has_data",
         replacement=Edit("== ours.encode()", '== b""'),
-        source_hash="3b036a4a1936",
         caught_by=f"{_REBORN} -k cut_short",
     ),
     Mutant(
@@ -203,7 +184,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="_has_data",
         replacement=Edit("== ours.encode()", "is not None"),
-        source_hash="3b036a4a1936",
         caught_by=f"{_REBORN} -k has_claimed",
     ),
     Mutant(
@@ -212,7 +192,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="Identity.stamp",
         replacement=Edit('await self.disk.remove(f"{directory}/{CLAIM_FILE}")', "pass"),
-        source_hash="7780f4518695",
         caught_by=f"{_REBORN} -k cut_short",
     ),
     Mutant(
@@ -221,7 +200,6 @@ MUTANTS = [
         module="bookie.server.host",
         name="repair_cookie",
         replacement=Edit("await identity.claim()", "pass"),
-        source_hash="e7590ec02746",
         caught_by=f"{_REBORN} -k cut_short",
     ),
     Mutant(
@@ -230,7 +208,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("if not await _log_files(disk, each)", "if False"),
-        source_hash="ad7187a22605",
         caught_by=f"{_REBORN} -k without_its_log",
     ),
     Mutant(
@@ -239,7 +216,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="Identity.stamp",
         replacement=Edit("await self.disk.remove(_new_path(directory))", "pass"),
-        source_hash="7780f4518695",
         caught_by=f"{_REBORN} -k never_stored",
     ),
     Mutant(
@@ -248,7 +224,6 @@ MUTANTS = [
         module=_READS,
         name="Reads.check_whole",
         replacement=Edit("if self.doubt or state.limbo:", "if self.doubt:"),
-        source_hash="b0f7f9f1391f",
         caught_by=f"{_EARLY} -k not_forced",
     ),
     Mutant(
@@ -257,7 +232,6 @@ MUTANTS = [
         module=_READS,
         name="Reads.check_whole",
         replacement=Edit("if self.doubt or state.limbo:", "if state.limbo:"),
-        source_hash="b0f7f9f1391f",
         caught_by=f"{_EARLY} -k not_forced",
     ),
     Mutant(
@@ -266,7 +240,6 @@ MUTANTS = [
         module=_READS,
         name="Reads.check_whole",
         replacement=Edit("if state.fenced:", "if False:"),
-        source_hash="b0f7f9f1391f",
         caught_by=f"{_EARLY} -k not_forced",
     ),
     Mutant(
@@ -275,7 +248,6 @@ MUTANTS = [
         module="bookie.storage.store",
         name="open_store",
         replacement=Edit("IN_DOUBT if store.limbo else ", ""),
-        source_hash="86658ece1971",
         caught_by=f"{_LIMBO} -k not_trusted",
     ),
     Mutant(
@@ -284,7 +256,6 @@ MUTANTS = [
         module="bookie.server.host",
         name="repair_cookie",
         replacement=Edit("if info is not None:", "if False:"),
-        source_hash="e7590ec02746",
         caught_by=f"{_REBORN} -k repaired_elsewhere",
     ),
     Mutant(
@@ -293,7 +264,6 @@ MUTANTS = [
         module="bookie.server.registration",
         name="Registration._is_of_last_process",
         replacement=Edit(" and here", ""),
-        source_hash="a8e1fde70455",
         caught_by="tests:tests/bookie/server/test_host.py -k a_copy_of",
     ),
     Mutant(
@@ -302,7 +272,6 @@ MUTANTS = [
         module="bookie.registry.registrations",
         name="_announce_alone",
         replacement=Edit("    await _withdraw(store, path)  # Both", "    return True  # Both"),
-        source_hash="ff9c093c1689",
         caught_by="tests:tests/bookie/registry/test_registrations.py -k begin_at_once",
     ),
     Mutant(
@@ -311,7 +280,6 @@ MUTANTS = [
         module=_INDEX,
         name="WatchedIndex._reading",
         replacement=Edit("if error.errno not in _PASSING:", "if False:"),
-        source_hash="afb9820aebe9",
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
     Mutant(
@@ -322,7 +290,6 @@ MUTANTS = [
         replacement=Edit(
             "raise StoreError(StoreStatus.IO_ERROR, str(error)) from error", "return None"
         ),
-        source_hash="056d52f09e03",
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
     Mutant(
@@ -331,7 +298,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep._index_damaged",
         replacement=Edit("volume.states.doubt()", "pass"),
-        source_hash="3a48c8c63547",
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
     Mutant(
@@ -340,7 +306,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._add_after_lookup",
         replacement=Edit("elif self.rebuilding:", "elif False:"),
-        source_hash="cf31e707c398",
         caught_by=f"{_DAMAGED} -k below_the_last",
     ),
     Mutant(
@@ -349,7 +314,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._add_again",
         replacement=Edit("known and place is None and self.rebuilding", "False"),
-        source_hash="ffb20112b8f2",
         caught_by=f"{_DAMAGED} -k below_the_last",
     ),
     Mutant(
@@ -358,7 +322,6 @@ MUTANTS = [
         module=_STATES,
         name="States.check_index",
         replacement=Edit("if self._volume.rebuilding:", "if False:"),
-        source_hash="06b6af57f6a7",
         caught_by=f"{_DAMAGED} -k does_not_end_before",
     ),
     Mutant(
@@ -367,7 +330,6 @@ MUTANTS = [
         module=_STATES,
         name="States.end_doubt",
         replacement=Edit("if doubts != self._doubts:", "if False:"),
-        source_hash="93fe1a82a29d",
         caught_by=f"{_DAMAGED} -k another_one_ends",
     ),
     Mutant(
@@ -376,7 +338,6 @@ MUTANTS = [
         module=_REBUILD,
         name="Rebuilder._replay",
         replacement=Edit("async with self._checkpoints:", "if True:"),
-        source_hash="8dd3eeff588a",
         caught_by=f"{_DAMAGED} -k stays_readable",
     ),
     Mutant(
@@ -385,7 +346,6 @@ MUTANTS = [
         module=_REBUILD,
         name="Rebuilder._rebuild",
         replacement=Edit("await write_index_record(self._disk, self._directory, record)", "pass"),
-        source_hash="188ba9f40fff",
         caught_by=f"{_DAMAGED} -k durable_before",
     ),
     Mutant(
@@ -394,7 +354,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="open_volume",
         replacement=Edit("damaged or ", ""),
-        source_hash="931261707e20",
         caught_by=f"{_DAMAGED} -k damage_at_a_start",
     ),
     Mutant(
@@ -405,7 +364,6 @@ MUTANTS = [
         replacement=Edit(
             "await self._volume.places.walk(self._volume.ledgers, self._pace.spend)", "pass"
         ),
-        source_hash="5d7c968e6af7",
         caught_by=f"{_DAMAGED} -k nobody_has_met",
     ),
     Mutant(
@@ -414,7 +372,6 @@ MUTANTS = [
         module="bookie.storage.scrub",
         name="Scrubber._durable_end",
         replacement=Edit("return self._volume.log.mark", "return self._volume.log.durable"),
-        source_hash="bfce5a1fc867",
         caught_by=f"{_STORAGE}/test_scrub.py -k padding",
     ),
     Mutant(
@@ -427,7 +384,6 @@ MUTANTS = [
             "[await write_number(self._disk, d, stored.record.starts) for d in self._directories]\n"
             "    return bool(findings)",
         ),
-        source_hash="cb7a286aecf8",
         caught_by=f"{_STARTED} -k survives_a_crash",
     ),
     Mutant(
@@ -440,7 +396,6 @@ MUTANTS = [
             "await self._swap(StartRecord(number, self._process, ends))\n"
             "        await write_number(self._disk, directory, number)",
         ),
-        source_hash="6ab63b9acb89",
         caught_by=f"{_STARTED} -k no_reason_for_doubt",
     ),
     Mutant(
@@ -449,7 +404,6 @@ MUTANTS = [
         module=_STARTS,
         name="Starts._finding",
         replacement=Edit("number is None or number < record.starts", "False"),
-        source_hash="aa3564057782",
         caught_by=f"{_STARTED} -k earlier_life",
     ),
     Mutant(
@@ -458,7 +412,6 @@ MUTANTS = [
         module=_STARTS,
         name="Starts._finding",
         replacement=Edit("ends[directory] < position", "False"),
-        source_hash="aa3564057782",
         caught_by=f"{_STARTED} -k by_its_position",
     ),
     Mutant(
@@ -470,7 +423,6 @@ MUTANTS = [
             "in_doubt=in_doubt or birth is None or behind or doubted",
             "in_doubt=in_doubt or (upkeep is upkeeps[0] and behind)",
         ),
-        source_hash="86658ece1971",
         caught_by=f"{_STARTED} -k one_of_several",
     ),
     Mutant(
@@ -479,7 +431,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.checkpoint",
         replacement=Edit("if not failed and self._started:", "if not failed:"),
-        source_hash="45197c9358ce",
         caught_by=f"{_STARTED} -k cancelled",
     ),
     Mutant(
@@ -488,7 +439,6 @@ MUTANTS = [
         module=_STARTS,
         name="Starts._is_late",
         replacement=Edit("return same and all(", "return True or all("),
-        source_hash="bd8d6fdad566",
         caught_by=f"{_STARTED} -k somebody_else_counts",
     ),
     Mutant(
@@ -497,7 +447,6 @@ MUTANTS = [
         module="bookie.storage.directories",
         name="Directories._one_home",
         replacement=Edit("limbo=True", "limbo=False"),
-        source_hash="85cd05f6ee01",
         caught_by="tests:tests/bookie/storage/test_limbo.py -k two_directories",
     ),
 ]

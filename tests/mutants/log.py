@@ -32,7 +32,6 @@ OWNERS = [
             "log.context.nursery.start_soon(\n"
             "                put_on_list, log.context, log.ledgers, writer, log.update_list)",
         ),
-        source_hash="980775e4c1ea",
         caught_by=f"{_TAKEOVER}::test_a_ledger_takes_nothing_before_the_list_names_it",
     ),
     Mutant(
@@ -45,7 +44,6 @@ OWNERS = [
             "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
             "    ledgers.ids.append(writer.ledger_id)",
         ),
-        source_hash="c3fb3381db93",
         caught_by=f"{_TAKEOVER}::test_nothing_is_served_before_the_list_is_ours",
     ),
     Mutant(
@@ -54,7 +52,6 @@ OWNERS = [
         module=_LOG,
         name="ManagedLedger.lost",
         replacement=Edit("self._feed(Lost(reason))", "pass"),
-        source_hash="1d209d710a62",
         caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
     ),
     Mutant(
@@ -63,7 +60,6 @@ OWNERS = [
         module="managed_ledger.ending",
         name="Ending.drop",
         replacement=Edit("self._log.context.nursery.cancel_scope.cancel()", "pass"),
-        source_hash="7efb794155e9",
         caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
     ),
     Mutant(
@@ -72,7 +68,6 @@ OWNERS = [
         module="managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("    log.check()", "    pass"),
-        source_hash="57cad2c8fccc",
         caught_by=f"{_GIVEN_UP}::test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened",
     ),
     Mutant(
@@ -81,7 +76,6 @@ OWNERS = [
         module="managed_ledger.reading",
         name="LogReader._has_read",
         replacement=Edit("if reads_on and not self._context.stopped:", "if reads_on:"),
-        source_hash="7ed07dd87cf5",
         caught_by=f"{_READ_AHEAD}::test_a_log_that_is_lost_while_it_is_read_begins_nothing",
     ),
     Mutant(
@@ -90,7 +84,6 @@ OWNERS = [
         module=_LIST,
         name="LedgerList._swap",
         replacement=Edit("lost = True\n", "raise self._fenced() from None\n"),
-        source_hash="a5d842173836",
         caught_by=f"{_UNKNOWN}::test_when_the_log_is_taken_over",
     ),
     Mutant(
@@ -99,7 +92,6 @@ OWNERS = [
         module="managed_ledger.rolling",
         name="put_on_list",
         replacement=Edit(" and not ledgers.doubtful", ""),
-        source_hash="c6de3adf1d62",
         caught_by=f"{_GIVEN_UP}::test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet",
     ),
     Mutant(
@@ -111,7 +103,6 @@ OWNERS = [
             "await self._context.to_the_end(lambda: self._update(change, next_offset, last))",
             "await self._update(change, next_offset, last)",
         ),
-        source_hash="01917ab2b9a9",
         caught_by=f"{_GIVEN_UP}::test_whoever_stops_waiting_for_a_property_fences_nobody",
     ),
     Mutant(
@@ -120,7 +111,6 @@ OWNERS = [
         module="managed_ledger.context",
         name="LogContext._synced",
         replacement=Edit("if self.store.session_id == session_id:", "if True:"),
-        source_hash="66bf1af2f5b1",
         caught_by=f"{_FOLLOWERS}::test_another_session_in_the_middle_of_opening",
     ),
     Mutant(
@@ -129,7 +119,6 @@ OWNERS = [
         module="managed_ledger.protocol.healing",
         name="Healing.due",
         replacement=Edit("self.rolls += 1", "pass"),
-        source_hash="75dd0bf78495",
         caught_by=f"{_SCENARIOS}/test_healing.py",
     ),
     Mutant(
@@ -145,7 +134,6 @@ OWNERS = [
             "            at = at.next_in_ledger()\n"
             "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
         ),
-        source_hash="880b11c38e32",
         caught_by=f"{_SCENARIOS}/test_reading.py",
     ),
 ]
@@ -157,7 +145,6 @@ TRIMMING = [
         module=_CURSOR,
         name="Cursor.held_from",
         replacement=Edit("min(self._stored, self._state.mark_delete)", "self._stored"),
-        source_hash="1bf7249c2a0a",
         caught_by=f"{_TRIMMING}::test_a_cursor_that_is_set_back_holds_what_lies_there_at_once",
     ),
     Mutant(
@@ -166,7 +153,6 @@ TRIMMING = [
         module="managed_ledger.cursors",
         name="Cursors.held_from",
         replacement=Edit("() if self._new is None else (self._new,)", "()"),
-        source_hash="f1e98d4fd424",
         caught_by=f"{_TRIMMING}::test_a_cursor_that_comes_to_what_is_being_trimmed",
     ),
     Mutant(
@@ -177,7 +163,6 @@ TRIMMING = [
         replacement=Edit(
             "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
         ),
-        source_hash="4cb14c2ab05c",
         caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
     ),
     Mutant(
@@ -186,7 +171,6 @@ TRIMMING = [
         module=_LIST,
         name="LedgerList.before_first",
         replacement=Edit("Position(self._first, -1)", "Position(self.ids[0], -1)"),
-        source_hash="d0a864761817",
         caught_by=f"{_TRIMMING}::test_a_cursor_that_comes_to_what_is_being_trimmed",
     ),
 ]
@@ -198,7 +182,6 @@ CURSORS = [
         module="managed_ledger.ack_set",
         name="AckSet.keep_within",
         replacement=Edit("lengths.get(ledger_id, 0)", "1 << 20"),
-        source_hash="25743e3cab2f",
         caught_by=f"{_CURSOR_RECOVERY}::test_a_ledger_that_is_appended_to_later_is_not_acknowledged_before",
     ),
     Mutant(
@@ -207,7 +190,6 @@ CURSORS = [
         module=_LIST,
         name="LedgerList.floor",
         replacement=Edit("return Position(position.ledger_id, -1)", "return position"),
-        source_hash="d19738daeb72",
         caught_by=f"{_CURSOR_RECOVERY}::test_a_mark_delete_position_that_cannot_be",
     ),
     Mutant(
@@ -216,7 +198,6 @@ CURSORS = [
         module=_LIST,
         name="LedgerList.guarded",
         replacement=Edit("[check, *operations]))[1:]", "[*operations]))"),
-        source_hash="258f43342780",
         caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
     ),
     Mutant(
@@ -225,7 +206,6 @@ CURSORS = [
         module="managed_ledger.cursor_record",
         name="CursorRecord.store",
         replacement=Edit("Set(self.path, value, self.version)", "Set(self.path, value, -1)"),
-        source_hash="9b63a13f2a54",
         caught_by=f"{_UNKNOWN}::test_a_cursor_write_that_comes_late_changes_nothing",
     ),
     Mutant(
@@ -236,7 +216,6 @@ CURSORS = [
         replacement=Edit(
             "[Check(path, version), Delete(child, record.stat.version)]", "[Delete(child, -1)]"
         ),
-        source_hash="69fb357f7cdd",
         caught_by=f"{_CURSOR_RECOVERY}::test_who_deletes_a_log_that_was_taken_over_removes_no_cursor_of_the_new_owner",
     ),
     Mutant(
@@ -245,7 +224,6 @@ CURSORS = [
         module="managed_ledger.cursor_ledger",
         name="add_ranges",
         replacement=Edit("ids[behind : bisect_left(ids, upper.ledger_id)]", "()"),
-        source_hash="4f64f19c7a9b",
         caught_by=f"{_CURSOR_RECOVERY}::test_ranges_over_ledgers_as_pulsar_writes_them",
     ),
     Mutant(
@@ -254,7 +232,6 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor._snapshot",
         replacement=Edit("self.mark_delete,", "self.read_start,"),
-        source_hash="f3cc606c7afb",
         caught_by=f"{_CURSORS}::test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours",
     ),
     Mutant(
@@ -265,7 +242,6 @@ CURSORS = [
         replacement=Edit(
             "set_position(info, self.mark_delete)", "set_position(info, self._log.last_confirmed)"
         ),
-        source_hash="d4c80ff96d62",
         caught_by=f"{_CURSORS}::test_earliest_and_latest_are_stored_as_such",
     ),
     Mutant(
@@ -274,7 +250,6 @@ CURSORS = [
         module="managed_ledger.protocol.cursor",
         name="apply_change",
         replacement=Edit("max(mark_delete, change.mark_delete)", "change.mark_delete"),
-        source_hash="2d2cf3330c3b",
         caught_by=f"{_SCENARIOS}/test_cursor_state.py",
     ),
     Mutant(
@@ -283,7 +258,6 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor._store_whole",
         replacement=Edit("list(self._state.acked.ranges())", "[]"),
-        source_hash="b5c2e86e3f96",
         caught_by=f"{_CURSORS}::test_a_clean_close_keeps_every_ack",
     ),
     Mutant(
@@ -292,7 +266,6 @@ CURSORS = [
         module=_CURSOR,
         name="_recovered",
         replacement=Edit("suppress(NoSuchLedgerError, NoSuchEntryError)", "suppress(LedgerError)"),
-        source_hash="375cb9be5614",
         caught_by=f"{_CURSOR_RECOVERY}::test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is",
     ),
 ]
@@ -306,7 +279,6 @@ WHOSE = [
         replacement=Edit(
             "    named = _UNNAMED if log is None else _shown(log)\n", "    return None\n"
         ),
-        source_hash="5dd8ff443c08",
         caught_by=_WHOSE,
     ),
     Mutant(
@@ -321,7 +293,6 @@ WHOSE = [
             "    await self.proven(ledger_id, owner)\n"
             "    return reader\n",
         ),
-        source_hash="38d2eab6ebf0",
         caught_by=_WHOSE,
     ),
     Mutant(
@@ -336,7 +307,6 @@ WHOSE = [
             "            await _recover(context, ledger, found),\n"
             "        )[0]",
         ),
-        source_hash="bb6ca7a4303a",
         caught_by=_WHOSE,
     ),
     Mutant(
@@ -345,7 +315,6 @@ WHOSE = [
         module="managed_ledger.context",
         name="LogContext.delete",
         replacement=Edit("        await self.proven(ledger_id, owner)\n", ""),
-        source_hash="fd8f765efd08",
         caught_by=_WHOSE,
     ),
 ]
@@ -359,7 +328,6 @@ LONG_LISTS = [
         module="managed_ledger.protocol.room",
         name="Room.allows_roll",
         replacement=Edit("return not self._reaches(_NO_ROLL_ABOVE)", "return True"),
-        source_hash="d8423a7e8600",
         caught_by=f"{_LONG}::test_above_three_quarters_nothing_rolls",
     ),
     Mutant(
@@ -368,7 +336,6 @@ LONG_LISTS = [
         module="managed_ledger.protocol.room",
         name="Room.stretch",
         replacement=Edit("return 1 << min", "return 1 or min"),
-        source_hash="7f543d657ace",
         caught_by=f"{_LONG}::test_rolls_become_rarer_and_end_at_three_quarters",
     ),
     Mutant(
@@ -377,7 +344,6 @@ LONG_LISTS = [
         module="managed_ledger.protocol.room",
         name="Room.allows_append",
         replacement=Edit("return not self._reaches(_NO_APPEND_ABOVE)", "return True"),
-        source_hash="4804dfec6695",
         caught_by=f"{_LONG}::test_takeovers_without_end_do_not_fill_the_list",
     ),
     Mutant(
@@ -386,7 +352,6 @@ LONG_LISTS = [
         module="managed_ledger.open",
         name="_take_over",
         replacement=Edit("held.values()", "()"),
-        source_hash="c3fb3381db93",
         caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
     ),
     Mutant(
@@ -398,7 +363,6 @@ LONG_LISTS = [
             "trimmable(ledgers.rows, held.values(), config, now_ms)",
             "[row.ledger_id for row in ledgers.rows]",
         ),
-        source_hash="c3fb3381db93",
         caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
     ),
     Mutant(
@@ -409,7 +373,6 @@ LONG_LISTS = [
         replacement=Edit(
             "            await _claim(ledgers, learned, writer.ledger_id, next_offset)\n", ""
         ),
-        source_hash="c3fb3381db93",
         caught_by=f"{_LONG}::test_what_the_old_owner_does_to_a_cursor_before_the_claim_holds_its_ledgers",
     ),
     Mutant(
@@ -418,7 +381,6 @@ LONG_LISTS = [
         module="managed_ledger.open",
         name="_claim",
         replacement=Edit("str(ledger_id)", '"claimed"'),
-        source_hash="eddc68d26d7f",
         caught_by=f"{_LONG}::test_a_claim_whose_answer_was_lost_is_not_taken_for_that_of_another",
     ),
 ]
@@ -430,7 +392,6 @@ CURSOR_FORMATS = [
         module="managed_ledger.protocol.cursor",
         name="CursorState.take_change",
         replacement=Edit("Change(self.mark_delete,", "Change(self._taken_mark_delete,"),
-        source_hash="5f082c23fd41",
         caught_by=f"{_FORMATS}::test_version_2_is_written_when_all_announce_it",
     ),
     Mutant(
@@ -439,7 +400,6 @@ CURSOR_FORMATS = [
         module="managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("await cursor.renew()", "pass"),
-        source_hash="57cad2c8fccc",
         caught_by=f"{_FORMATS}::test_records_of_version_1_are_left_when_the_log_is_opened",
     ),
     Mutant(
@@ -448,7 +408,6 @@ CURSOR_FORMATS = [
         module=_CURSOR,
         name="Cursor.check_format",
         replacement=Edit("self._renewing = True", "pass"),
-        source_hash="4467bf6fabe3",
         caught_by=f"{_FORMATS}::test_records_of_version_1_are_left_when_the_last_old_broker_has_gone",
     ),
     Mutant(
@@ -457,7 +416,6 @@ CURSOR_FORMATS = [
         module=_CURSOR,
         name="Cursor._snapshot_is_due",
         replacement=Edit("bool(self._state.acked) and", "False and"),
-        source_hash="3f0dfa4642b8",
         caught_by=f"{_FORMATS}::test_a_snapshot_is_written_after_so_many_changes_while_there_are_holes",
     ),
     Mutant(
@@ -466,7 +424,6 @@ CURSOR_FORMATS = [
         module=_CURSOR,
         name="Cursor.run",
         replacement=Edit("trio.move_on_at(self._snapshot_due_s)", "trio.CancelScope()"),
-        source_hash="1f6ccded59f9",
         caught_by=f"{_FORMATS}::test_a_snapshot_is_the_last_record_after_so_long_while_there_are_holes",
     ),
     Mutant(
@@ -475,7 +432,6 @@ CURSOR_FORMATS = [
         module=_CURSOR,
         name="Cursor._snapshot_is_due",
         replacement=Edit("change.reset or ", ""),
-        source_hash="3f0dfa4642b8",
         caught_by=f"{_FORMATS}::test_a_seek_is_written_as_a_snapshot",
     ),
     Mutant(
@@ -484,7 +440,6 @@ CURSOR_FORMATS = [
         module=_CURSOR,
         name="Cursor._may_write_2",
         replacement=Edit("self._log.context.allows(CHANGE_2)", "True"),
-        source_hash="6d01963ca61e",
         caught_by=f"{_FORMATS}::test_version_1_is_written_while_a_broker_does_not_announce_the_other",
     ),
     Mutant(
@@ -493,7 +448,6 @@ CURSOR_FORMATS = [
         module="broker.formats",
         name="Formats._read",
         replacement=Edit("common &= ", "common |= "),
-        source_hash="f21f97fcd138",
         caught_by="tests:tests/broker/control/test_announced_formats.py",
     ),
     Mutant(
@@ -502,7 +456,6 @@ CURSOR_FORMATS = [
         module="managed_ledger.cursor_ledger",
         name="Recovered.apply",
         replacement=Edit("self._part_2(info.part)", "self._snapshot(info)"),
-        source_hash="facfc35e4ab0",
         caught_by=f"{_SCENARIOS}/test_cursor_ledger.py::test_a_large_snapshot_is_several_records_and_counts_when_all_are_there",
     ),
 ]

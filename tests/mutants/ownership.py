@@ -15,7 +15,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._drop_all",
         replacement=Edit("    self._held.clear()\n", "    pass\n"),
-        source_hash="b62753a3e88c",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -27,7 +26,6 @@ MUTANTS = [
             "            case Holding.OWNED:\n                self._emit(DropTopics(bundle))\n",
             "            case Holding.OWNED:\n                pass\n",
         ),
-        source_hash="b62753a3e88c",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -36,7 +34,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._answered",
         replacement=Edit("self._check(bundle)", "self._hold(bundle, Holding.OWNED)"),
-        source_hash="cd4786341e57",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -45,7 +42,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._answered",
         replacement=Edit("self._check(bundle)", "self._forget(bundle, Answer.OTHERS)"),
-        source_hash="cd4786341e57",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -54,7 +50,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol.step",
         replacement=Edit("held is not None and held.ask == event.ask", "held is not None"),
-        source_hash="7cf9b6c20340",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -66,7 +61,6 @@ MUTANTS = [
             "self._emit(CloseTopics(bundle, self._hold(bundle, Holding.CLOSING)))",
             "self._delete(bundle)",
         ),
-        source_hash="066c73b315d8",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -75,7 +69,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._record_read",
         replacement=Edit("case Holding.OWNED, Owner.NOBODY | Owner.OTHERS:", "case None, None:"),
-        source_hash="78b90b4385df",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -84,7 +77,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._guard_seen",
         replacement=Edit("        self._drop_all()\n", "        pass\n"),
-        source_hash="cd965d134c55",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -93,7 +85,6 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._answered",
         replacement=Edit("self._check_deleted(bundle)", "self._let_go(bundle)"),
-        source_hash="cd4786341e57",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -106,7 +97,6 @@ MUTANTS = [
             "        if record is None or record.stat.owner == store.session_id:\n"
             "            await trio.sleep(_RETRY_S)\n",
         ),
-        source_hash="1a0e76bfd8f2",
         caught_by=f"{_TESTS} -k in_nobodys_way",
     ),
     Mutant(
@@ -115,7 +105,6 @@ MUTANTS = [
         module="broker.membership",
         name="_clear_registration",
         replacement=Edit("if overtaken and not await _guards(", "if False and not await _guards("),
-        source_hash="1a0e76bfd8f2",
         caught_by=f"{_TESTS} -k by_hand",
     ),
     Mutant(
@@ -124,7 +113,6 @@ MUTANTS = [
         module="broker.ownership",
         name="Ownership._join",
         replacement=Edit("async with self._joining:", "if term:"),
-        source_hash="0d1c9a1063d2",
         caught_by=f"{_TESTS} -k removes_nothing_of_the_next_one",
     ),
     Mutant(
@@ -133,7 +121,6 @@ MUTANTS = [
         module="bookie.registry.instance",
         name="check_bound",
         replacement=Edit("if instance_id == bound.instance_id:", "if bound.instance_id:"),
-        source_hash="c26ee57e2be7",
         caught_by=_INSTANCE,
     ),
     Mutant(
@@ -142,7 +129,6 @@ MUTANTS = [
         module="managed_ledger.binding",
         name="bind",
         replacement=Edit("    if wrong:\n", "    if wrong and not wrong:\n"),
-        source_hash="a6420ceee1b1",
         caught_by=_INSTANCE,
     ),
     Mutant(
@@ -151,7 +137,6 @@ MUTANTS = [
         module="broker.membership",
         name="join",
         replacement=Edit("checks = [Check(PATH, bound.version)]", "pass"),
-        source_hash="dbb3f5bda593",
         caught_by=_INSTANCE,
     ),
     Mutant(
@@ -160,7 +145,6 @@ MUTANTS = [
         module="managed_ledger.open",
         name="_check_instance",
         replacement=Edit("said != context.instance", "not said"),
-        source_hash="bee74e11e4f6",
         caught_by=_INSTANCE,
     ),
     Mutant(
@@ -169,7 +153,6 @@ MUTANTS = [
         module="broker.membership",
         name="check_others",
         replacement=Edit("guard.instance != bound.instance_id", "not guard.instance"),
-        source_hash="4ce946f644ae",
         caught_by=_INSTANCE,
     ),
     Mutant(
@@ -178,7 +161,6 @@ MUTANTS = [
         module="broker.membership",
         name="remove",
         replacement=Edit("Set(path, value, stat.version)", "Set(path, value, ANY)"),
-        source_hash="7e9839e40fb2",
         caught_by=f"{_TESTS}::test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small",
     ),
     Mutant(
@@ -187,7 +169,6 @@ MUTANTS = [
         module="broker.membership",
         name="giving_up",
         replacement=Edit("Set(guard.path, guard.value, ANY)", "Check(guard.path, ANY)"),
-        source_hash="304ff7b40127",
         caught_by="tests:tests/broker/control/test_ownership.py -k removing",
     ),
 ]

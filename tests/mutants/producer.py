@@ -18,7 +18,6 @@ MUTANTS = [
             "    sequence_id, highest, _ = self._outstanding.popleft()\n    if not self._receipts:",
             "    sequence_id, highest, _ = self._outstanding.pop()\n    if not self._receipts:",
         ),
-        source_hash="b456f2400876",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -27,7 +26,6 @@ MUTANTS = [
         module=_PRODUCER,
         name="Producer.stored",
         replacement=Edit("if self.closed:", "if self.closed and error is not None:"),
-        source_hash="b456f2400876",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -36,7 +34,6 @@ MUTANTS = [
         module=_SENDS,
         name="PendingSends.receipt",
         replacement=Edit("if sequence_id > queue[0].sequence_id:", "if False:"),
-        source_hash="f78410ed5193",
         caught_by="tests:tests/clients/python/protocol/test_rules.py",
     ),
     Mutant(
@@ -50,7 +47,6 @@ MUTANTS = [
             "    self.connection.receipts_ready(self)\n"
             "    self.topic.append(send.payload",
         ),
-        source_hash="e57b1617a0df",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -59,7 +55,6 @@ MUTANTS = [
         module=_SENDS,
         name="PendingSends.all",
         replacement=Edit("list(self._queue)", "list(self._queue)[::-1]"),
-        source_hash="74ecf77f5d75",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -68,7 +63,6 @@ MUTANTS = [
         module=_PRODUCING,
         name="ProducingProtocol._drop",
         replacement=Edit("self._dropped[producer_id] = now_s + self._ignore_s", "pass"),
-        source_hash="0c7fa6c87224",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -79,7 +73,6 @@ MUTANTS = [
         replacement=Edit(
             "Sending.TAKE if producer.state is State.OPEN else Sending.IGNORE", "Sending.TAKE"
         ),
-        source_hash="b30d4eb9076d",
         caught_by="tests:tests/broker/protocol/test_connection_machines.py",
     ),
     Mutant(
@@ -93,7 +86,6 @@ MUTANTS = [
             "        if False:\n"
             '                return [Refuse(join.producer, pb.ProducerFenced, "the topic has',
         ),
-        source_hash="11d021f76987",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -102,7 +94,6 @@ MUTANTS = [
         module=_ACCESS,
         name="AccessProtocol._outdated",
         replacement=Edit("candidate.epoch >= self.epoch", "True"),
-        source_hash="8afed762b92c",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -114,7 +105,6 @@ MUTANTS = [
             "[Expel(producer) for producer in self._admitted]",
             "[Expel(producer) for producer in ()]",
         ),
-        source_hash="17a37c94ffa3",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -126,7 +116,6 @@ MUTANTS = [
             "case EpochNotStored(producer):\n",
             "case EpochNotStored(producer):\n            return self._stored(producer)\n",
         ),
-        source_hash="125ea75464f8",
         caught_by=_STORMS,
     ),
     Mutant(
@@ -135,7 +124,6 @@ MUTANTS = [
         module=_ACCESS,
         name="AccessProtocol._promote",
         replacement=Edit("not self._admitted and ", ""),
-        source_hash="b66914080165",
         caught_by=_STORMS,
     ),
 ]

@@ -20,7 +20,6 @@ MUTANTS = [
         module="bookie.replication.replicator",
         name="_Sending.send",
         replacement=Edit("if self._failure is None:", "if False:"),
-        source_hash="7cad8fa9d61a",
         caught_by=f"{_WORKER} -k only_when_it_has_everything",
     ),
     Mutant(
@@ -29,7 +28,6 @@ MUTANTS = [
         module=_P_COPIES,
         name="settled_stretches",
         replacement=Edit("            return []\n", "            fragments = fragments[:-1]\n"),
-        source_hash="95441cb62d93",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -40,7 +38,6 @@ MUTANTS = [
         replacement=Edit(
             "            fragments = fragments[:-1]\n", "            starts.append(1 << 62)\n"
         ),
-        source_hash="95441cb62d93",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -52,7 +49,6 @@ MUTANTS = [
             "runs(codes, _LACKED, stretch.first)",
             "runs(codes, (*_LACKED, Copy.UNHEARD), stretch.first)",
         ),
-        source_hash="39e75030f812",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -61,7 +57,6 @@ MUTANTS = [
         module=_P_COPIES,
         name="listed",
         replacement=Edit("group.first + group.size - stretch.first)", "len(there))"),
-        source_hash="91b13623e0a8",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -70,7 +65,6 @@ MUTANTS = [
         module=_P_COPIES,
         name="_why_moved",
         replacement=Edit("if Copy.DAMAGED in codes:", "if False:"),
-        source_hash="04ce0e4810d3",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -79,7 +73,6 @@ MUTANTS = [
         module=_P_REPLACE,
         name="newcomers",
         replacement=Edit(" if bookie not in stretch.ensemble", ""),
-        source_hash="a2a6172f0c36",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -88,7 +81,6 @@ MUTANTS = [
         module=_P_REPLACE,
         name="replace_bookie",
         replacement=Edit("if now.last > stretch.last:", "if False:"),
-        source_hash="ac1636ff0cdf",
         caught_by=_COPIES,
     ),
     Mutant(
@@ -97,7 +89,6 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._move",
         replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
-        source_hash="23e5d81b8ee0",
         caught_by=f"{_WORKER} -k no_copy_left",
     ),
     Mutant(
@@ -106,7 +97,6 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._close_if_due",
         replacement=Edit("self._limits.fence_open_after_s if lost else None", "0.0"),
-        source_hash="0dce47c297ac",
         caught_by=f"{_WORKER} -k left_to_its_writer",
     ),
     Mutant(
@@ -115,7 +105,6 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._unless_back",
         replacement=Edit("if not was_here and self._members.is_here(bookie):", "if False:"),
-        source_hash="7d3f3773098f",
         caught_by=f"{_WORKER} -k when_the_bookie_is_back",
     ),
     Mutant(
@@ -124,7 +113,6 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._has_spares",
         replacement=Edit("return not needy or", "return True or"),
-        source_hash="a208c3c97b85",
         caught_by=f"{_WORKER} -k nothing_is_locked",
     ),
     Mutant(
@@ -133,7 +121,6 @@ MUTANTS = [
         module="bookie.replication.marks",
         name="Marks.resolve",
         replacement=Edit("delete(path, mark.version)", "delete(path, record.stat.version)"),
-        source_hash="76ca0c3fdb6f",
         caught_by=f"{_TESTS}/test_marks.py",
     ),
     Mutant(
@@ -142,7 +129,6 @@ MUTANTS = [
         module="bookie.replication.decommission",
         name="Decommission.forget",
         replacement=Edit("if kept.ledgers or kept.unreadable:", "if False:"),
-        source_hash="9bbc3c358872",
         caught_by=f"{_TESTS}/test_decommission.py -k what_is_named",
     ),
     Mutant(
@@ -151,7 +137,6 @@ MUTANTS = [
         module="bookie.replication.protocol.accept_loss",
         name="AcceptLoss._read_answered",
         replacement=Edit(" and inquiry.unknown <= self._given_up", ""),
-        source_hash="484097ce6dbd",
         caught_by=f"{_TESTS}/test_accept_loss.py",
     ),
     Mutant(
@@ -160,7 +145,6 @@ MUTANTS = [
         module="bookie.replication.protocol.lost",
         name="LostBookies.look",
         replacement=Edit("len(fresh) + len(waited_before) > 1", "True"),
-        source_hash="05e848f36921",
         caught_by=f"{_TESTS}/test_lost.py",
     ),
     Mutant(
@@ -174,7 +158,6 @@ MUTANTS = [
             "            return\n"
             "        mark.ctime = now_ms\n",
         ),
-        source_hash="e24e184b4a77",
         caught_by=f"{_TESTS}/test_marks.py -k found_again",
     ),
     Mutant(
@@ -183,7 +166,6 @@ MUTANTS = [
         module="bookie.ledger.ensemble",
         name="BookieDirectory.choose",
         replacement=Edit("await Orders(self._store, self._paths).going()", "set[str]()"),
-        source_hash="adef95af8dba",
         caught_by=f"{_TESTS}/test_decommission.py -k not_named_by_new",
     ),
     Mutant(
@@ -195,7 +177,6 @@ MUTANTS = [
             "        case _:\n            return Copy.UNHEARD",
             "        case _:\n            return Copy.DAMAGED",
         ),
-        source_hash="f62886b0f2c6",
         caught_by=f"{_TESTS}/test_mender.py -k too_much_to_do",
     ),
     Mutant(
@@ -204,7 +185,6 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._mend_locked",
         replacement=Edit("except (NoSuchEntryError, ReadUnknownError):", "except KeyError:"),
-        source_hash="8a80925f4a67",
         caught_by=f"{_TESTS}/test_mender.py -k is_an_alarm_and_no_loop",
     ),
     Mutant(
@@ -213,7 +193,6 @@ MUTANTS = [
         module=_MENDER,
         name="_bare",
         replacement=Edit("if report.unheard", "if True"),
-        source_hash="6da295046fec",
         caught_by=f"{_TESTS}/test_mender.py -k in_doubt",
     ),
     Mutant(
@@ -222,7 +201,6 @@ MUTANTS = [
         module=_P_COPIES,
         name="_LACKED",
         replacement=(Copy.MISSING, Copy.DOUBTFUL),
-        source_hash="984e0bcaa290",
         caught_by=f"{_COPIES} -k does_not_give",
     ),
     Mutant(
@@ -231,7 +209,6 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit("if recovery and", "if False and"),
-        source_hash="5f5c111ff01a",
         caught_by="tests:tests/bookie/storage/test_heal.py -k taken_again",
     ),
     Mutant(
@@ -240,7 +217,6 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit(" and self.reads.damaged.get((state.ledger_id, entry_id)) == place", ""),
-        source_hash="5f5c111ff01a",
         caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
     ),
     Mutant(
@@ -249,7 +225,6 @@ MUTANTS = [
         module="bookie.server.repairs",
         name="Repairs._names_us",
         replacement=Edit("    try:\n", "    return False\n    try:\n"),
-        source_hash="d95169f8769c",
         caught_by=f"{_TESTS}/test_repairs.py -k bits_that_flip",
     ),
     Mutant(
@@ -258,7 +233,6 @@ MUTANTS = [
         module="bookie.replication.readmission",
         name="Readmission.admit",
         replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
-        source_hash="7e7aceae8fa9",
         caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
         also=(
             Mutant(
@@ -267,7 +241,6 @@ MUTANTS = [
                 module="bookie.storage.contacts",
                 name="standing_of",
                 replacement=Edit("if birth == NEVER_LOST:", "if True:"),
-                source_hash="7e9933ce7b2d",
                 caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
             ),
         ),
@@ -278,7 +251,6 @@ MUTANTS = [
         module="bookie.replication.readmission",
         name="Readmission.admit",
         replacement=Edit("raise DecommissionError(fence.failure)", "pass"),
-        source_hash="7e7aceae8fa9",
         caught_by=f"{_TESTS}/test_readmission.py -k without_its_fences",
     ),
     Mutant(
@@ -287,7 +259,6 @@ MUTANTS = [
         module="bookie.replication.forced",
         name="_who_cannot_say",
         replacement=Edit("            return\n", "            return found.append(bookie)\n"),
-        source_hash="ca210a8c1488",
         caught_by=f"{_TESTS}/test_forced.py -k silent",
     ),
     Mutant(
@@ -296,7 +267,6 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._best",
         replacement=Edit("return best", "return drawn[0]"),
-        source_hash="0de2327cf24f",
         caught_by=f"{_TESTS}/test_moved_copies.py -k rack_that_is_missing",
     ),
     Mutant(
@@ -305,7 +275,6 @@ MUTANTS = [
         module="bookie.ledger.ensemble",
         name="BookieDirectory.racks_of",
         replacement=Edit("infos.get(bookie) or await self._info(bookie)", "infos.get(bookie)"),
-        source_hash="edf075e83382",
         caught_by=f"{_TESTS}/test_moved_copies.py -k takes_no_entries",
     ),
     Mutant(
@@ -314,7 +283,6 @@ MUTANTS = [
         module="bookie.replication.replicator",
         name="Replicator.copy",
         replacement=Edit("if flow.failure is not None:", "if False:"),
-        source_hash="c8e1ecd394f6",
         caught_by=f"{_TESTS}/test_moved_copies.py -k among_many",
     ),
     Mutant(
@@ -323,7 +291,6 @@ MUTANTS = [
         module="bookie.replication.checker",
         name="Checker._list",
         replacement=Edit("if had_time and await", "if False and await"),
-        source_hash="6ad02873dd9a",
         caught_by=f"{_TESTS}/test_checker.py -k never_answers_a_question",
     ),
     Mutant(
@@ -332,7 +299,6 @@ MUTANTS = [
         module="bookie.replication.worker",
         name="Worker._locked_by_others",
         replacement=Edit("if lock.ours:", "if False:"),
-        source_hash="c5c2e9c0d34f",
         caught_by=f"{_TESTS}/test_locks.py -k came_about_late",
     ),
     Mutant(
@@ -341,7 +307,6 @@ MUTANTS = [
         module="bookie.replication.worker",
         name="Worker._round",
         replacement=Edit("if self._mender.lock_left:", "if False:"),
-        source_hash="44ba441dc648",
         caught_by=f"{_TESTS}/test_locks.py -k before_the_next",
     ),
     Mutant(
@@ -350,7 +315,6 @@ MUTANTS = [
         module=_CATALOG,
         name="Catalog._write",
         replacement=Edit(", *checks]", "]"),
-        source_hash="c3d67849061a",
         caught_by=f"{_LIVES} -k on_its_way",
     ),
     Mutant(
@@ -359,7 +323,6 @@ MUTANTS = [
         module="bookie.registry.cookies",
         name="read_life",
         replacement=Edit("record.stat.created_txid", "0"),
-        source_hash="f29c95f8fed1",
         caught_by=f"{_LIVES} -k life_is_over",
     ),
     Mutant(
@@ -368,7 +331,6 @@ MUTANTS = [
         module="bookie.replication.replicator",
         name="Replicator.replace",
         replacement=Edit(", [newcomer])", ")"),
-        source_hash="720a1f3c9a25",
         caught_by=f"{_NEWCOMERS} -k copies",
     ),
     Mutant(
@@ -386,7 +348,6 @@ MUTANTS = [
             (life,) = await self._context.catalog.lives_of([newcomer])
 """,
         ),
-        source_hash="23e5d81b8ee0",
         caught_by=f"{_NEWCOMERS} -k copies",
     ),
     Mutant(
@@ -395,7 +356,6 @@ MUTANTS = [
         module="bookie.ledger.recoverer",
         name="recover_ledger",
         replacement=Edit("decide, lives)", "decide)"),
-        source_hash="028a1ef677a3",
         caught_by=f"{_NEWCOMERS} -k recovery",
     ),
     Mutant(
@@ -404,7 +364,6 @@ MUTANTS = [
         module="bookie.server.limbo",
         name="LimboRepair._find_suspects",
         replacement=Edit("await renew_cookie(self._metadata, self._paths, self._cookie)", "1"),
-        source_hash="7a312716417f",
         caught_by=f"{_NEWCOMERS} -k copies",
     ),
 ]

@@ -16,7 +16,6 @@ MUTANTS = [
         module="bookie.ledger.client",
         name="LedgerClient.open_stored",
         replacement=Edit("if recover and not stored", "if not stored"),
-        source_hash="b6770163ace1",
         caught_by=f"{_LEDGER}/test_reader.py",
     ),
     Mutant(
@@ -29,7 +28,6 @@ MUTANTS = [
             "_Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version),"
             " make_protocol)",
         ),
-        source_hash="028a1ef677a3",
         caught_by=f"{_LEDGER}/test_recoverer.py",
     ),
     Mutant(
@@ -38,7 +36,6 @@ MUTANTS = [
         module="bookie.ledger.ensemble",
         name="BookieDirectory.replace",
         replacement=Edit("{*ensemble, ", "{*failed, "),
-        source_hash="15f73c44bd85",
         caught_by=f"{_LEDGER}/test_ensemble.py",
     ),
     Mutant(
@@ -50,7 +47,6 @@ MUTANTS = [
             "    self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
             "    self._feed(AddFailed(bookie))",
         ),
-        source_hash="4d2558328640",
         caught_by=f"{_LEDGER}/test_writer_end.py",
     ),
     Mutant(
@@ -61,7 +57,6 @@ MUTANTS = [
         replacement=Edit(
             "if status in _NEGATIVE", "if status in (*_NEGATIVE, Status.UNKNOWN_LEDGER_STATE)"
         ),
-        source_hash="86d192053d6d",
         caught_by=f"{_LEDGER}/test_reader.py {_LEDGER[6:]}/test_recoverer.py",
     ),
     Mutant(
@@ -70,7 +65,6 @@ MUTANTS = [
         module=_CATALOG,
         name="Catalog._create",
         replacement=Edit("return await self._is_ours(path, token)", "return False"),
-        source_hash="047aa280dc5c",
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
@@ -81,7 +75,6 @@ MUTANTS = [
         replacement=Edit(
             "created.\n                continue", "created.\n                return True"
         ),
-        source_hash="047aa280dc5c",
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
@@ -90,7 +83,6 @@ MUTANTS = [
         module=_CATALOG,
         name="_remembered_doubt",
         replacement=Edit("if doubt:", "if False:"),
-        source_hash="c0925ebb18f1",
         caught_by="tests:tests/clients/ledgers/test_client.py -k stays_in_doubt",
     ),
     Mutant(
@@ -99,7 +91,6 @@ MUTANTS = [
         module="bookie.ledger.changes",
         name="Changes.close",
         replacement=Edit("raise OutcomeUnknownError(", "raise StoreUnavailableError("),
-        source_hash="9545a55da0f7",
         caught_by="tests:tests/clients/ledgers/test_writer.py -k close_without_an_answer",
     ),
     Mutant(
@@ -108,7 +99,6 @@ MUTANTS = [
         module=_CATALOG,
         name="Catalog.read",
         replacement=Edit("await self.store.sync(path)", "pass"),
-        source_hash="566ec4eee01c",
         caught_by=f"{_LOG}/test_followers.py",
     ),
     Mutant(
@@ -117,7 +107,6 @@ MUTANTS = [
         module="managed_ledger.context",
         name="LogContext._synced",
         replacement=Edit("await self.store.sync(path)", "pass"),
-        source_hash="66bf1af2f5b1",
         caught_by=f"{_LOG}/test_followers.py",
     ),
     Mutant(
@@ -126,7 +115,6 @@ MUTANTS = [
         module="managed_ledger.cursor",
         name="Cursor.held_from",
         replacement=Edit("min(self._stored, self._state.mark_delete)", "self._state.mark_delete"),
-        source_hash="1bf7249c2a0a",
         caught_by=f"{_LOG}/test_trimming.py",
     ),
     Mutant(
@@ -139,7 +127,6 @@ MUTANTS = [
             "    except LedgerError:\n"
             "        self._next = self._topic.log.next_position(self.read_position)\n",
         ),
-        source_hash="2be6f1043b47",
         caught_by="tests:tests/broker/test_subscriptions.py tests/broker/test_produce_consume.py",
     ),
     Mutant(
@@ -150,7 +137,6 @@ MUTANTS = [
         replacement=Edit(
             "if not self._ever_attached and self._initial_sequence_id is None:", "if True:"
         ),
-        source_hash="b2c7d5e5102d",
         caught_by="tests:tests/clients/python/test_producer.py",
     ),
 ]

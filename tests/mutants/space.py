@@ -16,7 +16,6 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._is_gone",
         replacement=Edit("return await self._metadata.get(path) is None", "return True"),
-        source_hash="94cab1a500c8",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -25,7 +24,6 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("    if not listed:\n        return\n", ""),
-        source_hash="fb15466ce446",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -37,7 +35,6 @@ MUTANTS = [
             "for ledger_id in sorted(missing):",
             "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
         ),
-        source_hash="fb15466ce446",
         caught_by=f"{_COLLECTED}::test_a_ledger_that_is_made_while_the_metadata_are_listed_stays",
         also=(
             Mutant(
@@ -46,7 +43,6 @@ MUTANTS = [
                 module=_COLLECTOR,
                 name="Collector._is_gone",
                 replacement=Edit("return await self._metadata.get(path) is None", "return True"),
-                source_hash="94cab1a500c8",
                 caught_by=_COLLECTED,
             ),
         ),
@@ -57,7 +53,6 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("await check_cluster(self._metadata, self._paths, self._cookie)", "pass"),
-        source_hash="fb15466ce446",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -66,7 +61,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._counts",
         replacement=Edit("    if state is None or state.deleted:\n", "    if True:\n"),
-        source_hash="041c08b02bc5",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -75,7 +69,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._nothing_points_into",
         replacement=Edit("return self._volume.places.shares.of(segment.first) == 0", "return True"),
-        source_hash="de6aee71459f",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -84,7 +77,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._known_of",
         replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
-        source_hash="a38db66a8209",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -93,7 +85,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._remove",
         replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
-        source_hash="a2849ada78af",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -102,7 +93,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._empty",
         replacement=Edit("return False", "break"),
-        source_hash="6c2f25e51ab3",
         caught_by=_RECLAIMED,
         also=(
             Mutant(
@@ -113,7 +103,6 @@ MUTANTS = [
                 replacement=Edit(
                     "return self._volume.places.shares.of(segment.first) == 0", "return True"
                 ),
-                source_hash="de6aee71459f",
                 caught_by=_RECLAIMED,
             ),
         ),
@@ -124,7 +113,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._candidates",
         replacement=Edit("following.first > self._contents.checkpoint or ", ""),
-        source_hash="74d5c3206146",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -133,7 +121,6 @@ MUTANTS = [
         module="bookie.storage.reads",
         name="Reads.read",
         replacement=Edit("if place == read_at:", "if True:"),
-        source_hash="30540bafd540",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -142,7 +129,6 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
-        source_hash="b840d0ebeb25",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -153,7 +139,6 @@ MUTANTS = [
         replacement=Edit(
             "return record is not None and len(record.payload) == size", "return True"
         ),
-        source_hash="c6b4d3eca46a",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(
@@ -162,7 +147,6 @@ MUTANTS = [
         module="bookie.storage.replay",
         name="_Walk.gap",
         replacement=Edit("    self._tail = []\n", ""),
-        source_hash="d95c1e34ffce",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -171,7 +155,6 @@ MUTANTS = [
         module="bookie.storage.replay",
         name="replay",
         replacement=Edit("reached=max(removed, default=0)", "reached=0"),
-        source_hash="0e3dcec09025",
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
     ),
     Mutant(
@@ -180,7 +163,6 @@ MUTANTS = [
         module="bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit("self._holes()", "()"),
-        source_hash="5d7c968e6af7",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(
@@ -189,7 +171,6 @@ MUTANTS = [
         module=_HEAL,
         name="Healer.rescue",
         replacement=Edit("found = await self._readable(ledger_id, entry_id)", "found = None"),
-        source_hash="6103b6adf0b6",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(
@@ -198,7 +179,6 @@ MUTANTS = [
         module="bookie.storage.scrub",
         name="Scrubber._look_at",
         replacement=Edit("self._volume.log.roll()", "pass"),
-        source_hash="9731f3bdf588",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(
@@ -207,7 +187,6 @@ MUTANTS = [
         module="bookie.storage.scrub",
         name="Scrubber._look_at",
         replacement=Edit("await self._checkpoint()", "pass"),
-        source_hash="9731f3bdf588",
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
     Mutant(
@@ -216,7 +195,6 @@ MUTANTS = [
         module=_HEAL,
         name="Healer._readable",
         replacement=Edit("if volume.out_of_space:", "if False:"),
-        source_hash="d94e06082ed5",
         caught_by=f"{_STORAGE}/test_scrub.py -k no_room",
     ),
     Mutant(
@@ -225,7 +203,6 @@ MUTANTS = [
         module=_HEAL,
         name="Healer._write",
         replacement=Edit("log.failure or ", ""),
-        source_hash="0cb72ec8064f",
         caught_by=f"{_STORAGE}/test_heal.py -k log_that_fails",
     ),
     Mutant(
@@ -234,7 +211,6 @@ MUTANTS = [
         module=_HEAL,
         name="Healer._write",
         replacement=Edit(" or self._volume.places.failure", ""),
-        source_hash="0cb72ec8064f",
         caught_by=f"{_STORAGE}/test_heal.py -k index_cannot_be_told",
     ),
     Mutant(
@@ -243,7 +219,6 @@ MUTANTS = [
         module="bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.log.end >= self.plain_end and not recovery", "False"),
-        source_hash="b840d0ebeb25",
         caught_by=f"{_STORAGE}/test_room.py",
     ),
     Mutant(
@@ -252,7 +227,6 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit(" and spread(state) == 0", ""),
-        source_hash="3a2ace64d54d",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -261,7 +235,6 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("self._contacts is None or not self._may_be_forgotten(ledger_id)", "True"),
-        source_hash="548a21fb1223",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -270,7 +243,6 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("highest or ", ""),
-        source_hash="a6a0cb0ff442",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -279,7 +251,6 @@ MUTANTS = [
         module=_COLLECTOR,
         name="Collector._end_tombstones",
         replacement=Edit(" if await self._is_gone(ledger_id)", ""),
-        source_hash="4079d454be47",
         caught_by=_COLLECTED,
     ),
     Mutant(
@@ -288,7 +259,6 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit("    await self._checkpoint()\n", ""),
-        source_hash="3a2ace64d54d",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -297,7 +267,6 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("volume.reads.doubt or ", ""),
-        source_hash="a6a0cb0ff442",
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -306,7 +275,6 @@ MUTANTS = [
         module="bookie.storage.tombstones",
         name="Tombstones.staying",
         replacement=Edit("confirmed and self._may_end(state) and spread(state) == 1", "True"),
-        source_hash="79e64d26843b",
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -315,7 +283,6 @@ MUTANTS = [
         module=_RECLAIM,
         name="Reclaimer._reclaim",
         replacement=Edit("except OSError:", "except KeyError:"),
-        source_hash="2553a219d6c8",
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
     ),
     Mutant(
@@ -324,7 +291,6 @@ MUTANTS = [
         module="bookie.storage.boot",
         name="_is_old",
         replacement=Edit("live and gap.first <= first < gap.end", "False"),
-        source_hash="713c8f3dea5a",
         caught_by=f"{_STORAGE}/test_old_index.py -k moved_since",
     ),
     Mutant(
@@ -333,7 +299,6 @@ MUTANTS = [
         module="bookie.storage.boot",
         name="_is_old",
         replacement=Edit("if any(gap.end > checkpoint.position for gap in gaps)", "if False"),
-        source_hash="713c8f3dea5a",
         caught_by=f"{_STORAGE}/test_old_index.py -k of_before",
     ),
 ]

@@ -27,7 +27,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.fenced\n", ""),
-        source_hash="eeb3c378af18",
         caught_by=_STORE,
     ),
     Mutant(
@@ -36,7 +35,6 @@ MUTANTS = [
         module="bookie.storage.store",
         name="LedgerStore.fence",
         replacement=Edit("await volume.log.wait_durable(position)", "pass"),
-        source_hash="bd00b805fafb",
         caught_by="tests:tests/bookie/server/test_durability.py",
     ),
     Mutant(
@@ -45,7 +43,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume.judge",
         replacement=Edit("self.reads.doubt or ", ""),
-        source_hash="811b30517574",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -54,7 +51,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
-        source_hash="ad7187a22605",
         caught_by=_HOST,
     ),
     Mutant(
@@ -63,7 +59,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="_check_missing",
         replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
-        source_hash="69faf408bacf",
         caught_by=_HOST,
     ),
     Mutant(
@@ -72,7 +67,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("[*records, limbo]", "records"),
-        source_hash="2d8307dc012c",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -83,7 +77,6 @@ MUTANTS = [
         replacement=Edit(
             "if self.doubt or", "if self.doubt and status is StoreStatus.NO_LEDGER or"
         ),
-        source_hash="ff7aa822d110",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -92,7 +85,6 @@ MUTANTS = [
         module=_READS,
         name="Reads.absent",
         replacement=Edit("if self.doubt or", "if self.doubt and status is StoreStatus.NO_ENTRY or"),
-        source_hash="ff7aa822d110",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -104,7 +96,6 @@ MUTANTS = [
             "raise self.absent(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="fdb0ea52721b",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -116,7 +107,6 @@ MUTANTS = [
             "raise self.absent(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="30540bafd540",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -128,7 +118,6 @@ MUTANTS = [
             "raise self.absent(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        source_hash="5c7f0b7fc200",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -137,7 +126,6 @@ MUTANTS = [
         module="bookie.storage.segments",
         name="_checked",
         replacement=Edit("StoreStatus.IO_ERROR", "StoreStatus.NO_ENTRY"),
-        source_hash="37c2afcc7e5d",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -148,7 +136,6 @@ MUTANTS = [
         replacement=Edit(
             "self.homes.get(ledger_id)", "self.volumes[ledger_id % len(self.volumes)]"
         ),
-        source_hash="036ac2c74e1a",
         caught_by=_STORE,
     ),
     Mutant(
@@ -157,7 +144,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
-        source_hash="b840d0ebeb25",
         caught_by=_STORE,
     ),
     Mutant(
@@ -166,7 +152,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
-        source_hash="8eeb7afb886a",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -177,7 +162,6 @@ MUTANTS = [
         replacement=Edit(
             "whole and len(data) == header.size and len(records) == header.count", "True"
         ),
-        source_hash="59b23637fe76",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -186,7 +170,6 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
-        source_hash="e3934aea0843",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -195,7 +178,6 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.looks_written(there + 1)", "False"),
-        source_hash="e3934aea0843",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -204,7 +186,6 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("looks_written(there + 1)", "looks_written(there)"),
-        source_hash="e3934aea0843",
         caught_by=f"{_BOOT} -k a_first_write_that_is_torn",
     ),
     Mutant(
@@ -213,7 +194,6 @@ MUTANTS = [
         module=_LOG,
         name="Log._wait_for_group",
         replacement=Edit("self._limits.mark_after_s if self._unmarked else inf", "inf"),
-        source_hash="e617aa539930",
         caught_by=f"{_STORAGE}/test_marks.py",
     ),
     Mutant(
@@ -222,7 +202,6 @@ MUTANTS = [
         module="bookie.storage.upkeep",
         name="Upkeep._committed",
         replacement=Edit("if not group.count and not group.flags:", "if False:"),
-        source_hash="c13661f56f1d",
         caught_by=f"{_STORAGE}/test_marks.py -k is_not_denied",
     ),
     Mutant(
@@ -231,7 +210,6 @@ MUTANTS = [
         module=_REPLAY,
         name="_Walk._confirm",
         replacement=Edit("if mark > self._reached:", "if False:"),
-        source_hash="0c04af7debac",
         caught_by=_BOOT,
     ),
     Mutant(
@@ -240,7 +218,6 @@ MUTANTS = [
         module=_LOG,
         name="Log.run",
         replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
-        source_hash="ceeb4132d051",
         caught_by=_FAILING_DISK,
     ),
     Mutant(
@@ -249,7 +226,6 @@ MUTANTS = [
         module="bookie.storage.disk",
         name="FileAppender._start",
         replacement=Edit("    _sync_directory(os.path.dirname(path))\n", ""),
-        source_hash="489d0613c689",
         caught_by=_DISK,
     ),
     Mutant(
@@ -261,7 +237,6 @@ MUTANTS = [
             "        group.dones.append(done)\n",
             "        done(StoreStatus.OK)\n",
         ),
-        source_hash="2c225ebfdfa7",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -270,7 +245,6 @@ MUTANTS = [
         module="bookie.storage.growing",
         name="GrowingFile._append_direct",
         replacement=Edit("0 if pieces else os.RWF_DSYNC", "0"),
-        source_hash="d7ec2c63e39e",
         caught_by=_DISK,
     ),
     Mutant(
@@ -279,7 +253,6 @@ MUTANTS = [
         module="bookie.storage.growing",
         name="GrowingFile._append_direct",
         replacement=Edit("        os.fdatasync(self._descriptor)\n", "        pass\n"),
-        source_hash="d7ec2c63e39e",
         caught_by=_DISK,
     ),
     Mutant(
@@ -292,7 +265,6 @@ MUTANTS = [
             "            if place[0] >= self._log.durable:\n"
             "                raise self.absent(StoreStatus.NO_ENTRY)\n",
         ),
-        source_hash="30540bafd540",
         caught_by=_STORE,
     ),
     Mutant(
@@ -301,7 +273,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._accept",
         replacement=Edit("if lac > state.accepted_lac:", "if True:"),
-        source_hash="1f50b8ce89c5",
         caught_by=_STORE,
     ),
     Mutant(
@@ -310,7 +281,6 @@ MUTANTS = [
         module=_STATES,
         name="States.write_lac",
         replacement=Edit("if lac > state.explicit_lac:", "if True:"),
-        source_hash="01ae9b3613ee",
         caught_by=_STORE,
     ),
     Mutant(
@@ -322,7 +292,6 @@ MUTANTS = [
             "state.explicit_position = self._log.append(",
             "state.explicit_position = (lambda *_: -1)(",
         ),
-        source_hash="01ae9b3613ee",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -331,7 +300,6 @@ MUTANTS = [
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
-        source_hash="b840d0ebeb25",
         caught_by=_FAILING_DISK,
     ),
     Mutant(
@@ -345,7 +313,6 @@ MUTANTS = [
             "    if not self._volume.writable:\n"
             "        raise StoreError(StoreStatus.READ_ONLY)\n",
         ),
-        source_hash="77a550fefd01",
         caught_by=_FAILING_DISK,
     ),
     Mutant(
@@ -354,7 +321,6 @@ MUTANTS = [
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
-        source_hash="2d8307dc012c",
         caught_by=_CRASHES,
     ),
     Mutant(
@@ -368,7 +334,6 @@ MUTANTS = [
             "        )\n",
             "pass\n",
         ),
-        source_hash="3297ec9c5e62",
         caught_by=_CRASHES,
     ),
 ]

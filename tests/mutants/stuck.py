@@ -12,7 +12,6 @@ MUTANTS = [
         module="managed_ledger.stuck",
         name="Watch.may_leave",
         replacement=Edit("self._stall.seconds(confirmed, now_s) < config.stuck_s or ", ""),
-        source_hash="2216e26dcc9b",
         caught_by=f"{_STUCK}::test_two_of_three_take_no_more_of_this_ledger",
     ),
     Mutant(
@@ -21,7 +20,6 @@ MUTANTS = [
         module="managed_ledger.protocol.stuck",
         name="Stall.seconds",
         replacement=Edit(" or confirmed != self._confirmed", ""),
-        source_hash="dbb101c286d7",
         caught_by=f"{_STUCK}::test_a_stall_begins_anew_with_each_confirmation",
     ),
     Mutant(
@@ -30,7 +28,6 @@ MUTANTS = [
         module="managed_ledger.protocol.stuck",
         name="Pauses.may_leave",
         replacement=Edit("pause.number + 1", "0"),
-        source_hash="0930e85ddc66",
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
     ),
     Mutant(
@@ -39,7 +36,6 @@ MUTANTS = [
         module="managed_ledger.protocol.stuck",
         name="Pauses.was_kept",
         replacement=Edit("self._pauses[key].number - 1", "self._pauses[key].number"),
-        source_hash="edcc34e379d5",
         caught_by=f"{_STUCK}::test_what_was_kept_after_all_is_looked_at_again_and_does_not_count",
     ),
     Mutant(
@@ -48,7 +44,6 @@ MUTANTS = [
         module="managed_ledger.stuck",
         name="Watch.may_leave",
         replacement=Edit("context.pauses.may_leave", "type(context.pauses)().may_leave"),
-        source_hash="2216e26dcc9b",
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
     ),
     Mutant(
@@ -57,7 +52,6 @@ MUTANTS = [
         module="managed_ledger.stuck",
         name="Leaving._leave",
         replacement=Edit("not (recoverable and same", "not (same"),
-        source_hash="f408626b09b3",
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
     ),
     Mutant(
@@ -66,7 +60,6 @@ MUTANTS = [
         module="managed_ledger.log",
         name="ManagedLedger.unclosed",
         replacement=Edit(", *self._cursors.writers", ""),
-        source_hash="b93e8df6542b",
         caught_by=f"{_STUCK}::test_a_cursor_that_could_not_be_recovered_keeps_its_log_from_being_given_up",
     ),
     Mutant(
@@ -75,7 +68,6 @@ MUTANTS = [
         module="bookie.ledger.outlook",
         name="is_recoverable",
         replacement=Edit("verdict_of(status) is Verdict.ABSENT", "status is not None"),
-        source_hash="bdb740d82322",
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
     ),
     Mutant(
@@ -84,7 +76,6 @@ MUTANTS = [
         module="bookie.ledger.writer",
         name="LedgerWriter.stuck",
         replacement=Edit("waits and len(answering) >= self.metadata.quorums.ensemble", "waits"),
-        source_hash="38c21d731656",
         caught_by=f"{_STUCK}::test_with_too_few_bookies_for_a_new_ledger_it_waits",
     ),
     Mutant(
@@ -93,7 +84,6 @@ MUTANTS = [
         module="bookie.ledger.writer",
         name="LedgerWriter.stuck",
         replacement=Edit("directory.answering()", "directory.usable()"),
-        source_hash="38c21d731656",
         caught_by=f"{_STUCK}::test_two_of_three_take_no_more_of_this_ledger",
     ),
     Mutant(
@@ -102,7 +92,6 @@ MUTANTS = [
         module="managed_ledger.stuck",
         name="Leaving._leave",
         replacement=Edit("not (recoverable and same and writer.stuck)", "not recoverable"),
-        source_hash="f408626b09b3",
         caught_by=f"{_STUCK}::test_a_log_that_goes_on_while_its_bookies_are_asked_is_not_given_up",
     ),
     Mutant(
@@ -111,7 +100,6 @@ MUTANTS = [
         module="managed_ledger.cursor",
         name="Cursor.check_stuck",
         replacement=Edit("writer.abandon()", "pass"),
-        source_hash="2f73f8d637ed",
         caught_by=f"{_STUCK}::test_a_cursor_goes_over_to_a_ledger_that_takes_its_records",
     ),
     Mutant(
@@ -122,7 +110,6 @@ MUTANTS = [
         replacement=Edit(
             "self.usable() if refused_by is None else self.answering()", "self.usable()"
         ),
-        source_hash="15f73c44bd85",
         caught_by=f"{_LEDGER}/test_ensemble.py::test_who_refuses_the_entries_of_writers_may_take_those_of_recoveries",
     ),
     Mutant(
@@ -131,7 +118,6 @@ MUTANTS = [
         module="bookie.ledger.recoverer",
         name="_Recovery.add_failed",
         replacement=Edit("self._failed.add(bookie)", "pass"),
-        source_hash="3f81ba1bac45",
         caught_by=f"{_LEDGER}/test_recoverer.py::test_a_recovery_asks_nobody_twice_who_takes_nothing",
     ),
     Mutant(
@@ -140,7 +126,6 @@ MUTANTS = [
         module="bookie.ledger.quarantine",
         name="Quarantine.failed",
         replacement=Edit("self._refusing.discard(bookie)", "pass"),
-        source_hash="d7f0f52a5a12",
         caught_by=f"{_LEDGER}/test_ensemble.py::test_one_that_refuses_answers_until_it_fails",
     ),
 ]

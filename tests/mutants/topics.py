@@ -18,7 +18,6 @@ MUTANTS = [
         module="managed_ledger.log",
         name="ManagedLedger._confirmed",
         replacement=Edit("self.on_confirmed()", "pass"),
-        source_hash="9a801982492b",
         caught_by="tests:tests/managed_ledger/test_log.py",
     ),
     Mutant(
@@ -27,7 +26,6 @@ MUTANTS = [
         module="broker.producer",
         name="Producer._drained",
         replacement=Edit("for call in calls:", "for call in calls[-1:]:"),
-        source_hash="5175b83e09e9",
         caught_by=f"{_TOPICS} -k unload",
     ),
     Mutant(
@@ -36,7 +34,6 @@ MUTANTS = [
         module="broker.feeder",
         name="Feeder.at_end",
         replacement=Edit("self._end == self._topic.log.last_confirmed", "self._end is not None"),
-        source_hash="ac0ce9b75772",
         caught_by=f"{_TOPICS} -k end",
     ),
     Mutant(
@@ -45,7 +42,6 @@ MUTANTS = [
         module="broker.subscription",
         name="Subscription._is_void",
         replacement=Edit("furthest is not None and place > furthest", "False"),
-        source_hash="af87c517690f",
         caught_by=f"{_MOVES} -k void",
     ),
     Mutant(
@@ -56,7 +52,6 @@ MUTANTS = [
         replacement=Edit(
             "furthest is not None and place > furthest", "furthest is None or place > furthest"
         ),
-        source_hash="af87c517690f",
         caught_by=f"{_MOVES} -k takeover",
     ),
     Mutant(
@@ -65,7 +60,6 @@ MUTANTS = [
         module="clients.python.topic_consumer",
         name="TopicConsumer._check_moved",
         replacement=Edit("self._forget(moved_by_us=self._seeking)", "pass"),
-        source_hash="2da88b0c21d7",
         caught_by=f"{_MOVES} -k outlives",
     ),
     Mutant(
@@ -74,7 +68,6 @@ MUTANTS = [
         module="clients.python.protocol.acks",
         name="AckTracker.give_back",
         replacement=Edit(" and self._mark == cumulative[:2]", ""),
-        source_hash="f9eccd0a4b81",
         caught_by="tests:tests/clients/python/protocol/test_rules.py",
     ),
     Mutant(
@@ -83,7 +76,6 @@ MUTANTS = [
         module=_ORPHANS,
         name="may_be_orphan",
         replacement=Edit("candidate.tree == tree and ", ""),
-        source_hash="edf4df1a5286",
         caught_by=_ORPHAN_TESTS,
     ),
     Mutant(
@@ -92,7 +84,6 @@ MUTANTS = [
         module=_ORPHANS,
         name="may_be_orphan",
         replacement=Edit(" and now_ms - created_ms >= age_ms", ""),
-        source_hash="edf4df1a5286",
         caught_by=_ORPHAN_TESTS,
     ),
     Mutant(
@@ -101,7 +92,6 @@ MUTANTS = [
         module=_ORPHANS,
         name="is_orphan_of_open_log",
         replacement=Edit("candidate.ledger_id < owned_from and not named", "not named"),
-        source_hash="4564b9cf48ba",
         caught_by=f"{_ORPHAN_TESTS} -k open_log",
     ),
     Mutant(
@@ -112,7 +102,6 @@ MUTANTS = [
         replacement=Edit(
             "return self._before.get(candidate.ledger_id) == candidate.version", "return True"
         ),
-        source_hash="112dd17e6a62",
         caught_by=_ORPHAN_TESTS,
     ),
     Mutant(
@@ -121,7 +110,6 @@ MUTANTS = [
         module="managed_ledger.orphans",
         name="_Pass._is_of_gone",
         replacement=Edit("await self._context.newest(path) is not None", "False"),
-        source_hash="0030d7594de1",
         caught_by=f"{_ORPHAN_TESTS} -k not_seen",
     ),
     Mutant(
@@ -130,7 +118,6 @@ MUTANTS = [
         module="managed_ledger.orphans",
         name="_Pass._is_of_open",
         replacement=Edit("await log.ledgers.guarded([])", "pass"),
-        source_hash="5d96cccdbea4",
         caught_by="tests:tests/managed_ledger/test_trimming.py -k stale_owner",
     ),
     Mutant(
@@ -141,7 +128,6 @@ MUTANTS = [
         replacement=Edit(
             "await self._wait_moved()  # A move may have begun meanwhile.", "self._check_here()"
         ),
-        source_hash="569407c3f326",
         caught_by=f"{_ORDER} -k dead_consumer",
     ),
     Mutant(
@@ -150,7 +136,6 @@ MUTANTS = [
         module="broker.topic_subscriptions",
         name="TopicSubscriptions._wait_removed",
         replacement=Edit("await removal.wait()", "break"),
-        source_hash="9df344f7721e",
         caught_by=f"{_ORDER} -k new_subscription",
     ),
     Mutant(
@@ -166,7 +151,6 @@ MUTANTS = [
             "            await run()\n\n"
             "        request.run = late\n",
         ),
-        source_hash="441e180030fb",
         caught_by=f"{_ORDER} -k front",
     ),
     Mutant(
@@ -175,7 +159,6 @@ MUTANTS = [
         module="broker.subscription",
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),
-        source_hash="7f2c97ee0cf0",
         caught_by=f"{_MOVES} -k takeover",
     ),
 ]

@@ -20,7 +20,6 @@ MUTANTS = [
             "    while self._requests._requests.under_way >= limit:\n"
             "        await trio.sleep(0.01)\n",
         ),
-        source_hash="58ce7926a4fa",
         caught_by=f"{_TESTS} -k sends_and_pings",
     ),
     Mutant(
@@ -29,7 +28,6 @@ MUTANTS = [
         module=_TURNS,
         name="RequestQueue._is_full",
         replacement=Edit("len(self._waiting) >= limits.waiting_max", "False"),
-        source_hash="2b98cc983a9a",
         caught_by=f"{_TESTS} -k bound",
     ),
     Mutant(
@@ -38,7 +36,6 @@ MUTANTS = [
         module=_TURNS,
         name="RequestQueue._is_full",
         replacement=Edit("self._waiting_bytes + size_bytes > limits.waiting_bytes_max", "False"),
-        source_hash="2b98cc983a9a",
         caught_by=f"{_TESTS} -k bytes",
     ),
     Mutant(
@@ -49,7 +46,6 @@ MUTANTS = [
         replacement=Edit(
             "self._turns.waiting_bytes + size_bytes > limits.waiting_total_bytes", "False"
         ),
-        source_hash="2b98cc983a9a",
         caught_by=f"{_TESTS} -k bytes",
     ),
     Mutant(
@@ -61,7 +57,6 @@ MUTANTS = [
             "if consumer is None or self._connection.consumers.get(consumer_id) is not consumer:",
             "consumer = self._connection.consumers.get(consumer_id)\n    if consumer is None:",
         ),
-        source_hash="6fc775df9343",
         caught_by=f"{_TESTS} -k next_one_of_its_id",
     ),
     Mutant(
@@ -70,7 +65,6 @@ MUTANTS = [
         module=_TURNS,
         name="RequestTurns._take_turns",
         replacement=Edit("self._ready[queue] = None", "self._ready = {queue: None, **self._ready}"),
-        source_hash="e32989464501",
         caught_by=f"{_TESTS} -k flood",
     ),
     Mutant(
@@ -79,7 +73,6 @@ MUTANTS = [
         module=_TURNS,
         name="RequestQueue._may_begin",
         replacement=Edit("and self._host.takes_answers", ""),
-        source_hash="e4f92d485d8a",
         caught_by=f"{_TESTS} -k takes_no_answers",
     ),
     Mutant(
@@ -88,7 +81,6 @@ MUTANTS = [
         module=_TURNS,
         name="RequestTurns.has_place_for",
         replacement=Edit("or not queue.under_way", ""),
-        source_hash="0f0881e508fa",
         caught_by=f"{_TESTS} -k shuts_nobody_out",
     ),
     Mutant(
@@ -97,7 +89,6 @@ MUTANTS = [
         module=_REQUESTS,
         name="Requests._attach_producer",
         replacement=Edit("self._requests.step_aside(opening)", "pass"),
-        source_hash="65fff3a21e97",
         caught_by=f"{_TESTS} -k take_no_place",
     ),
     Mutant(
@@ -109,7 +100,6 @@ MUTANTS = [
             "shared = self._next.get(path)",
             "shared = self._next.get(path) or self._current.get(path)",
         ),
-        source_hash="1094bcf90195",
         caught_by="tests:tests/broker/test_shared_reads.py",
     ),
     Mutant(
@@ -118,7 +108,6 @@ MUTANTS = [
         module=_CONNECTION,
         name="ClientConnection._wait_room_of",
         replacement=Edit("self._frames.send((_PING,))", "pass"),
-        source_hash="233d911c05b5",
         caught_by=f"{_TESTS} -k slow_topic",
     ),
 ]

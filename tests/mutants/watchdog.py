@@ -14,7 +14,6 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.ticked",
         replacement=Edit("late or starved", "starved"),
-        source_hash="11a86ad75fdc",
         caught_by=f"{_TESTS}::test_time_in_which_the_process_was_stopped_does_not_count",
     ),
     Mutant(
@@ -23,7 +22,6 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.ticked",
         replacement=Edit("late or starved", "late"),
-        source_hash="11a86ad75fdc",
         caught_by=f"{_TESTS}::test_time_in_which_others_had_the_processors_does_not_count",
     ),
     Mutant(
@@ -32,7 +30,6 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.others_serve",
         replacement=Edit(" and serve and ", " and "),
-        source_hash="1e65db3b0f77",
         caught_by=f"{_TESTS}::test_the_only_broker_that_is_known_to_live_is_never_ended",
     ),
     Mutant(
@@ -41,7 +38,6 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.others_serve",
         replacement=Edit(" and serve and ", " and serve is not False and "),
-        source_hash="1e65db3b0f77",
         caught_by=f"{_TESTS}::test_the_only_broker_that_is_known_to_live_is_never_ended",
     ),
     Mutant(
@@ -50,7 +46,6 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol._may_end",
         replacement=Edit("now_s - self._started_s >= self.limits.quiet_s", "True"),
-        source_hash="e7fed944c300",
         caught_by=f"{_TESTS}::test_a_process_does_not_end_itself_in_its_first_ten_minutes",
     ),
     Mutant(
@@ -59,7 +54,6 @@ MUTANTS = [
         module=_MACHINE,
         name="WatchdogProtocol.not_asked",
         replacement=Edit("self._restart(now_s)", "pass"),
-        source_hash="8e7ffc51b6d3",
         caught_by=f"{_TESTS}::test_a_probe_that_could_not_be_sent_says_nothing",
     ),
     Mutant(
@@ -70,7 +64,6 @@ MUTANTS = [
         replacement=Edit(
             "connected.server_version == server_version(member.record.incarnation)", "True"
         ),
-        source_hash="38e7424905f8",
         caught_by=f"{_SHELL}::test_the_only_broker_is_not_ended",
     ),
     Mutant(
@@ -81,7 +74,6 @@ MUTANTS = [
         replacement=Edit(
             "refused.error in (pb.AuthenticationError, pb.AuthorizationError)", "refused.error"
         ),
-        source_hash="bc7d07680c8a",
         caught_by=f"{_ACCEPT}::test_what_counts_as_an_answer",
     ),
     Mutant(
@@ -90,7 +82,6 @@ MUTANTS = [
         module="wire.descriptors",
         name="share_out",
         replacement=Edit("limit - min(reserve, limit // _RESERVE_SHARE)", "limit"),
-        source_hash="7a74791277cf",
         caught_by="tests:tests/wire/test_descriptors.py",
     ),
     Mutant(
@@ -99,7 +90,6 @@ MUTANTS = [
         module="broker.watchdog",
         name="Watchdog._do_others_serve",
         replacement=Edit("bool(silent) and self._broker_id < min(silent)", "bool(silent)"),
-        source_hash="d68a64a55ef5",
         caught_by=f"{_SHELL}::test_of_brokers_that_are_all_stuck_one_is_ended",
     ),
 ]

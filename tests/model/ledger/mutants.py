@@ -28,7 +28,6 @@ M05 = Mutant(
     module=_RECOVERER,
     name="_Recovery._perform",
     replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
-    source_hash="c7c74fcc8292",
     caught_by=_MODEL,
 )
 _replace = _Run.replace
@@ -52,7 +51,6 @@ M07 = Mutant(
     module="tests.model.ledger.recoverer",
     name="_Run.replace",
     replacement=_replace_and_publish,
-    source_hash="eeb86106f226",
     caught_by=_MODEL,
 )
 M14 = Mutant(
@@ -61,7 +59,6 @@ M14 = Mutant(
     module=_RECOVERER,
     name="_Recovery._frame",
     replacement=Edit("recovery=True, ", ""),
-    source_hash="d535740a0e17",
     caught_by=_MODEL,
 )
 M19 = Mutant(
@@ -73,7 +70,6 @@ M19 = Mutant(
         "        return 0  # It has been replaced: nobody would look for the entry there.",
         "        position = 0",
     ),
-    source_hash="8c87b55f5e15",
     caught_by=_MODEL,
 )
 M22 = Mutant(
@@ -86,7 +82,6 @@ M22 = Mutant(
         "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)\n"
         "        self._feed(EnsembleChanged(ensemble))",
     ),
-    source_hash="cf62f1178620",
     caught_by=_MODEL,
     also=(
         Mutant(
@@ -98,7 +93,6 @@ M22 = Mutant(
                 "    assert self.state is State.REPLACING\n",
                 "    if self.state is not State.REPLACING:\n        return\n",
             ),
-            source_hash="509c98aca15a",
             caught_by=_MODEL,
         ),
     ),
@@ -109,7 +103,6 @@ M27 = Mutant(
     module=_WRITER,
     name="LedgerWriter.flush",
     replacement=Edit("self.last_add_confirmed,", "self.last_add_pushed,"),
-    source_hash="96d7ad28827d",
     caught_by=_MODEL,
 )
 M33 = Mutant(
@@ -118,7 +111,6 @@ M33 = Mutant(
     module=_VOLUME,
     name="Volume.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
-    source_hash="eeb3c378af18",
     caught_by=_MODEL,
 )
 M34 = Mutant(
@@ -132,7 +124,6 @@ M34 = Mutant(
         "        return -1\n"
         "    state = self._authorized(ledger_id, master_key)\n",
     ),
-    source_hash="9115d2473eac",
     caught_by=_MODEL,
 )
 M35 = Mutant(
@@ -144,7 +135,6 @@ M35 = Mutant(
         "state.fence_position = self._log.append(",
         "state.fence_position = (lambda *_: -1)(",
     ),
-    source_hash="9115d2473eac",
     caught_by=_MODEL,
 )
 M56 = Mutant(
@@ -156,7 +146,6 @@ M56 = Mutant(
         "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
         "        self._accept(state, entry_id, entry, recovery, done)\n    elif",
     ),
-    source_hash="ffb20112b8f2",
     caught_by=_MODEL,
 )
 M03_M05 = replace(catalogue.M03, id="M03+M05 shell", caught_by=_MODEL, also=(M05,))

@@ -17,7 +17,6 @@ LOG = [
             'if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")',
             "if i >= len(infos) - 1",
         ),
-        source_hash="bb6ca7a4303a",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -28,7 +27,6 @@ LOG = [
         replacement=Edit(
             "await self._swap(value)", "self._context.nursery.start_soon(self._swap, value)"
         ),
-        source_hash="bcc235129881",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -37,7 +35,6 @@ LOG = [
         module=_LIST,
         name="LedgerList._swap",
         replacement=Edit("set(self.path, value, self.version)", "set(self.path, value, -1)"),
-        source_hash="a5d842173836",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -46,7 +43,6 @@ LOG = [
         module=_RECOVERY,
         name="_recover",
         replacement=Edit("recover=True", "recover=False"),
-        source_hash="75c657dd16bc",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -58,7 +54,6 @@ LOG = [
             "                raise self._fenced() from None",
             "                self.version += 1\n                continue",
         ),
-        source_hash="a5d842173836",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -76,7 +71,6 @@ LOG = [
             "                ledger_id, stored, recover=True\n"
             "            )\n",
         ),
-        source_hash="75c657dd16bc",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -90,7 +84,6 @@ LOG = [
             "                continue\n",
             "            self.version += 1\n",
         ),
-        source_hash="a5d842173836",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -99,7 +92,6 @@ LOG = [
         module="managed_ledger.cursors",
         name="Cursors._create",
         replacement=Edit("self._log.clip(initial)", "self._log.last_confirmed"),
-        source_hash="8117acab19a2",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -108,7 +100,6 @@ LOG = [
         module=_CURSOR,
         name="Cursor._ledger_with",
         replacement=Edit("        await writer.wait_confirmed(writer.last_add_pushed)\n", ""),
-        source_hash="a9f8625ec7a2",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -117,7 +108,6 @@ LOG = [
         module=_CURSOR,
         name="Cursor._append",
         replacement=Edit("        await writer.wait_confirmed(writer.last_add_pushed)\n", ""),
-        source_hash="13c83aaf5ad9",
         caught_by=_MODEL,
     ),
 ]

@@ -15,7 +15,6 @@ OWNERSHIP = [
             "            case Holding.OWNED:\n                self._emit(DropTopics(bundle))",
             "            case Holding.OWNED:\n                pass",
         ),
-        source_hash="b62753a3e88c",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -29,7 +28,6 @@ OWNERSHIP = [
             "            self._hold(bundle, Holding.OWNED)\n"
             "            self._emit(Answered(bundle, Answer.OURS))",
         ),
-        source_hash="cd4786341e57",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -41,7 +39,6 @@ OWNERSHIP = [
             "        case CreateInDoubt():\n            self._check(bundle)",
             "        case CreateInDoubt():\n            self._forget(bundle, Answer.OTHERS)",
         ),
-        source_hash="cd4786341e57",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -50,7 +47,6 @@ OWNERSHIP = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._guard_seen",
         replacement=Edit("    if not stands:", "    if not stands and not self.contact:"),
-        source_hash="cd965d134c55",
         caught_by=_MODEL,
     ),
     Mutant(
@@ -59,7 +55,6 @@ OWNERSHIP = [
         module=_OWNERSHIP,
         name="OwnershipProtocol.step",
         replacement=Edit("held is not None and held.ask == event.ask", "held is not None"),
-        source_hash="7cf9b6c20340",
         caught_by=_MODEL,
     ),
 ]
