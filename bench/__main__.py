@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bench import cases, flood, ledger
 from bench.cases import Figure, standalone_start
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 
 RESULTS = Path("bench/results")
 CASES = {**ledger.CASES, **cases.CASES, **flood.CASES}

@@ -20,25 +20,25 @@ from pathlib import Path
 
 import trio
 
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, run_bookie
-from bookie.server.logs import log_to_stderr
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import open_rocks_index
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.connection import FrameConnection
-from wire.digest import Digester, master_key
-from wire.entry import encode_header
-from wire.messages.bookie import (
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.bookie.server.logs import log_to_stderr
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.connection import FrameConnection
+from daybook.wire.digest import Digester, master_key
+from daybook.wire.entry import encode_header
+from daybook.wire.messages.bookie import (
     FRAME_BYTES_MAX,
     Status,
     decode_add_answers,
     encode_add_header,
 )
-from wire.metadata.memory import MemoryStore
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
 
 WINDOW_BYTES = 8 << 20
 WINDOW_ENTRIES = 4000

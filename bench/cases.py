@@ -12,11 +12,11 @@ import trio
 
 from bench import limit
 from bench.profile import Profile
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.consumer import Consumer
-from clients.python.producer import Producer
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.producer import Producer
+from daybook.clients.testing.standalone import StandaloneProcess
 
 BATCH_BYTES = 128 << 10
 WARM_UP_S = 2.0

@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager
 import trio
 
 from bench.cases import Figure
-from clients.python.connect import connect
-from clients.testing.standalone import StandaloneProcess
-from wire.arena import ArenaPool
-from wire.batch import encode_payload
-from wire.connection import FrameConnection
-from wire.messages.client import encode_send
-from wire.messages.registry import Command, decode_frame, encode
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.tcp import TcpNetwork
+from daybook.clients.python.connect import connect
+from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire.arena import ArenaPool
+from daybook.wire.batch import encode_payload
+from daybook.wire.connection import FrameConnection
+from daybook.wire.messages.client import encode_send
+from daybook.wire.messages.registry import Command, decode_frame, encode
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.tcp import TcpNetwork
 
 LOOKUPS = 20_000
 IDLE_ROUNDS = 300

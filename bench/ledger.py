@@ -8,13 +8,13 @@ import trio
 
 from bench import limit
 from bench.cases import MEASURE_S, WARM_UP_S, Figure
-from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
-from clients.testing.standalone import StandaloneProcess
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.metadata.zookeeper import open_zookeeper
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
+from daybook.bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
+from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
 
 ENTRY_BYTES = 64 << 10
 OUTSTANDING_BYTES_MAX = 16 << 20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import trio
 
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import open_rocks_index
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
-from wire.clock import SystemClock
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.wire.clock import SystemClock
 
 KEY = bytes(20)
 _IDS = struct.Struct(">qqqq")

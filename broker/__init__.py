@@ -30,5 +30,5 @@ For people:
     admin/              Pulsar's REST over it
     metrics             Prometheus
     config, logs        settings; what is said while it runs, and some of it `seldom`
-    server              all parts put together; `python -m broker`
+    server              all parts put together; `python -m daybook.broker`
 """

@@ -1,4 +1,4 @@
-"""`python -m broker --config FILE`: a broker as a process.
+"""`python -m daybook.broker --config FILE`: a broker as a process.
 
 Prints one line of JSON on standard output when it serves, and logs to standard error:
 
@@ -23,21 +23,21 @@ from typing import cast
 import msgspec
 import trio
 
-from broker.config import BrokerConfig, load
-from broker.errors import BrokerError
-from broker.logs import Log, log_to_stderr
-from broker.membership import Member
-from broker.protocol.watchdog import WatchdogLimits
-from broker.server import RunningBroker, run_broker
-from broker.watchdog import Watchdog
-from wire import process
-from wire.clock import SystemClock
-from wire.descriptors import ShortageLog, bounds_of_ports
-from wire.http import HttpPort
-from wire.metadata.store import MetadataError
-from wire.metadata.zookeeper import open_zookeeper
-from wire.settings import ConfigError
-from wire.tcp import TcpNetwork
+from daybook.broker.config import BrokerConfig, load
+from daybook.broker.errors import BrokerError
+from daybook.broker.logs import Log, log_to_stderr
+from daybook.broker.membership import Member
+from daybook.broker.protocol.watchdog import WatchdogLimits
+from daybook.broker.server import RunningBroker, run_broker
+from daybook.broker.watchdog import Watchdog
+from daybook.wire import process
+from daybook.wire.clock import SystemClock
+from daybook.wire.descriptors import ShortageLog, bounds_of_ports
+from daybook.wire.http import HttpPort
+from daybook.wire.metadata.store import MetadataError
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.settings import ConfigError
+from daybook.wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
@@ -47,7 +47,7 @@ _START_ERRORS = (MetadataError, BrokerError, OSError)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m broker", description="A broker.")
+    parser = argparse.ArgumentParser(prog="python -m daybook.broker", description="A broker.")
     parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
     arguments = parser.parse_args()
     try:

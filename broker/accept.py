@@ -9,12 +9,12 @@ from contextlib import suppress
 
 import trio
 
-from broker.logs import Log
-from wire.errors import ConnectionLostError, WireError
-from wire.messages.registry import NO_ID, encode
-from wire.process import Crowd
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Listener, Stream
+from daybook.broker.logs import Log
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.messages.registry import NO_ID, encode
+from daybook.wire.process import Crowd
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Listener, Stream
 
 _LOG_EVERY_S = 10.0
 

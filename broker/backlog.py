@@ -10,8 +10,8 @@ none of this came in.
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.topic_log import TopicCursor, TopicLog
-from managed_ledger.position import Position
+from daybook.broker.topic_log import TopicCursor, TopicLog
+from daybook.managed_ledger.position import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ restarted again and again.  The bundle is only released; its next lookup finds t
 
 import trio
 
-from broker.errors import BrokerError
-from broker.fan_out import RemoteCalls
-from broker.leader import Leader
-from broker.logs import Log
-from broker.membership import Member, owners
-from broker.ownership import Ownership
-from broker.protocol.balance import Move, next_move
-from broker.protocol.bundles import BundleName
-from wire.metadata.store import MetadataError, MetadataStore
+from daybook.broker.errors import BrokerError
+from daybook.broker.fan_out import RemoteCalls
+from daybook.broker.leader import Leader
+from daybook.broker.logs import Log
+from daybook.broker.membership import Member, owners
+from daybook.broker.ownership import Ownership
+from daybook.broker.protocol.balance import Move, next_move
+from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 
 class Balancer:

@@ -15,21 +15,21 @@ from typing import Any, assert_never
 import trio
 from google.protobuf.message import Message
 
-from broker.commands import Commands
-from broker.consumer import Consumer
-from broker.context import BrokerContext
-from broker.errors import BrokerError, RefusedError
-from broker.producer import Producer
-from broker.protocol import consuming, producing, session
-from broker.protocol.session import SessionProtocol
-from broker.refused_requests import RefusedRequests
-from broker.requests import Requests
-from broker.topic_log import TopicLog
-from wire.connection import FrameConnection, FramePace
-from wire.errors import OversizeError, WireError
-from wire.messages.registry import NO_ID, decode_frame, encode
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Buffer, Stream
+from daybook.broker.commands import Commands
+from daybook.broker.consumer import Consumer
+from daybook.broker.context import BrokerContext
+from daybook.broker.errors import BrokerError, RefusedError
+from daybook.broker.producer import Producer
+from daybook.broker.protocol import consuming, producing, session
+from daybook.broker.protocol.session import SessionProtocol
+from daybook.broker.refused_requests import RefusedRequests
+from daybook.broker.requests import Requests
+from daybook.broker.topic_log import TopicLog
+from daybook.wire.connection import FrameConnection, FramePace
+from daybook.wire.errors import OversizeError, WireError
+from daybook.wire.messages.registry import NO_ID, decode_frame, encode
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Buffer, Stream
 
 FRAME_PADDING_BYTES = 10 * 1024
 # Clients compare `max_message_size` with the message, and not with its properties and key.  A frame

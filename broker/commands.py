@@ -10,17 +10,17 @@ from typing import Protocol
 
 import trio
 
-from broker.errors import BrokerError, NotAllowedError, RefusedError
-from broker.protocol import consuming, producing, session
-from broker.protocol.producing import Sending
-from broker.protocol.session import Admission, SessionProtocol
-from broker.request_counts import RequestCounts
-from broker.requests import RequestConnection, Requests
-from broker.topic_log import TopicLog
-from wire.messages.client import Send
-from wire.messages.consumer import Ack
-from wire.messages.registry import AnyCommand, Command, encode, signed
-from wire.proto import pulsar_pb2 as pb
+from daybook.broker.errors import BrokerError, NotAllowedError, RefusedError
+from daybook.broker.protocol import consuming, producing, session
+from daybook.broker.protocol.producing import Sending
+from daybook.broker.protocol.session import Admission, SessionProtocol
+from daybook.broker.request_counts import RequestCounts
+from daybook.broker.requests import RequestConnection, Requests
+from daybook.broker.topic_log import TopicLog
+from daybook.wire.messages.client import Send
+from daybook.wire.messages.consumer import Ack
+from daybook.wire.messages.registry import AnyCommand, Command, encode, signed
+from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from wire import settings
-from wire.settings import ANY_ADDRESS, ConfigError
+from daybook.wire import settings
+from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BROKER_"
 

@@ -8,12 +8,12 @@ the view is left out.
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from broker.errors import BrokerError
-from broker.protocol.dispatch.events import ConsumerKey, Entry, Place
-from wire.messages.consumer import Ack, encode_message
-from wire.messages.registry import VERSION_ACTIVE_CONSUMER, encode, unsigned
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Buffer
+from daybook.broker.errors import BrokerError
+from daybook.broker.protocol.dispatch.events import ConsumerKey, Entry, Place
+from daybook.wire.messages.consumer import Ack, encode_message
+from daybook.wire.messages.registry import VERSION_ACTIVE_CONSUMER, encode, unsigned
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Buffer
 
 OnDurable: TypeAlias = Callable[[BrokerError | None], None]
 """Called when acknowledgements are durable, or with why they may not be."""

@@ -5,20 +5,20 @@ from typing import Protocol
 
 import trio
 
-from broker.config import BrokerConfig
-from broker.feed_budget import FeedBudget
-from broker.limits import ConnectionLimits
-from broker.logs import Log
-from broker.lookup import LookupResult
-from broker.policies import NamespacePolicies
-from broker.refusal_log import RefusalLog
-from broker.request_counts import RequestCounts
-from broker.request_turns import RequestTurns
-from broker.topics import Topics
-from wire.arena import ArenaPool
-from wire.clock import WallClock
-from wire.outbox import Flusher
-from wire.topics import TopicName
+from daybook.broker.config import BrokerConfig
+from daybook.broker.feed_budget import FeedBudget
+from daybook.broker.limits import ConnectionLimits
+from daybook.broker.logs import Log
+from daybook.broker.lookup import LookupResult
+from daybook.broker.policies import NamespacePolicies
+from daybook.broker.refusal_log import RefusalLog
+from daybook.broker.request_counts import RequestCounts
+from daybook.broker.request_turns import RequestTurns
+from daybook.broker.topics import Topics
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.outbox import Flusher
+from daybook.wire.topics import TopicName
 
 
 class LookupPort(Protocol):

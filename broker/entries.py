@@ -5,9 +5,9 @@ The bytes of an entry are passed on as they were stored; nothing here changes th
 
 from dataclasses import dataclass
 
-from wire.batch import messages_counted, peek_metadata
-from wire.errors import MalformedError, TruncatedError
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.batch import messages_counted, peek_metadata
+from daybook.wire.errors import MalformedError, TruncatedError
+from daybook.wire.proto import pulsar_pb2 as pb
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ try again, and the status of the admin REST.
       RefusedError             any                           a code that a protocol machine chose
 """
 
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class BrokerError(Exception):

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import trio
 
-from broker.errors import BrokerError, NotOwnerError, UnavailableError
-from broker.lookup import Lookups
-from broker.membership import Identity
-from wire.topics import TopicName
+from daybook.broker.errors import BrokerError, NotOwnerError, UnavailableError
+from daybook.broker.lookup import Lookups
+from daybook.broker.membership import Identity
+from daybook.wire.topics import TopicName
 
 _ATTEMPTS = 4  # Each time the owner has changed in between.
 _AT_ONCE = 16

@@ -12,12 +12,12 @@ from typing import Protocol, assert_never
 
 import trio
 
-from bookie.errors import LedgerError
-from broker.consumer import Consumer
-from broker.entries import delivered_head
-from broker.limits import TopicLimits
-from broker.partial_acks import PartialAcks
-from broker.protocol.dispatch.events import (
+from daybook.bookie.errors import LedgerError
+from daybook.broker.consumer import Consumer
+from daybook.broker.entries import delivered_head
+from daybook.broker.limits import TopicLimits
+from daybook.broker.partial_acks import PartialAcks
+from daybook.broker.protocol.dispatch.events import (
     Activate,
     Blocked,
     Brought,
@@ -35,11 +35,11 @@ from broker.protocol.dispatch.events import (
     Tick,
     Want,
 )
-from broker.topic_log import TopicCursor, TopicLog
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import Position
-from managed_ledger.reading import LogEntry
-from wire.clock import WallClock
+from daybook.broker.topic_log import TopicCursor, TopicLog
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.reading import LogEntry
+from daybook.wire.clock import WallClock
 
 NOWHERE: Place = (-1, -1)
 _READ_BYTES_MIN = 64 << 10

@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterable
 import trio
 from msgspec import UnsetType
 
-from broker import records
-from broker.membership import ensure, members
-from broker.records import GuardRecord
-from managed_ledger.cursor_ledger import CHANGE_2
-from wire.errors import MalformedError
-from wire.metadata.store import MetadataError, MetadataStore, SessionState, Watch
+from daybook.broker import records
+from daybook.broker.membership import ensure, members
+from daybook.broker.records import GuardRecord
+from daybook.managed_ledger.cursor_ledger import CHANGE_2
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState, Watch
 
 READABLE = (CHANGE_2,)  # what this version of Daybook announces
 

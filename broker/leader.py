@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import trio
 
-from broker import records
-from broker.logs import Log
-from broker.membership import Identity, Member, members, owners
-from broker.peers import Peers
-from broker.protocol.balance import BrokerLoad, place
-from broker.protocol.bundles import BundleName
-from broker.records import LeaderRecord
-from wire.errors import MalformedError
-from wire.metadata.store import (
+from daybook.broker import records
+from daybook.broker.logs import Log
+from daybook.broker.membership import Identity, Member, members, owners
+from daybook.broker.peers import Peers
+from daybook.broker.protocol.balance import BrokerLoad, place
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.records import LeaderRecord
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     RecordExistsError,

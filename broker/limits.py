@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.errors import PreconditionError
-from broker.protocol.dispatch.events import DispatchLimits
-from managed_ledger.context import LogConfig
+from daybook.broker.errors import PreconditionError
+from daybook.broker.protocol.dispatch.events import DispatchLimits
+from daybook.managed_ledger.context import LogConfig
 
 
 @dataclass(frozen=True, slots=True)

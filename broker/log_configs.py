@@ -11,18 +11,18 @@ from typing import Protocol
 
 import trio
 
-from bookie.ledger.client import Quorums
-from bookie.registry.cookies import known_bookies
-from bookie.registry.paths import LedgerPaths
-from broker.config import BrokerConfig, QuorumsConfig
-from broker.errors import BrokerError, UnavailableError
-from broker.logs import Log
-from broker.policies import Persistence, Policies, Retention
-from managed_ledger.context import LogConfig
-from managed_ledger.log import ManagedLedger
-from managed_ledger.protocol import trim
-from wire.metadata.store import MetadataError, MetadataStore
-from wire.topics import TopicName
+from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.broker.config import BrokerConfig, QuorumsConfig
+from daybook.broker.errors import BrokerError, UnavailableError
+from daybook.broker.logs import Log
+from daybook.broker.policies import Persistence, Policies, Retention
+from daybook.managed_ledger.context import LogConfig
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.protocol import trim
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.topics import TopicName
 
 _MINUTE_MS = 60_000
 _MB = 1 << 20

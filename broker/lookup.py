@@ -11,18 +11,18 @@ it at that moment: so a chain of redirects is as long as the leader changes, plu
 
 from dataclasses import dataclass
 
-from broker import records
-from broker.errors import UnavailableError
-from broker.leader import Leader
-from broker.membership import Member, owner_record
-from broker.ownership import Ownership
-from broker.policies import Policies
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership_events import Answer
-from broker.records import OwnerRecord
-from broker.shared_reads import SharedReads
-from wire.metadata.store import MetadataError, MetadataStore
-from wire.topics import TopicName
+from daybook.broker import records
+from daybook.broker.errors import UnavailableError
+from daybook.broker.leader import Leader
+from daybook.broker.membership import Member, owner_record
+from daybook.broker.ownership import Ownership
+from daybook.broker.policies import Policies
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership_events import Answer
+from daybook.broker.records import OwnerRecord
+from daybook.broker.shared_reads import SharedReads
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.topics import TopicName
 
 _ATTEMPTS = 3  # Each time the record came or went between our reading and our writing.
 

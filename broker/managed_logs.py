@@ -6,25 +6,25 @@ What managed ledgers, ledgers and the metadata store report is translated here, 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
-from bookie.errors import LedgerError, NotEnoughBookiesError
-from broker.errors import ConflictError, NotFoundError, StorageFailedError, UnavailableError
-from broker.log_configs import LogConfigs
-from broker.topic_log import TopicLog
-from managed_ledger import offsets
-from managed_ledger.cursor import IN_RECORD, Cursor
-from managed_ledger.errors import (
+from daybook.bookie.errors import LedgerError, NotEnoughBookiesError
+from daybook.broker.errors import ConflictError, NotFoundError, StorageFailedError, UnavailableError
+from daybook.broker.log_configs import LogConfigs
+from daybook.broker.topic_log import TopicLog
+from daybook.managed_ledger import offsets
+from daybook.managed_ledger.cursor import IN_RECORD, Cursor
+from daybook.managed_ledger.errors import (
     ClosedError,
     FencedError,
     LogCorruptError,
     ManagedLedgerError,
     NoSuchLogError,
 )
-from managed_ledger.log import ManagedLedger
-from managed_ledger.open import ManagedLedgers
-from managed_ledger.position import Position
-from wire.errors import WireError
-from wire.metadata.store import MetadataError
-from wire.topics import TopicName, url_decode
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.open import ManagedLedgers
+from daybook.managed_ledger.position import Position
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import MetadataError
+from daybook.wire.topics import TopicName, url_decode
 
 EPOCH = "pulsar.topic.epoch"
 _RANGES_MAX = 1_000  # of one cursor, in statistics for people

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import trio
 from msgspec import UNSET
 
-from bookie.registry.instance import PATH, Bound, read_bound
-from broker import records
-from broker.errors import CannotJoinError
-from broker.protocol.bundles import BundleName, bundle_name
-from broker.records import BrokerRecord, GuardRecord, OwnerRecord
-from wire.errors import MalformedError
-from wire.metadata.store import (
+from daybook.bookie.registry.instance import PATH, Bound, read_bound
+from daybook.broker import records
+from daybook.broker.errors import CannotJoinError
+from daybook.broker.protocol.bundles import BundleName, bundle_name
+from daybook.broker.records import BrokerRecord, GuardRecord, OwnerRecord
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
     ANY,
     REQUEST_BYTES_MAX,
     Check,

@@ -8,15 +8,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker.accept import ClientPort
-from broker.orphans import OrphanRemoval
-from broker.ownership import Ownership
-from broker.peers import VERSION
-from broker.request_counts import RequestCounts, command_name, error_name
-from broker.stats import SubscriptionStats, TopicStats, statistics
-from broker.topic import Topic
-from broker.topics import Topics
-from wire.arena import ArenaPool
+from daybook.broker.accept import ClientPort
+from daybook.broker.orphans import OrphanRemoval
+from daybook.broker.ownership import Ownership
+from daybook.broker.peers import VERSION
+from daybook.broker.request_counts import RequestCounts, command_name, error_name
+from daybook.broker.stats import SubscriptionStats, TopicStats, statistics
+from daybook.broker.topic import Topic
+from daybook.broker.topics import Topics
+from daybook.wire.arena import ArenaPool
 
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
 _BACKLOG = "Messages not acknowledged; an estimate inside a ledger that has batches."

@@ -14,8 +14,8 @@ from typing import cast
 import msgspec
 import trio
 
-from broker import records
-from broker.errors import (
+from daybook.broker import records
+from daybook.broker.errors import (
     BrokerError,
     ConflictError,
     NotAllowedError,
@@ -24,20 +24,20 @@ from broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from broker.fan_out import FanOut, Local, Remote, RemoteCalls
-from broker.leader import Leader
-from broker.limits import check_properties
-from broker.lookup import LookupResult, Lookups
-from broker.membership import members, owner_record, owners
-from broker.owned_topics import MessageIdData, OwnedTopics, Start
-from broker.ownership import Ownership
-from broker.policies import Policies
-from broker.protocol.bundles import BundleName, bundle_name
-from broker.records import PartitionedTopic
-from broker.stats_sum import sum_stats
-from broker.tenancy import Tenancy
-from wire.metadata.store import MetadataError, MetadataStore
-from wire.topics import TopicName, url_encode
+from daybook.broker.fan_out import FanOut, Local, Remote, RemoteCalls
+from daybook.broker.leader import Leader
+from daybook.broker.limits import check_properties
+from daybook.broker.lookup import LookupResult, Lookups
+from daybook.broker.membership import members, owner_record, owners
+from daybook.broker.owned_topics import MessageIdData, OwnedTopics, Start
+from daybook.broker.ownership import Ownership
+from daybook.broker.policies import Policies
+from daybook.broker.protocol.bundles import BundleName, bundle_name
+from daybook.broker.records import PartitionedTopic
+from daybook.broker.stats_sum import sum_stats
+from daybook.broker.tenancy import Tenancy
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.topics import TopicName, url_encode
 
 _FORCED = {"force": "true"}
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import LedgerError, RegistryError
-from broker.logs import Log
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import LedgerError, RegistryError
+from daybook.broker.logs import Log
+from daybook.wire.metadata.store import MetadataError
 
 _SHOWN = 20
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from wire.topics import TopicName
+from daybook.wire.topics import TopicName
 
 _LATEST = (1 << 63) - 1
 

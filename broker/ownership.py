@@ -12,11 +12,11 @@ from typing import Protocol, assert_never
 
 import trio
 
-from bookie.registry.instance import Bound
-from broker import records
-from broker.errors import UnavailableError
-from broker.logs import Log
-from broker.membership import (
+from daybook.bookie.registry.instance import Bound
+from daybook.broker import records
+from daybook.broker.errors import UnavailableError
+from daybook.broker.logs import Log
+from daybook.broker.membership import (
     Guard,
     Identity,
     Member,
@@ -26,10 +26,10 @@ from broker.membership import (
     remove,
     withdraw,
 )
-from broker.policies import Policies
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership import OwnershipProtocol, Standing
-from broker.protocol.ownership_events import (
+from daybook.broker.policies import Policies
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership import OwnershipProtocol, Standing
+from daybook.broker.protocol.ownership_events import (
     Acquire,
     Answer,
     Answered,
@@ -58,8 +58,8 @@ from broker.protocol.ownership_events import (
     SessionChanged,
     TopicsClosed,
 )
-from broker.records import BrokerRecord
-from wire.metadata.store import (
+from daybook.broker.records import BrokerRecord
+from daybook.wire.metadata.store import (
     ANY,
     Check,
     Create,
@@ -71,7 +71,7 @@ from wire.metadata.store import (
     SessionState,
     StoreUnavailableError,
 )
-from wire.topics import TopicName
+from daybook.wire.topics import TopicName
 
 _RETRY_S = 0.1
 _ACQUIRE_TIMEOUT_S = 10.0

@@ -6,7 +6,7 @@ there are too many), the entry is delivered whole again: at least once, never le
 
 from collections.abc import Iterable
 
-from broker.protocol.dispatch.events import Place
+from daybook.broker.protocol.dispatch.events import Place
 
 _ALL = -1
 _ENTRY_BYTES = 200

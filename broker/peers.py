@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 
 import trio
 
-from broker.logs import Log
-from broker.membership import Identity, Member, members, remove
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError, NobodyListensError, WireError
-from wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
-from wire.metadata.store import MetadataError, MetadataStore, SessionState
-from wire.outbox import Flusher
-from wire.probe import READY_S, NoAnswerError, NotAskedError, SilentError, ask_port
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Network
+from daybook.broker.logs import Log
+from daybook.broker.membership import Identity, Member, members, remove
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
+from daybook.wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
+from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
+from daybook.wire.outbox import Flusher
+from daybook.wire.probe import READY_S, NoAnswerError, NotAskedError, SilentError, ask_port
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Network
 
 VERSION = "0.1.0"
 _PRODUCT = f"Daybook/{VERSION}"

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import msgspec
 
-from broker import records
-from broker.config import BrokerConfig
-from broker.errors import NotFoundError, UnavailableError
-from broker.protocol.bundles import BundleName, Bundles, bundle_name
-from broker.records import BundlesData, LocalPolicies, PartitionedTopic
-from broker.watched import Watched
-from wire.errors import MalformedError
-from wire.metadata.store import (
+from daybook.broker import records
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import NotFoundError, UnavailableError
+from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
+from daybook.broker.records import BundlesData, LocalPolicies, PartitionedTopic
+from daybook.broker.watched import Watched
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     NoRecordError,
@@ -28,8 +28,8 @@ from wire.metadata.store import (
     SessionState,
     StoreUnavailableError,
 )
-from wire.metadata.update import update
-from wire.topics import TopicName, url_decode
+from daybook.wire.metadata.update import update
+from daybook.wire.topics import TopicName, url_decode
 
 DEFAULT_NAMESPACE = "public/default"
 

@@ -20,16 +20,16 @@ from typing import Protocol
 
 import trio
 
-from broker.protocol.access import ProducerKey
-from broker.topic_log import TopicLog
-from managed_ledger.errors import EntryTooLargeError, ListFullError, TerminatedError
-from managed_ledger.position import Position
-from wire.batch import has_broker_metadata, num_messages, parse_metadata, verify_checksum
-from wire.errors import ChecksumError
-from wire.messages.client import Send, encode_send_receipts
-from wire.messages.registry import encode, unsigned
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Buffer
+from daybook.broker.protocol.access import ProducerKey
+from daybook.broker.topic_log import TopicLog
+from daybook.managed_ledger.errors import EntryTooLargeError, ListFullError, TerminatedError
+from daybook.managed_ledger.position import Position
+from daybook.wire.batch import has_broker_metadata, num_messages, parse_metadata, verify_checksum
+from daybook.wire.errors import ChecksumError
+from daybook.wire.messages.client import Send, encode_send_receipts
+from daybook.wire.messages.registry import encode, unsigned
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Buffer
 
 _CPP = "Pulsar-CPP"  # how C++ clients begin to introduce themselves, Python's and Node's, too
 

@@ -20,9 +20,9 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.protocol.bundles import BundleName, Bundles
-from wire.errors import MalformedError
-from wire.topics import TopicName
+from daybook.broker.protocol.bundles import BundleName, Bundles
+from daybook.wire.errors import MalformedError
+from daybook.wire.topics import TopicName
 
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"

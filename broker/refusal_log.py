@@ -5,9 +5,9 @@ from typing import Final
 
 import trio
 
-from broker.errors import BrokerError
-from broker.logs import Log
-from broker.request_counts import RequestCounts, command_name, error_name
+from daybook.broker.errors import BrokerError
+from daybook.broker.logs import Log
+from daybook.broker.request_counts import RequestCounts, command_name, error_name
 
 INTERVAL_S: Final = 60.0
 _KINDS_MAX = 5  # in one line, the most frequent ones

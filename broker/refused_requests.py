@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import trio
 from google.protobuf.message import Message
 
-from broker.errors import BrokerError
-from broker.protocol.refusals import refusal
-from broker.protocol.repeats import Repeats, repeated_as
-from broker.refusal_log import RefusalLog
-from wire.proto import pulsar_pb2 as pb
+from daybook.broker.errors import BrokerError
+from daybook.broker.protocol.refusals import refusal
+from daybook.broker.protocol.repeats import Repeats, repeated_as
+from daybook.broker.refusal_log import RefusalLog
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _WAITING_MAX = 1_000
 _NEVER_LATE = frozenset({int(pb.BaseCommand.ACK)})

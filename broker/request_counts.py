@@ -5,8 +5,8 @@ What comes once per entry (SEND, ACK) is not counted here: topics count messages
 
 from collections import Counter
 
-from wire.messages.registry import type_name
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.messages.registry import type_name
+from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class RequestCounts:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import trio
 
-from broker.limits import RequestLimits
+from daybook.broker.limits import RequestLimits
 
 REQUEST_OVERHEAD_BYTES = 1024  # of a request that waits, besides the bytes of its frame
 _BEGUN_IN_A_TURN = 16  # by all connections together; then other tasks run

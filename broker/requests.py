@@ -24,9 +24,9 @@ import trio
 from crc32c import crc32c
 from google.protobuf.message import Message
 
-from broker.consumer import Consumer, ConsumerConnection
-from broker.context import BrokerContext
-from broker.errors import (
+from daybook.broker.consumer import Consumer, ConsumerConnection
+from daybook.broker.context import BrokerContext
+from daybook.broker.errors import (
     BrokerError,
     ConsumerBusyError,
     InvalidNameError,
@@ -36,21 +36,21 @@ from broker.errors import (
     RefusedError,
     UnavailableError,
 )
-from broker.producer import Producer, ProducerConnection
-from broker.protocol import consuming, producing
-from broker.protocol.access import AccessMode
-from broker.request_turns import Request, RequestHost, RequestQueue
-from broker.stats import consumer_stats_response
-from broker.subscription import TYPE_NAMES, Subscription
-from broker.topic import Topic
-from broker.topic_producers import ProducerRequest
-from broker.topic_subscriptions import ConsumerRequest
-from managed_ledger.position import Position
-from wire.errors import MalformedError
-from wire.messages.consumer import decode_ack_set
-from wire.messages.registry import signed, unsigned
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName, check_namespace
+from daybook.broker.producer import Producer, ProducerConnection
+from daybook.broker.protocol import consuming, producing
+from daybook.broker.protocol.access import AccessMode
+from daybook.broker.request_turns import Request, RequestHost, RequestQueue
+from daybook.broker.stats import consumer_stats_response
+from daybook.broker.subscription import TYPE_NAMES, Subscription
+from daybook.broker.topic import Topic
+from daybook.broker.topic_producers import ProducerRequest
+from daybook.broker.topic_subscriptions import ConsumerRequest
+from daybook.managed_ledger.position import Position
+from daybook.wire.errors import MalformedError
+from daybook.wire.messages.consumer import decode_ack_set
+from daybook.wire.messages.registry import signed, unsigned
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName, check_namespace
 
 T = pb.BaseCommand
 _LOOKUPS = (

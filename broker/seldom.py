@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import trio
 
-from broker.logs import Log
+from daybook.broker.logs import Log
 
 INTERVAL_S = 60.0
 _KINDS_MAX = 1_000  # that are remembered; the one that was said longest ago is forgotten first

@@ -20,31 +20,31 @@ from typing import Protocol
 import trio
 from starlette.types import ASGIApp
 
-from bookie.errors import RegistryError
-from bookie.ledger.client import LedgerClient, open_ledger_client
-from bookie.registry.cookies import known_bookies
-from bookie.registry.paths import LedgerPaths
-from broker.accept import ClientPort
-from broker.admin.app import create_app
-from broker.admin.calls import PeerCalls
-from broker.balancer import Balancer
-from broker.client_connection import serve_client
-from broker.config import BrokerConfig
-from broker.context import BrokerContext
-from broker.errors import CannotJoinError, UnavailableError
-from broker.formats import READABLE, Formats
-from broker.leader import Leader
-from broker.limits import BrokerLimits
-from broker.log_configs import LogConfigs, keep_current
-from broker.logs import Log, silent_log
-from broker.lookup import Lookups
-from broker.managed_logs import ManagedLogs
-from broker.membership import Identity, Member, check_others
-from broker.metrics import BrokerMetrics
-from broker.operations import Operations
-from broker.orphans import OrphanRemoval
-from broker.ownership import Ownership
-from broker.peers import (
+from daybook.bookie.errors import RegistryError
+from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.broker.accept import ClientPort
+from daybook.broker.admin.app import create_app
+from daybook.broker.admin.calls import PeerCalls
+from daybook.broker.balancer import Balancer
+from daybook.broker.client_connection import serve_client
+from daybook.broker.config import BrokerConfig
+from daybook.broker.context import BrokerContext
+from daybook.broker.errors import CannotJoinError, UnavailableError
+from daybook.broker.formats import READABLE, Formats
+from daybook.broker.leader import Leader
+from daybook.broker.limits import BrokerLimits
+from daybook.broker.log_configs import LogConfigs, keep_current
+from daybook.broker.logs import Log, silent_log
+from daybook.broker.lookup import Lookups
+from daybook.broker.managed_logs import ManagedLogs
+from daybook.broker.membership import Identity, Member, check_others
+from daybook.broker.metrics import BrokerMetrics
+from daybook.broker.operations import Operations
+from daybook.broker.orphans import OrphanRemoval
+from daybook.broker.ownership import Ownership
+from daybook.broker.peers import (
     VERSION,
     Greeter,
     Peers,
@@ -53,21 +53,21 @@ from broker.peers import (
     server_version,
     why_not_served,
 )
-from broker.policies import Policies
-from broker.records import INCARNATION, BrokerRecord, ClusterData
-from broker.tenancy import Tenancy
-from broker.topic_operations import TopicOperations
-from broker.topics import Topics
-from managed_ledger.binding import bind
-from managed_ledger.errors import ForeignListsError
-from managed_ledger.open import ManagedLedgers, open_managed_ledgers
-from managed_ledger.tree import tree_id
-from wire.arena import ArenaPool
-from wire.clock import WallClock
-from wire.metadata.store import MetadataError, MetadataStore
-from wire.outbox import Flusher
-from wire.probe import PortProbe
-from wire.transport import Listener, Network
+from daybook.broker.policies import Policies
+from daybook.broker.records import INCARNATION, BrokerRecord, ClusterData
+from daybook.broker.tenancy import Tenancy
+from daybook.broker.topic_operations import TopicOperations
+from daybook.broker.topics import Topics
+from daybook.managed_ledger.binding import bind
+from daybook.managed_ledger.errors import ForeignListsError
+from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from daybook.managed_ledger.tree import tree_id
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.probe import PortProbe
+from daybook.wire.transport import Listener, Network
 
 _RETRY_S = 0.2
 _BOOKIES_WANTED = 3

@@ -6,7 +6,7 @@ next one.  So a record is read at most twice for any number of those who ask tog
 
 import trio
 
-from wire.metadata.store import MetadataError, MetadataStore, Record
+from daybook.wire.metadata.store import MetadataError, MetadataStore, Record
 
 
 class _Read:

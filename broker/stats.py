@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from broker.consumer import Consumer
-from broker.producer import Producer
-from broker.protocol.access import AccessMode
-from broker.rates import NOTHING, OutCounters
-from broker.subscription import TYPE_NAMES, Subscription
-from broker.topic import Topic
-from wire.proto import pulsar_pb2 as pb
+from daybook.broker.consumer import Consumer
+from daybook.broker.producer import Producer
+from daybook.broker.protocol.access import AccessMode
+from daybook.broker.rates import NOTHING, OutCounters
+from daybook.broker.subscription import TYPE_NAMES, Subscription
+from daybook.broker.topic import Topic
+from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class _Record(msgspec.Struct, frozen=True, rename="camel"):

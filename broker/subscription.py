@@ -18,19 +18,19 @@ from typing import Protocol
 
 import trio
 
-from broker.backlog import Backlog, BacklogSize
-from broker.consumer import Consumer, ConsumerConnection, OnDurable
-from broker.errors import (
+from daybook.broker.backlog import Backlog, BacklogSize
+from daybook.broker.consumer import Consumer, ConsumerConnection, OnDurable
+from daybook.broker.errors import (
     BrokerError,
     ConsumerBusyError,
     NotAllowedError,
     PreconditionError,
     UnavailableError,
 )
-from broker.feeder import Feeder
-from broker.limits import TopicLimits
-from broker.partial_acks import PartialAcks
-from broker.protocol.dispatch.events import (
+from daybook.broker.feeder import Feeder
+from daybook.broker.limits import TopicLimits
+from daybook.broker.partial_acks import PartialAcks
+from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
     Dispatch,
@@ -41,16 +41,16 @@ from broker.protocol.dispatch.events import (
     Redeliver,
     Writable,
 )
-from broker.protocol.dispatch.exclusive import ExclusiveDispatch
-from broker.protocol.dispatch.failover import FailoverDispatch
-from broker.protocol.dispatch.shared import SharedDispatch
-from broker.topic_log import TopicCursor, TopicLog
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import Position
-from wire.clock import WallClock
-from wire.messages.consumer import Ack, AckedId
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.topic_log import TopicCursor, TopicLog
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.position import Position
+from daybook.wire.clock import WallClock
+from daybook.wire.messages.consumer import Ack, AckedId
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 
 EXCLUSIVE, SHARED, FAILOVER = (
     int(pb.CommandSubscribe.Exclusive),

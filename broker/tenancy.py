@@ -4,21 +4,21 @@
 and changes nothing that is there.
 """
 
-from broker import records
-from broker.config import BrokerConfig
-from broker.errors import (
+from daybook.broker import records
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import (
     ConflictError,
     InvalidNameError,
     NotFoundError,
     PreconditionError,
     UnavailableError,
 )
-from broker.membership import ensure
-from broker.policies import DEFAULT_NAMESPACE, Fields, Persistence, Policies, Retention
-from broker.protocol.bundles import Bundles
-from broker.records import BundlesData, ClusterData, TenantInfo
-from wire.errors import MalformedError
-from wire.metadata.store import (
+from daybook.broker.membership import ensure
+from daybook.broker.policies import DEFAULT_NAMESPACE, Fields, Persistence, Policies, Retention
+from daybook.broker.protocol.bundles import Bundles
+from daybook.broker.records import BundlesData, ClusterData, TenantInfo
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
     ANY,
     Delete,
     MetadataError,
@@ -27,7 +27,7 @@ from wire.metadata.store import (
     NotEmptyError,
     RecordExistsError,
 )
-from wire.topics import check_namespace
+from daybook.wire.topics import check_namespace
 
 DEFAULT_TENANT = "public"
 

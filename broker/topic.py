@@ -18,19 +18,19 @@ from enum import Enum, auto
 
 import trio
 
-from broker.entries import delivered_head
-from broker.errors import BrokerError, TopicTerminatedError, UnavailableError
-from broker.feeder import Feeder
-from broker.limits import TopicLimits
-from broker.producer import Producer
-from broker.rates import Counters, OutCounters, Rates
-from broker.topic_ending import TopicEnding
-from broker.topic_log import TopicLog, TopicLogs, translated
-from broker.topic_producers import TopicProducers
-from broker.topic_subscriptions import TopicSubscriptions
-from managed_ledger.position import Position
-from wire.clock import WallClock
-from wire.topics import TopicName
+from daybook.broker.entries import delivered_head
+from daybook.broker.errors import BrokerError, TopicTerminatedError, UnavailableError
+from daybook.broker.feeder import Feeder
+from daybook.broker.limits import TopicLimits
+from daybook.broker.producer import Producer
+from daybook.broker.rates import Counters, OutCounters, Rates
+from daybook.broker.topic_ending import TopicEnding
+from daybook.broker.topic_log import TopicLog, TopicLogs, translated
+from daybook.broker.topic_producers import TopicProducers
+from daybook.broker.topic_subscriptions import TopicSubscriptions
+from daybook.managed_ledger.position import Position
+from daybook.wire.clock import WallClock
+from daybook.wire.topics import TopicName
 
 _LOOK_S = 2.0
 

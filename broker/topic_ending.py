@@ -2,8 +2,8 @@
 
 import trio
 
-from broker.errors import BrokerError
-from managed_ledger.position import Position
+from daybook.broker.errors import BrokerError
+from daybook.managed_ledger.position import Position
 
 
 class TopicEnding:

@@ -9,16 +9,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
-from bookie.errors import LedgerError
-from broker.errors import UnavailableError
-from managed_ledger.behind import Behind
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import Position
-from managed_ledger.protocol.room import Room
-from managed_ledger.reading import LogEntry
-from wire.metadata.store import MetadataError
-from wire.topics import TopicName
-from wire.transport import Buffer
+from daybook.bookie.errors import LedgerError
+from daybook.broker.errors import UnavailableError
+from daybook.managed_ledger.behind import Behind
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.reading import LogEntry
+from daybook.wire.metadata.store import MetadataError
+from daybook.wire.topics import TopicName
+from daybook.wire.transport import Buffer
 
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]
 

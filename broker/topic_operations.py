@@ -6,14 +6,14 @@ Positions of a subscription are given as Pulsar gives them (`Start`).
 
 from collections.abc import Mapping
 
-from broker.errors import NotFoundError, PreconditionError
-from broker.owned_topics import MessageIdData, Start
-from broker.stats import internal_stats, topic_stats
-from broker.subscription import Subscription
-from broker.topic import Topic
-from broker.topics import Topics
-from managed_ledger.position import Position
-from wire.topics import TopicName
+from daybook.broker.errors import NotFoundError, PreconditionError
+from daybook.broker.owned_topics import MessageIdData, Start
+from daybook.broker.stats import internal_stats, topic_stats
+from daybook.broker.subscription import Subscription
+from daybook.broker.topic import Topic
+from daybook.broker.topics import Topics
+from daybook.managed_ledger.position import Position
+from daybook.wire.topics import TopicName
 
 
 class TopicOperations:

@@ -11,10 +11,10 @@ from typing import assert_never
 
 import trio
 
-from broker.errors import BrokerError, ProducerBusyError, RefusedError
-from broker.limits import TopicLimits
-from broker.producer import Producer, ProducerConnection, ProducerTopic
-from broker.protocol.access import (
+from daybook.broker.errors import BrokerError, ProducerBusyError, RefusedError
+from daybook.broker.limits import TopicLimits
+from daybook.broker.producer import Producer, ProducerConnection, ProducerTopic
+from daybook.broker.protocol.access import (
     AccessMode,
     AccessProtocol,
     Admit,
@@ -28,8 +28,8 @@ from broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
-from broker.topic_log import TopicLog, TopicLogs, translated
-from wire.topics import TopicName
+from daybook.broker.topic_log import TopicLog, TopicLogs, translated
+from daybook.wire.topics import TopicName
 
 
 @dataclass(frozen=True, slots=True)

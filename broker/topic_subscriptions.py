@@ -7,21 +7,21 @@ from typing import Protocol
 
 import trio
 
-from broker.consumer import Consumer, ConsumerConnection
-from broker.errors import (
+from daybook.broker.consumer import Consumer, ConsumerConnection
+from daybook.broker.errors import (
     ConflictError,
     NotAllowedError,
     PreconditionError,
     SubscriptionNotFoundError,
     UnavailableError,
 )
-from broker.limits import TopicLimits, check_properties
-from broker.subscription import Subscription, SubscriptionTopic
-from broker.topic_log import TopicCursor, translated
-from managed_ledger.errors import InvalidNameError
-from managed_ledger.position import Position
-from managed_ledger.records import check_cursor_name
-from wire.clock import WallClock
+from daybook.broker.limits import TopicLimits, check_properties
+from daybook.broker.subscription import Subscription, SubscriptionTopic
+from daybook.broker.topic_log import TopicCursor, translated
+from daybook.managed_ledger.errors import InvalidNameError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import check_cursor_name
+from daybook.wire.clock import WallClock
 
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
 _INTERNAL_PREFIX = "pulsar.repl."

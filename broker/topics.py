@@ -14,8 +14,8 @@ from typing import Protocol, assert_never
 
 import trio
 
-from bookie.errors import LedgerError
-from broker.errors import (
+from daybook.bookie.errors import LedgerError
+from daybook.broker.errors import (
     BrokerError,
     ConflictError,
     NotAllowedError,
@@ -23,10 +23,10 @@ from broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from broker.limits import TopicLimits
-from broker.logs import Log
-from broker.protocol.bundles import BundleName
-from broker.protocol.topics import (
+from daybook.broker.limits import TopicLimits
+from daybook.broker.logs import Log
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.topics import (
     Abandon,
     Close,
     Discard,
@@ -45,14 +45,14 @@ from broker.protocol.topics import (
     Unload,
     Unloaded,
 )
-from broker.rates import PERIOD_S
-from broker.seldom import Seldom
-from broker.topic import Topic
-from broker.topic_log import TopicLogs
-from managed_ledger.errors import FencedError, ManagedLedgerError
-from wire.clock import WallClock
-from wire.metadata.store import MetadataError
-from wire.topics import TopicName
+from daybook.broker.rates import PERIOD_S
+from daybook.broker.seldom import Seldom
+from daybook.broker.topic import Topic
+from daybook.broker.topic_log import TopicLogs
+from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import MetadataError
+from daybook.wire.topics import TopicName
 
 _SPREAD = (0.5, 1.5)  # of a back-off
 

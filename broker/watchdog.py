@@ -17,11 +17,11 @@ from typing import TextIO
 
 import trio
 
-from broker.logs import Log
-from broker.membership import Member
-from broker.peers import serves
-from broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
-from wire.probe import NoAnswerError, NotAskedError, PortProbe
+from daybook.broker.logs import Log
+from daybook.broker.membership import Member
+from daybook.broker.peers import serves
+from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
+from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 
 EXIT_CODE = 4
 _SCHEDSTAT = Path("/proc/self/schedstat")

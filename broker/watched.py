@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from broker.errors import UnavailableError
-from wire.metadata.store import MetadataStore, SessionState, StoreUnavailableError
+from daybook.broker.errors import UnavailableError
+from daybook.wire.metadata.store import MetadataStore, SessionState, StoreUnavailableError
 
 ValueT = TypeVar("ValueT")
 

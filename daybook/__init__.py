@@ -1,106 +1,111 @@
-"""Daybook: publish, subscribe and read by offset.
+"""Publish, subscribe and read by offset.
 
     async with daybook.connect("pulsar://localhost:6650") as client: ...     on trio
-    with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without
+    with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without trio
 
-and, below topics, the ledgers of a BookKeeper cluster:
+Its modules:
 
-    async with daybook.ledgers.connect("zk://localhost:2181/ledgers") as client: ...
+    daybook.blocking          the same client without trio, for threads and the interactive prompt
+    daybook.admin             topics, subscriptions and namespaces, by the admin REST of a broker
+    daybook.ledgers           ledgers of a BookKeeper cluster, for what needs no topics
+    daybook.ledgers.blocking  the same without trio
+    daybook.spark             topics as Spark tables and streams
+    daybook.testing           a cluster of real processes for tests
 
-What is here is loaded when it is first used, so that `import daybook` costs nothing.
+Every name is loaded when it is first used, so `import daybook` costs nothing.  The folders `wire`,
+`bookie`, `managed_ledger`, `broker` and `clients` below this package are not public.
 """
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients import ledgers as ledgers
-    from clients import spark as spark
-    from clients import testing as testing
-    from clients.python import admin as admin
-    from clients.python import blocking as blocking
-    from clients.python.client import Client as Client
-    from clients.python.connect import connect as connect
-    from clients.python.consumer import Consumer as Consumer
-    from clients.python.errors import AdminError as AdminError
-    from clients.python.errors import AdminInDoubtError as AdminInDoubtError
-    from clients.python.errors import BrokerError as BrokerError
-    from clients.python.errors import BusyError as BusyError
-    from clients.python.errors import ClosedError as ClosedError
-    from clients.python.errors import ConflictError as ConflictError
-    from clients.python.errors import ConnectionLostError as ConnectionLostError
-    from clients.python.errors import CorruptMessageError as CorruptMessageError
-    from clients.python.errors import EndOfTopicError as EndOfTopicError
-    from clients.python.errors import InDoubtError as InDoubtError
-    from clients.python.errors import MessageTooLargeError as MessageTooLargeError
-    from clients.python.errors import NotAllowedError as NotAllowedError
-    from clients.python.errors import NotFoundError as NotFoundError
-    from clients.python.errors import NotReadyError as NotReadyError
-    from clients.python.errors import NotSentError as NotSentError
-    from clients.python.errors import Outcome as Outcome
-    from clients.python.errors import OverloadedError as OverloadedError
-    from clients.python.errors import ProducerFencedError as ProducerFencedError
-    from clients.python.errors import QueueFullError as QueueFullError
-    from clients.python.errors import RefusedError as RefusedError
-    from clients.python.errors import Remedy as Remedy
-    from clients.python.errors import RequestTimedOutError as RequestTimedOutError
-    from clients.python.errors import StorageError as StorageError
-    from clients.python.errors import SubscriptionNotFoundError as SubscriptionNotFoundError
-    from clients.python.errors import TopicNotFoundError as TopicNotFoundError
-    from clients.python.errors import TopicTerminatedError as TopicTerminatedError
-    from clients.python.errors import UnavailableError as UnavailableError
-    from clients.python.errors import WrongProtocolError as WrongProtocolError
-    from clients.python.errors import may_retry as may_retry
-    from clients.python.limits import ClientLimits as ClientLimits
-    from clients.python.messages import EARLIEST as EARLIEST
-    from clients.python.messages import LATEST as LATEST
-    from clients.python.messages import Message as Message
-    from clients.python.messages import MessageId as MessageId
-    from clients.python.messages import Offset as Offset
-    from clients.python.producer import Producer as Producer
-    from clients.python.reader import OffsetRange as OffsetRange
-    from clients.python.reader import Reader as Reader
+    from daybook import admin as admin
+    from daybook import blocking as blocking
+    from daybook import ledgers as ledgers
+    from daybook import spark as spark
+    from daybook import testing as testing
+    from daybook.clients.python.client import Client as Client
+    from daybook.clients.python.connect import connect as connect
+    from daybook.clients.python.consumer import Consumer as Consumer
+    from daybook.clients.python.errors import AdminError as AdminError
+    from daybook.clients.python.errors import AdminInDoubtError as AdminInDoubtError
+    from daybook.clients.python.errors import BrokerError as BrokerError
+    from daybook.clients.python.errors import BusyError as BusyError
+    from daybook.clients.python.errors import ClosedError as ClosedError
+    from daybook.clients.python.errors import ConflictError as ConflictError
+    from daybook.clients.python.errors import ConnectionLostError as ConnectionLostError
+    from daybook.clients.python.errors import CorruptMessageError as CorruptMessageError
+    from daybook.clients.python.errors import EndOfTopicError as EndOfTopicError
+    from daybook.clients.python.errors import InDoubtError as InDoubtError
+    from daybook.clients.python.errors import MessageRejectedError as MessageRejectedError
+    from daybook.clients.python.errors import MessageTooLargeError as MessageTooLargeError
+    from daybook.clients.python.errors import NotAllowedError as NotAllowedError
+    from daybook.clients.python.errors import NotFoundError as NotFoundError
+    from daybook.clients.python.errors import NotReadyError as NotReadyError
+    from daybook.clients.python.errors import NotSentError as NotSentError
+    from daybook.clients.python.errors import Outcome as Outcome
+    from daybook.clients.python.errors import OverloadedError as OverloadedError
+    from daybook.clients.python.errors import ProducerFencedError as ProducerFencedError
+    from daybook.clients.python.errors import QueueFullError as QueueFullError
+    from daybook.clients.python.errors import RefusedError as RefusedError
+    from daybook.clients.python.errors import Remedy as Remedy
+    from daybook.clients.python.errors import RequestTimedOutError as RequestTimedOutError
+    from daybook.clients.python.errors import StorageError as StorageError
+    from daybook.clients.python.errors import SubscriptionNotFoundError as SubscriptionNotFoundError
+    from daybook.clients.python.errors import TopicNotFoundError as TopicNotFoundError
+    from daybook.clients.python.errors import TopicTerminatedError as TopicTerminatedError
+    from daybook.clients.python.errors import UnavailableError as UnavailableError
+    from daybook.clients.python.errors import WrongProtocolError as WrongProtocolError
+    from daybook.clients.python.errors import may_retry as may_retry
+    from daybook.clients.python.limits import ClientLimits as ClientLimits
+    from daybook.clients.python.messages import EARLIEST as EARLIEST
+    from daybook.clients.python.messages import LATEST as LATEST
+    from daybook.clients.python.messages import Message as Message
+    from daybook.clients.python.messages import MessageId as MessageId
+    from daybook.clients.python.messages import Offset as Offset
+    from daybook.clients.python.producer import Producer as Producer
+    from daybook.clients.python.reader import OffsetRange as OffsetRange
+    from daybook.clients.python.reader import Reader as Reader
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "clients.python.client": "Client",
-    "clients.python.connect": "connect",
-    "clients.python.consumer": "Consumer",
-    "clients.python.errors": """
-        AdminError AdminInDoubtError BrokerError BusyError ClosedError ConflictError
-        ConnectionLostError CorruptMessageError EndOfTopicError InDoubtError
-        MessageTooLargeError NotAllowedError NotFoundError NotReadyError NotSentError
-        Outcome OverloadedError ProducerFencedError QueueFullError RefusedError Remedy
-        RequestTimedOutError StorageError SubscriptionNotFoundError TopicNotFoundError
-        TopicTerminatedError UnavailableError WrongProtocolError may_retry
+    "daybook.clients.python.client": "Client",
+    "daybook.clients.python.connect": "connect",
+    "daybook.clients.python.consumer": "Consumer",
+    "daybook.clients.python.errors": """
+        AdminError AdminInDoubtError BrokerError BusyError ClosedError
+        ConflictError ConnectionLostError CorruptMessageError EndOfTopicError
+        InDoubtError MessageRejectedError MessageTooLargeError NotAllowedError NotFoundError
+        NotReadyError NotSentError Outcome OverloadedError ProducerFencedError
+        QueueFullError RefusedError Remedy RequestTimedOutError StorageError
+        SubscriptionNotFoundError TopicNotFoundError TopicTerminatedError
+        UnavailableError WrongProtocolError may_retry
     """,
-    "clients.python.limits": "ClientLimits",
-    "clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
-    "clients.python.producer": "Producer",
-    "clients.python.reader": "OffsetRange Reader",
+    "daybook.clients.python.limits": "ClientLimits",
+    "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
+    "daybook.clients.python.producer": "Producer",
+    "daybook.clients.python.reader": "OffsetRange Reader",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = {
-    "admin": "clients.python.admin",
-    "blocking": "clients.python.blocking",
-    "ledgers": "clients.ledgers",
-    "spark": "clients.spark",
-    "testing": "clients.testing",
-}
+_MODULES = ("admin", "blocking", "ledgers", "spark", "testing")
+
+__all__ = [*_WHERE, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
-    value: object
-    if name in _WHERE:
-        value = getattr(import_module(_WHERE[name]), name)
-    elif name in _MODULES:
-        value = import_module(_MODULES[name])
-    else:
+    if name in _MODULES:
+        return import_module(f"daybook.{name}")
+    if name not in _WHERE:
         raise AttributeError(f"module 'daybook' has no attribute {name!r}")
+    value: object = getattr(import_module(_WHERE[name]), name)
+    if isinstance(value, type | FunctionType):
+        value.__module__ = "daybook"  # so that `help` and tracebacks show the public name
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *_MODULES})
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
 """`python -m daybook`: the program `daybook`."""
 
-from clients.cli.main import main
+from daybook.clients.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ nothing: whole words at the front are cut off.
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from managed_ledger.position import Position
+from daybook.managed_ledger.position import Position
 
 ENTRIES_MAX = 1 << 26  # of one ledger; its bits take 8 MB then
 _WORD_BYTES = 8

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import Position
-from wire.transport import Buffer
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.position import Position
+from daybook.wire.transport import Buffer
 
 ENTRY_OVERHEAD_BYTES = 1024  # objects, here and in the ledger client
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]

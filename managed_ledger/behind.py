@@ -9,8 +9,8 @@ ledger are estimated in the same way, and always.
 from dataclasses import dataclass
 from typing import Protocol
 
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
+from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.position import Position
 
 
 @dataclass(frozen=True, slots=True)

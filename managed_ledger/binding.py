@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from bookie.errors import LayoutError, LedgerError
-from bookie.ledger.catalog import Catalog
-from bookie.registry.instance import (
+from daybook.bookie.errors import LayoutError, LedgerError
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.registry.instance import (
     Bound,
     check_bound,
     create_bound,
     read_bound,
     root_instance_id,
 )
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from managed_ledger.errors import ForeignListsError, ManagedLedgerError
-from managed_ledger.records import (
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.managed_ledger.errors import ForeignListsError, ManagedLedgerError
+from daybook.managed_ledger.records import (
     INSTANCE,
     ROOT,
     Owner,
@@ -31,9 +31,9 @@ from managed_ledger.records import (
     parse,
     set_property,
 )
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from wire.metadata.store import MetadataStore, NoRecordError
-from wire.metadata.update import update
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.metadata.store import MetadataStore, NoRecordError
+from daybook.wire.metadata.update import update
 
 JUDGED_MAX = 100
 _SHOWN = 3

@@ -8,7 +8,7 @@ before anybody comes for it.  What nobody has come for in a while does not count
 
 from collections import OrderedDict
 
-from managed_ledger.position import Position
+from daybook.managed_ledger.position import Position
 
 ENTRY_OVERHEAD_BYTES = 200
 _AWAITED_S = 5.0

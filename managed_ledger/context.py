@@ -9,18 +9,18 @@ from typing import TypeVar
 
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.client import LedgerClient, Quorums
-from bookie.ledger.reader import LedgerReader
-from managed_ledger.ack_set import ENTRIES_MAX
-from managed_ledger.cache import EntryCache
-from managed_ledger.errors import FencedError, LogCorruptError
-from managed_ledger.protocol.stuck import Pauses
-from managed_ledger.protocol.trim import Retention
-from managed_ledger.records import Owner
-from wire.clock import WallClock
-from wire.metadata.store import (
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.client import LedgerClient, Quorums
+from daybook.bookie.ledger.reader import LedgerReader
+from daybook.managed_ledger.ack_set import ENTRIES_MAX
+from daybook.managed_ledger.cache import EntryCache
+from daybook.managed_ledger.errors import FencedError, LogCorruptError
+from daybook.managed_ledger.protocol.stuck import Pauses
+from daybook.managed_ledger.protocol.trim import Retention
+from daybook.managed_ledger.records import Owner
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import (
     VALUE_BYTES_MAX,
     MetadataError,
     MetadataStore,

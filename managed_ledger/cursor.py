@@ -22,11 +22,11 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.ack_set import AckSet
-from managed_ledger.context import LogConfig, LogContext
-from managed_ledger.cursor_ledger import (
+from daybook.bookie.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.context import LogConfig, LogContext
+from daybook.managed_ledger.cursor_ledger import (
     CHANGE_2,
     PART_BYTES_MAX,
     Recovered,
@@ -36,17 +36,28 @@ from managed_ledger.cursor_ledger import (
     encode_snapshot,
     is_old,
 )
-from managed_ledger.cursor_record import IN_RECORD, CursorRecord, folded, pointing, set_position
-from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, ManagedLedgerError
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change, CursorState
-from managed_ledger.records import Owner, custom_metadata, log_path, parse
-from managed_ledger.records_pb2 import ManagedCursorInfo
-from managed_ledger.stuck import Watch
-from wire.errors import WireError
-from wire.metadata.store import VALUE_BYTES_MAX, MetadataError
-from wire.topics import url_decode, url_encode
+from daybook.managed_ledger.cursor_record import (
+    IN_RECORD,
+    CursorRecord,
+    folded,
+    pointing,
+    set_position,
+)
+from daybook.managed_ledger.errors import (
+    ClosedError,
+    FencedError,
+    LogCorruptError,
+    ManagedLedgerError,
+)
+from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import Change, CursorState
+from daybook.managed_ledger.records import Owner, custom_metadata, log_path, parse
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
+from daybook.managed_ledger.stuck import Watch
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError
+from daybook.wire.topics import url_decode, url_encode
 
 __all__ = ["IN_RECORD", "RANGES_IN_RECORD_MAX", "Cursor", "recover_cursor"]
 

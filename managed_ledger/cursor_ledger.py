@@ -28,20 +28,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change, Run, apply_change
-from managed_ledger.records import message_ranges, position_of
-from managed_ledger.records_pb2 import (
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import Change, Run, apply_change
+from daybook.managed_ledger.records import message_ranges, position_of
+from daybook.managed_ledger.records_pb2 import (
     LongListMap,
     ManagedCursorInfo,
     MessageRange,
     PositionInfo,
 )
-from wire.errors import WireError
-from wire.fields import DELIMITED, VARINT, decode_varint, encode_tag, encode_varint
-from wire.protobuf import check_readable
+from daybook.wire.errors import WireError
+from daybook.wire.fields import DELIMITED, VARINT, decode_varint, encode_tag, encode_varint
+from daybook.wire.protobuf import check_readable
 
 CHANGE_2 = "cursor-change-2"  # the format's name, as brokers announce it
 VERSION = 2

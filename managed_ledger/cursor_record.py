@@ -7,13 +7,13 @@ carried out late, after we have gone on, changes nothing.
 
 from collections.abc import Iterable
 
-from managed_ledger.context import LogContext
-from managed_ledger.errors import FencedError
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
-from managed_ledger.records import cursor_path, message_ranges
-from managed_ledger.records_pb2 import LongProperty, ManagedCursorInfo
-from wire.metadata.store import (
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import FencedError
+from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import cursor_path, message_ranges
+from daybook.managed_ledger.records_pb2 import LongProperty, ManagedCursorInfo
+from daybook.wire.metadata.store import (
     Create,
     Delete,
     NoRecordError,

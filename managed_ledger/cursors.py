@@ -5,13 +5,13 @@ from typing import Protocol
 
 import trio
 
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.cursor import Cursor, Log, recover_cursor
-from managed_ledger.errors import FencedError, ManagedLedgerError
-from managed_ledger.position import Position
-from managed_ledger.records import check_cursor_name
-from wire.metadata.store import MetadataError, RecordExistsError
-from wire.topics import url_encode
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.cursor import Cursor, Log, recover_cursor
+from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import check_cursor_name
+from daybook.wire.metadata.store import MetadataError, RecordExistsError
+from daybook.wire.topics import url_encode
 
 _CLOSED_AT_ONCE = 32
 

@@ -10,18 +10,23 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import LedgerError
-from managed_ledger.appends import Appends
-from managed_ledger.context import LogConfig, LogContext
-from managed_ledger.cursors import Cursors
-from managed_ledger.errors import ClosedError, FencedError, ManagedLedgerError, TerminatedError
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
-from managed_ledger.protocol.log import Event, State, Stop
-from managed_ledger.records import nested
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.rolling import Rolling
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import LedgerError
+from daybook.managed_ledger.appends import Appends
+from daybook.managed_ledger.context import LogConfig, LogContext
+from daybook.managed_ledger.cursors import Cursors
+from daybook.managed_ledger.errors import (
+    ClosedError,
+    FencedError,
+    ManagedLedgerError,
+    TerminatedError,
+)
+from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.log import Event, State, Stop
+from daybook.managed_ledger.records import nested
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.rolling import Rolling
+from daybook.wire.metadata.store import MetadataError
 
 
 class EndingLog(Protocol):

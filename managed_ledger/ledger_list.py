@@ -12,10 +12,10 @@ from itertools import accumulate
 
 import trio
 
-from managed_ledger.context import LogContext
-from managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerError
-from managed_ledger.position import Position
-from managed_ledger.records import (
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import (
     INDEX,
     INSTANCE,
     LAST_OFFSET,
@@ -25,8 +25,8 @@ from managed_ledger.records import (
     log_path,
     set_property,
 )
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from wire.metadata.store import (
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.metadata.store import (
     Check,
     MetadataError,
     NoRecordError,

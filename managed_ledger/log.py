@@ -18,24 +18,24 @@ from typing import assert_never
 
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.appends import Appends, Done, Pending
-from managed_ledger.behind import Behind, behind
-from managed_ledger.context import LogConfig, LogContext
-from managed_ledger.cursor import Cursor
-from managed_ledger.cursors import Cursors
-from managed_ledger.ending import Ending
-from managed_ledger.errors import (
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.appends import Appends, Done, Pending
+from daybook.managed_ledger.behind import Behind, behind
+from daybook.managed_ledger.context import LogConfig, LogContext
+from daybook.managed_ledger.cursor import Cursor
+from daybook.managed_ledger.cursors import Cursors
+from daybook.managed_ledger.ending import Ending
+from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
     FencedError,
     ListFullError,
     ManagedLedgerError,
 )
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
-from managed_ledger.protocol.log import (
+from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.log import (
     Append,
     Confirmed,
     Create,
@@ -50,15 +50,15 @@ from managed_ledger.protocol.log import (
     Submit,
     Switch,
 )
-from managed_ledger.protocol.room import Room
-from managed_ledger.reading import LogEntry, LogReader
-from managed_ledger.records import get_property, position_of, set_property
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.rolling import APPEND_ENTRIES_MAX, Rolling
-from managed_ledger.stuck import Leaving
-from managed_ledger.trimming import Trimming
-from wire.batch import broker_entry_metadata
-from wire.transport import Buffer
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.reading import LogEntry, LogReader
+from daybook.managed_ledger.records import get_property, position_of, set_property
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.rolling import APPEND_ENTRIES_MAX, Rolling
+from daybook.managed_ledger.stuck import Leaving
+from daybook.managed_ledger.trimming import Trimming
+from daybook.wire.batch import broker_entry_metadata
+from daybook.wire.transport import Buffer
 
 _MAKE_ROOM = (
     "Acknowledge what subscriptions hold back, delete subscriptions that nobody uses, or shorten"

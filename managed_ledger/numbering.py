@@ -9,12 +9,12 @@ kept with the list of ledgers.
 from array import array
 from dataclasses import dataclass, replace
 
-from managed_ledger.context import LogContext
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.ledger_list import LedgerList, Row, stored_offset
-from managed_ledger.records import Owner
-from wire.batch import num_messages, parse_metadata, split_broker_metadata
-from wire.errors import WireError
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.ledger_list import LedgerList, Row, stored_offset
+from daybook.managed_ledger.records import Owner
+from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
+from daybook.wire.errors import WireError
 
 _READ_ENTRIES = 256
 _READ_BYTES = 4 << 20

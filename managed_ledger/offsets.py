@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from bookie.errors import LedgerError
-from managed_ledger.errors import LogCorruptError, ManagedLedgerError
-from managed_ledger.ledger_list import Row
-from managed_ledger.log import ManagedLedger
-from managed_ledger.numbering import EntryFacts, count, known_last
-from managed_ledger.numbering import facts as facts_in
-from managed_ledger.position import Position
-from managed_ledger.reading import LogEntry
-from wire.errors import WireError
+from daybook.bookie.errors import LedgerError
+from daybook.managed_ledger.errors import LogCorruptError, ManagedLedgerError
+from daybook.managed_ledger.ledger_list import Row
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.numbering import EntryFacts, count, known_last
+from daybook.managed_ledger.numbering import facts as facts_in
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.reading import LogEntry
+from daybook.wire.errors import WireError
 
 __all__ = [
     "EntryFacts",

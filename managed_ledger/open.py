@@ -40,17 +40,17 @@ from typing import TypeVar
 
 import trio
 
-from bookie.ledger.client import LedgerClient
-from managed_ledger.cache import EntryCache
-from managed_ledger.context import LogConfig, LogContext, open_home
-from managed_ledger.cursor import Cursor, recover_cursor, stored_position
-from managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
-from managed_ledger.ledger_list import LedgerList, Row, drop, news, set_sealed
-from managed_ledger.log import ManagedLedger
-from managed_ledger.orphans import remove_orphans
-from managed_ledger.protocol.orphans import Suspects
-from managed_ledger.protocol.room import Room
-from managed_ledger.records import (
+from daybook.bookie.ledger.client import LedgerClient
+from daybook.managed_ledger.cache import EntryCache
+from daybook.managed_ledger.context import LogConfig, LogContext, open_home
+from daybook.managed_ledger.cursor import Cursor, recover_cursor, stored_position
+from daybook.managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
+from daybook.managed_ledger.ledger_list import LedgerList, Row, drop, news, set_sealed
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.orphans import remove_orphans
+from daybook.managed_ledger.protocol.orphans import Suspects
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.records import (
     INSTANCE,
     OPENING,
     Owner,
@@ -60,12 +60,12 @@ from managed_ledger.records import (
     parse,
     set_property,
 )
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from managed_ledger.recovery import recover_tail
-from managed_ledger.rolling import create_ledger, put_on_list
-from managed_ledger.trimming import trimmable
-from wire.clock import WallClock
-from wire.metadata.store import (
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.recovery import recover_tail
+from daybook.managed_ledger.rolling import create_ledger, put_on_list
+from daybook.managed_ledger.trimming import trimmable
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import (
     Check,
     Delete,
     MetadataStore,

@@ -9,19 +9,19 @@ from collections.abc import Iterable
 
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.catalog import StoredMetadata
-from managed_ledger.context import LogContext
-from managed_ledger.errors import InvalidNameError, ManagedLedgerError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.protocol.orphans import (
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import InvalidNameError, ManagedLedgerError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.protocol.orphans import (
     Candidate,
     Suspects,
     is_orphan_of_open_log,
     may_be_orphan,
 )
-from managed_ledger.records import Owner, log_path, owner_of, tree_of
-from wire.metadata.store import MetadataError
+from daybook.managed_ledger.records import Owner, log_path, owner_of, tree_of
+from daybook.wire.metadata.store import MetadataError
 
 _READS_PER_S = 200  # A pass is in no hurry.
 

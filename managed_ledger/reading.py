@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.errors import LedgerError, ReadUnknownError
-from bookie.ledger.reader import LedgerReader
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.ack_set import ENTRIES_MAX
-from managed_ledger.context import LogContext
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import LedgerError, ReadUnknownError
+from daybook.bookie.ledger.reader import LedgerReader
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.ack_set import ENTRIES_MAX
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.position import Position
+from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
 _READERS_MAX = 16

@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from managed_ledger.errors import InvalidNameError, LogCorruptError
-from managed_ledger.position import Position
-from managed_ledger.records_pb2 import (
+from daybook.managed_ledger.errors import InvalidNameError, LogCorruptError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records_pb2 import (
     CompressedInfo,
     KeyValue,
     ManagedCursorInfo,
@@ -30,10 +30,10 @@ from managed_ledger.records_pb2 import (
     MessageRange,
     NestedPositionInfo,
 )
-from wire.compression import decompress
-from wire.errors import WireError
-from wire.protobuf import check_readable
-from wire.topics import url_encode
+from daybook.wire.compression import decompress
+from daybook.wire.errors import WireError
+from daybook.wire.protobuf import check_readable
+from daybook.wire.topics import url_encode
 
 ROOT = "/managed-ledgers"
 INDEX = "index"

@@ -6,13 +6,13 @@ and has no metadata is an error: its entries were promised to be there.  All of 
 are the log's before the first one is fenced.
 """
 
-from bookie.errors import NoSuchLedgerError
-from bookie.ledger.catalog import StoredMetadata
-from managed_ledger.context import LogContext
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.ledger_list import LedgerList, Row, sealed_row, stored_offset
-from managed_ledger.numbering import last_offset_of
-from managed_ledger.records import LedgerInfo, Owner
+from daybook.bookie.errors import NoSuchLedgerError
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.ledger_list import LedgerList, Row, sealed_row, stored_offset
+from daybook.managed_ledger.numbering import last_offset_of
+from daybook.managed_ledger.records import LedgerInfo, Owner
 
 RECOVERED_LEDGERS = 2
 

@@ -10,18 +10,18 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.ack_set import ENTRIES_MAX
-from managed_ledger.context import LogConfig, LogContext
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.ledger_list import LedgerList, Row, set_sealed
-from managed_ledger.protocol.healing import Healing
-from managed_ledger.protocol.log import CreateFailed, Event, Listed, RollDue, Sealed, State
-from managed_ledger.protocol.room import Room
-from managed_ledger.records import custom_metadata
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.ack_set import ENTRIES_MAX
+from daybook.managed_ledger.context import LogConfig, LogContext
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.ledger_list import LedgerList, Row, set_sealed
+from daybook.managed_ledger.protocol.healing import Healing
+from daybook.managed_ledger.protocol.log import CreateFailed, Event, Listed, RollDue, Sealed, State
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.records import custom_metadata
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.metadata.store import MetadataError
 
 ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3  # However full the list is, a ledger is rolled here,
 APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7  # and takes none beyond this, but for what is pending.

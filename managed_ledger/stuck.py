@@ -11,11 +11,11 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.context import LogConfig, LogContext
-from managed_ledger.protocol.stuck import Key, Stall
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.context import LogConfig, LogContext
+from daybook.managed_ledger.protocol.stuck import Key, Stall
+from daybook.wire.metadata.store import MetadataError
 
 _PAUSE_SPREAD = (1.0, 1.25)
 _START_SPREAD = 0.25  # of the interval

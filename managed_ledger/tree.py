@@ -11,8 +11,8 @@ from random import Random
 
 import msgspec
 
-from bookie.errors import MalformedRecordError
-from wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
+from daybook.bookie.errors import MalformedRecordError
+from daybook.wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
 
 PATH = "/daybook/tree"
 _VERSION = 1

@@ -10,14 +10,14 @@ from typing import Protocol
 
 import trio
 
-from managed_ledger.context import LogConfig, LogContext
-from managed_ledger.cursors import Cursors
-from managed_ledger.ledger_list import LedgerList, Row, drop
-from managed_ledger.position import Position
-from managed_ledger.protocol import trim
-from managed_ledger.reading import LogReader
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.rolling import Rolling
+from daybook.managed_ledger.context import LogConfig, LogContext
+from daybook.managed_ledger.cursors import Cursors
+from daybook.managed_ledger.ledger_list import LedgerList, Row, drop
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol import trim
+from daybook.managed_ledger.reading import LogReader
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.rolling import Rolling
 
 
 class TrimmedLog(Protocol):

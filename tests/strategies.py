@@ -16,20 +16,20 @@ from google.protobuf.message import Message
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState, encode_metadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry.cookies import Cookie
-from bookie.registry.registrations import BookieInfo
-from wire.batch import broker_entry_metadata, encode_batch, encode_payload
-from wire.compression import CompressionType, compress
-from wire.digest import Digester, DigestType, master_key
-from wire.entry import encode_header
-from wire.fields import U32
-from wire.messages import bookie, bookie_v3
-from wire.messages.entry_list import encode_entry_list, group_entries
-from wire.messages.registry import encode
-from wire.proto import bookkeeper_pb2 as bk
-from wire.proto import pulsar_pb2 as pb
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState, encode_metadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.registry.cookies import Cookie
+from daybook.bookie.registry.registrations import BookieInfo
+from daybook.wire.batch import broker_entry_metadata, encode_batch, encode_payload
+from daybook.wire.compression import CompressionType, compress
+from daybook.wire.digest import Digester, DigestType, master_key
+from daybook.wire.entry import encode_header
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie, bookie_v3
+from daybook.wire.messages.entry_list import encode_entry_list, group_entries
+from daybook.wire.messages.registry import encode
+from daybook.wire.proto import bookkeeper_pb2 as bk
+from daybook.wire.proto import pulsar_pb2 as pb
 
 NOW_MS = 1_700_000_000_000
 KEY = master_key(b"")

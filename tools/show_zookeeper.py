@@ -16,8 +16,8 @@ from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
 from kazoo.client import KazooClient
 
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
 
 MAGIC = b"BookieMetadataFormatVersion\t3\n"
 LEDGERS, LOGS, OWNERS = "/ledgers", "/managed-ledgers", "/namespace"

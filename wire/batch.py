@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from wire.errors import ChecksumError, MalformedError, TruncatedError
-from wire.fields import U32, encode_varint
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Buffer
+from daybook.wire.errors import ChecksumError, MalformedError, TruncatedError
+from daybook.wire.fields import U32, encode_varint
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Buffer
 
 _MAGIC_BYTES = 2
 _MAGIC, _BROKER, _CHECKSUM = 0x0E, 0x02, 0x01

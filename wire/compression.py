@@ -13,8 +13,8 @@ from enum import IntEnum
 
 import cramjam
 
-from wire.errors import MalformedError, OversizeError
-from wire.transport import Buffer
+from daybook.wire.errors import MalformedError, OversizeError
+from daybook.wire.transport import Buffer
 
 
 class CompressionType(IntEnum):

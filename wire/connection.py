@@ -24,10 +24,10 @@ from struct import Struct
 
 import trio
 
-from wire.arena import LITTLE_BYTES, ArenaPool, HalfFrame, release_view
-from wire.errors import ConnectionLostError, OversizeError
-from wire.outbox import Flusher
-from wire.transport import Buffer, Stream
+from daybook.wire.arena import LITTLE_BYTES, ArenaPool, HalfFrame, release_view
+from daybook.wire.errors import ConnectionLostError, OversizeError
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Buffer, Stream
 
 SIZE_BYTES = 4
 _SIZE = Struct(">I")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import trio
 
-from wire.settings import ConfigError
+from daybook.wire.settings import ConfigError
 
 LIMIT_MIN = 96
 _RESERVE_SHARE = 2  # at most this part of a small limit is kept back

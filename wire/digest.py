@@ -23,8 +23,8 @@ from zlib import crc32
 
 import crc32c as _crc32c
 
-from wire.fields import U32, U64
-from wire.transport import Buffer
+from daybook.wire.fields import U32, U64
+from daybook.wire.transport import Buffer
 
 MASTER_KEY_BYTES = 20
 

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from wire.digest import Digester
-from wire.errors import ChecksumError, MalformedError, TruncatedError
-from wire.transport import Buffer
+from daybook.wire.digest import Digester
+from daybook.wire.errors import ChecksumError, MalformedError, TruncatedError
+from daybook.wire.transport import Buffer
 
 FIELDS = Struct(">qqqq")
 _IDS = Struct(">qq")

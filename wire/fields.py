@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TypeAlias
 
-from wire.errors import MalformedError, TruncatedError
-from wire.transport import Buffer
+from daybook.wire.errors import MalformedError, TruncatedError
+from daybook.wire.transport import Buffer
 
 U32 = Struct(">I")
 U64 = Struct(">Q")

@@ -5,7 +5,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from wire.errors import MalformedError
+from daybook.wire.errors import MalformedError
 
 
 def check_readable(message: Message) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from wire.errors import ConnectionLostError, NobodyListensError
-from wire.transport import Buffer, Listener, Stream
+from daybook.wire.errors import ConnectionLostError, NobodyListensError
+from daybook.wire.transport import Buffer, Listener, Stream
 
 _BACKLOG = 1024
 _ACCEPT_PAUSE_S = 0.1

@@ -17,7 +17,7 @@ from typing import Self
 from urllib.parse import quote_plus, unquote_plus
 from zlib import crc32
 
-from wire.errors import MalformedError
+from daybook.wire.errors import MalformedError
 
 DOMAINS = ("persistent", "non-persistent")
 _NAME_CHARS_MAX = 1024

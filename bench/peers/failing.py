@@ -7,9 +7,9 @@ from bench.peers.rows import Demand, Row, Sizes
 from bench.peers.sides import JAVA, OURS, Bench, Load, Pair
 from bench.peers.watch import forget, settle
 from bench.peers.writing import WINDOW, WINDOW_64KB
+from daybook.wire.messages.bookie import ReadAnswer, Status, encode_read
 from tests.interop.cluster import Bookie, ask
 from tests.interop.processes import PATIENCE_S
-from wire.messages.bookie import ReadAnswer, Status, encode_read
 
 _RECOVERED = 20
 _TAIL_ENTRIES = 90_000

@@ -37,8 +37,8 @@ from random import Random
 import trio
 
 from bench.peers.ticker import Ticker
-from clients import ledgers
-from wire import process
+from daybook.clients import ledgers
+from daybook.wire import process
 
 _CREATED_AT_ONCE = 32
 _PATIENCE_S = 30.0  # the machine may have more to do than this

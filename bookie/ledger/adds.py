@@ -8,7 +8,7 @@ a system call costs more for each buffer than a kilobyte costs to copy.  Large o
 from collections.abc import Sequence
 from functools import cached_property
 
-from wire.transport import Buffer
+from daybook.wire.transport import Buffer
 
 _COPIED_BYTES_MAX = 8 << 10  # of an entry, on the average
 

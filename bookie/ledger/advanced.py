@@ -11,9 +11,9 @@ leaves nothing of it.  `held_bytes` is for whoever gives entries to bound.
 
 from collections.abc import Sequence
 
-from bookie.errors import DuplicateEntryError, EntryNotSentError, InDoubtError
-from bookie.ledger.writer import LedgerWriter
-from wire.transport import Buffer
+from daybook.bookie.errors import DuplicateEntryError, EntryNotSentError, InDoubtError
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.wire.transport import Buffer
 
 
 class AdvancedLedgerWriter:

@@ -16,11 +16,11 @@ from math import inf
 
 import trio
 
-from bookie.ledger.bookies import Bookies
-from bookie.ledger.exchange import Exchange
-from bookie.ledger.protocol.placement import BookieId
-from wire.errors import ConnectionLostError, MalformedError
-from wire.messages.bookie import BatchReadAnswer, Status, decode_answer, encode_batch_read
+from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.exchange import Exchange
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.errors import ConnectionLostError, MalformedError
+from daybook.wire.messages.bookie import BatchReadAnswer, Status, decode_answer, encode_batch_read
 
 
 def _decode(frame: memoryview) -> tuple[int, BatchReadAnswer]:

@@ -25,16 +25,16 @@ from typing import Protocol, TypeAlias
 
 import trio
 
-from bookie.ledger.adds import Adds
-from bookie.ledger.dialects import V2, V3, Dialect, Spoken, Wire, WireChoice
-from bookie.ledger.lanes import AddListener, Lane, ReadCallback, status_of
-from bookie.ledger.protocol.placement import BookieId
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError, WireError
-from wire.messages.bookie import FRAME_BYTES_MAX, LAST_ENTRY, Status
-from wire.outbox import Flusher
-from wire.transport import Buffer, Network
+from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.dialects import V2, V3, Dialect, Spoken, Wire, WireChoice
+from daybook.bookie.ledger.lanes import AddListener, Lane, ReadCallback, status_of
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX, LAST_ENTRY, Status
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Buffer, Network
 
 _BAD_VERSION = int(Status.BAD_VERSION)  # looking up a member of an enum takes its time
 _TOO_SLOW = "it does not keep up"

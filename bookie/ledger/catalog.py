@@ -8,10 +8,10 @@ from typing import TypeAlias, assert_never
 
 import trio
 
-from bookie.errors import LedgerExistsError, MalformedMetadataError, NoSuchLedgerError
-from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.protocol.update import (
+from daybook.bookie.errors import LedgerExistsError, MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.update import (
     Conflict,
     Decide,
     Event,
@@ -28,10 +28,10 @@ from bookie.ledger.protocol.update import (
     Write,
     Written,
 )
-from bookie.registry.cookies import Life, read_life
-from bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import (
+from daybook.bookie.registry.cookies import Life, read_life
+from daybook.bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import (
     ANY,
     Check,
     MetadataError,

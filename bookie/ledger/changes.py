@@ -9,12 +9,12 @@ from typing import Protocol, assert_never
 
 import trio
 
-from bookie.errors import LedgerError, LedgerFencedError, NoSuchLedgerError
-from bookie.ledger.catalog import StoredMetadata, UpdateResult
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import Fragment
-from bookie.ledger.protocol.update import (
+from daybook.bookie.errors import LedgerError, LedgerFencedError, NoSuchLedgerError
+from daybook.bookie.ledger.catalog import StoredMetadata, UpdateResult
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import Fragment
+from daybook.bookie.ledger.protocol.update import (
     Gone,
     NotAllowed,
     NotDone,
@@ -22,8 +22,8 @@ from bookie.ledger.protocol.update import (
     change_ensemble,
     close_by_writer,
 )
-from bookie.ledger.protocol.write import ChangePostponed, EnsembleChanged
-from wire.metadata.store import OutcomeUnknownError, StoreUnavailableError
+from daybook.bookie.ledger.protocol.write import ChangePostponed, EnsembleChanged
+from daybook.wire.metadata.store import OutcomeUnknownError, StoreUnavailableError
 
 
 class ChangeListener(Protocol):

@@ -21,30 +21,30 @@ from random import Random
 
 import trio
 
-from bookie.errors import UnauthorizedError
-from bookie.ledger.batches import BatchReads
-from bookie.ledger.bookies import Bookies
-from bookie.ledger.catalog import Catalog, StoredMetadata
-from bookie.ledger.context import LedgerContext, LedgerLimits
-from bookie.ledger.deferred import DeferredLedgerWriter
-from bookie.ledger.ensemble import BookieDirectory
-from bookie.ledger.exchange import Exchange, decode_v3
-from bookie.ledger.follower import Follower
-from bookie.ledger.lac import LacAnnouncer
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.outlook import is_recoverable
-from bookie.ledger.protocol.placement import Ensemble, Fragment, Quorums
-from bookie.ledger.racks import Placement
-from bookie.ledger.reader import LedgerReader, open_reader
-from bookie.ledger.recoverer import recover_ledger
-from bookie.ledger.writer import LedgerWriter
-from bookie.registry.paths import LedgerPaths
-from wire.arena import ArenaPool
-from wire.clock import WallClock
-from wire.digest import DigestType
-from wire.metadata.store import MetadataStore
-from wire.outbox import Flusher
-from wire.transport import Network
+from daybook.bookie.errors import UnauthorizedError
+from daybook.bookie.ledger.batches import BatchReads
+from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.catalog import Catalog, StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext, LedgerLimits
+from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.ledger.ensemble import BookieDirectory
+from daybook.bookie.ledger.exchange import Exchange, decode_v3
+from daybook.bookie.ledger.follower import Follower
+from daybook.bookie.ledger.lac import LacAnnouncer
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.outlook import is_recoverable
+from daybook.bookie.ledger.protocol.placement import Ensemble, Fragment, Quorums
+from daybook.bookie.ledger.racks import Placement
+from daybook.bookie.ledger.reader import LedgerReader, open_reader
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.digest import DigestType
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Network
 
 __all__ = [
     "DigestType",

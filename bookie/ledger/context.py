@@ -6,17 +6,17 @@ from random import Random
 
 import trio
 
-from bookie.ledger.batches import BatchReads
-from bookie.ledger.bookies import BookieLimits, Bookies
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
-from bookie.ledger.exchange import Exchange
-from bookie.ledger.marks import mark_under_replicated
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.protocol.recover import READS_MAX
-from wire.clock import WallClock
-from wire.metadata.store import VALUE_BYTES_MAX, MetadataError
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.bookie.ledger.batches import BatchReads
+from daybook.bookie.ledger.bookies import BookieLimits, Bookies
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.ledger.exchange import Exchange
+from daybook.bookie.ledger.marks import mark_under_replicated
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.recover import READS_MAX
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ from typing import assert_never
 
 import trio
 
-from bookie.errors import InDoubtError
-from bookie.ledger.bookies import Purpose
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.protocol.deferred import (
+from daybook.bookie.errors import InDoubtError
+from daybook.bookie.ledger.bookies import Purpose
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.protocol.deferred import (
     Acknowledged,
     AskToForce,
     DeferredProtocol,
@@ -30,9 +30,9 @@ from bookie.ledger.protocol.deferred import (
     Lost,
     Taken,
 )
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.waiters import EntryWaiters
-from bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.waiters import EntryWaiters
+from daybook.bookie.ledger.writer import LedgerWriter
 
 
 class DeferredLedgerWriter(LedgerWriter):

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
-from bookie.ledger.adds import Adds
-from bookie.ledger.protocol.placement import BookieId
-from wire.digest import MASTER_KEY_BYTES
-from wire.errors import MalformedError
-from wire.fields import U32
-from wire.messages import bookie, bookie_v3
-from wire.messages.blocks import decode_block_answer, encode_block_header
-from wire.messages.bookie import (
+from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.digest import MASTER_KEY_BYTES
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie, bookie_v3
+from daybook.wire.messages.blocks import decode_block_answer, encode_block_header
+from daybook.wire.messages.bookie import (
     ADD_REQUEST_HEADER_BYTES,
     AddRun,
     Flag,
@@ -35,9 +35,9 @@ from wire.messages.bookie import (
     decode_add_answers,
     decode_answer,
 )
-from wire.messages.bookie_v3 import from_v3
-from wire.proto import bookkeeper_pb2 as pb
-from wire.transport import Buffer
+from daybook.wire.messages.bookie_v3 import from_v3
+from daybook.wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.transport import Buffer
 
 _CUTS_MAX = 2
 _ASKED_MAX = 1 << 20  # requests of one connection that may still be answered

@@ -18,19 +18,24 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import MalformedRecordError, NotEnoughBookiesError, RegistryError
-from bookie.ledger.orders import Orders
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
-from bookie.ledger.protocol.racks import RackRule, Racks
-from bookie.ledger.quarantine import Quarantine, QuarantineLimits
-from bookie.ledger.racks import Placement, RackError
-from bookie.registry.cookies import known_bookies
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, bookie_info, parse_address, writable_bookies
-from wire.errors import ConnectionLostError
-from wire.messages.blocks import BLOCKS_PROPERTY
-from wire.messages.bookie import Status
-from wire.metadata.store import MetadataError, MetadataStore, SessionState
+from daybook.bookie.errors import MalformedRecordError, NotEnoughBookiesError, RegistryError
+from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from daybook.bookie.ledger.protocol.racks import RackRule, Racks
+from daybook.bookie.ledger.quarantine import Quarantine, QuarantineLimits
+from daybook.bookie.ledger.racks import Placement, RackError
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import (
+    BookieInfo,
+    bookie_info,
+    parse_address,
+    writable_bookies,
+)
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.blocks import BLOCKS_PROPERTY
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 
 _ARRANGEMENTS_MAX = 50
 _NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # a sound bookie says that at times

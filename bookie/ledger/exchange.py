@@ -19,12 +19,12 @@ from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
-from bookie.ledger.bookies import Bookies
-from bookie.ledger.protocol.placement import BookieId
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError, WireError
-from wire.messages.bookie_v3 import decode_response
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.messages.bookie_v3 import decode_response
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 Answer = TypeVar("Answer")
 Encode: TypeAlias = Callable[[int], bytes]

@@ -13,12 +13,12 @@ from math import inf
 
 import trio
 
-from bookie.errors import ReadUnknownError
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.lac import lac_moved, read_lac
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.reader import LedgerReader
-from wire.metadata.store import StoreUnavailableError
+from daybook.bookie.errors import ReadUnknownError
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.lac import lac_moved, read_lac
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.reader import LedgerReader
+from daybook.wire.metadata.store import StoreUnavailableError
 
 
 class Follower:

@@ -14,22 +14,22 @@ from typing import Protocol
 
 import trio
 
-from bookie.errors import LedgerError, ReadUnknownError
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId
-from bookie.ledger.reader import LastConfirmed, digester_of
-from wire.digest import master_key
-from wire.entry import decode_entry, decode_lac, encode_lac
-from wire.errors import ConnectionLostError, WireError
-from wire.messages.bookie import LAST_ENTRY, Status
-from wire.messages.bookie_v3 import (
+from daybook.bookie.errors import LedgerError, ReadUnknownError
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId
+from daybook.bookie.ledger.reader import LastConfirmed, digester_of
+from daybook.wire.digest import master_key
+from daybook.wire.entry import decode_entry, decode_lac, encode_lac
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
+from daybook.wire.messages.bookie_v3 import (
     encode_long_poll,
     encode_read_lac,
     encode_write_lac,
     from_v3,
 )
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 

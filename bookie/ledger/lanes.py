@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from bookie.ledger.adds import Adds
-from bookie.ledger.dialects import ForceAnswer
-from bookie.ledger.protocol.placement import BookieId
-from wire.messages.bookie import AddRun, Status
-from wire.transport import Buffer
+from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.dialects import ForceAnswer
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.messages.bookie import AddRun, Status
+from daybook.wire.transport import Buffer
 
 _NOTHING = memoryview(b"")
 _OK = int(Status.OK)  # looking up a member of an enum takes longer than all the rest here

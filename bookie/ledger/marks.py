@@ -14,16 +14,16 @@ from contextlib import suppress
 
 from google.protobuf import text_format
 
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import (
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import (
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,
     RecordExistsError,
     VersionConflictError,
 )
-from wire.proto.bookkeeper_metadata_pb2 import (
+from daybook.wire.proto.bookkeeper_metadata_pb2 import (
     LedgerRereplicationLayoutFormat,
     UnderreplicatedLedgerFormat,
 )

@@ -24,8 +24,8 @@ from itertools import pairwise
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from bookie.errors import MalformedMetadataError
-from bookie.ledger.protocol.placement import (
+from daybook.bookie.errors import MalformedMetadataError
+from daybook.bookie.ledger.protocol.placement import (
     NO_ENTRY,
     BookieId,
     Ensemble,
@@ -34,11 +34,11 @@ from bookie.ledger.protocol.placement import (
     fragment_at,
     with_fragment,
 )
-from wire.digest import DigestType
-from wire.errors import WireError
-from wire.fields import decode_varint, encode_varint
-from wire.proto.bookkeeper_metadata_pb2 import LedgerMetadataFormat
-from wire.protobuf import check_readable
+from daybook.wire.digest import DigestType
+from daybook.wire.errors import WireError
+from daybook.wire.fields import decode_varint, encode_varint
+from daybook.wire.proto.bookkeeper_metadata_pb2 import LedgerMetadataFormat
+from daybook.wire.protobuf import check_readable
 
 _MAGIC = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 10

@@ -20,10 +20,10 @@ from enum import Enum
 
 import trio
 
-from bookie.errors import MalformedRecordError
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import (
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import (
     ANY,
     MetadataError,
     MetadataStore,

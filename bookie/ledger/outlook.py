@@ -8,12 +8,12 @@ from functools import partial
 
 import trio
 
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.reader import verdict_of
-from bookie.ledger.writer import LedgerWriter
-from wire.messages.bookie import Status
-from wire.transport import Buffer
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.reader import verdict_of
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.wire.messages.bookie import Status
+from daybook.wire.transport import Buffer
 
 
 async def is_recoverable(context: LedgerContext, writer: LedgerWriter) -> bool:

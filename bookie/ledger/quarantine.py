@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.placement import BookieId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

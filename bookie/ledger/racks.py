@@ -16,8 +16,8 @@ from typing import Protocol
 
 import trio
 
-from bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
-from bookie.registry.registrations import BookieInfo
+from daybook.bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
+from daybook.bookie.registry.registrations import BookieInfo
 
 RACK_PROPERTY = "daybook.rack"  # of a bookie's registration
 

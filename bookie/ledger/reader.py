@@ -10,12 +10,18 @@ from functools import partial
 
 import trio
 
-from bookie.errors import LedgerError, NoSuchEntryError, ReadUnknownError
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Fragment, Quorums, fragment_at
-from bookie.ledger.protocol.read import (
+from daybook.bookie.errors import LedgerError, NoSuchEntryError, ReadUnknownError
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import (
+    NO_ENTRY,
+    BookieId,
+    Fragment,
+    Quorums,
+    fragment_at,
+)
+from daybook.bookie.ledger.protocol.read import (
     Answered,
     Ask,
     Event,
@@ -26,10 +32,10 @@ from bookie.ledger.protocol.read import (
     Start,
     Verdict,
 )
-from wire.digest import Digester, DigestType
-from wire.entry import Entry, decode_entry
-from wire.errors import WireError
-from wire.messages.bookie import LAST_ENTRY, Status
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.entry import Entry, decode_entry
+from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
 
 _STRETCH_BYTES = 64 << 20  # at most, and half of it at least
 _UNKNOWN_ENTRY_BYTES = 1024  # taken for the size of an entry while none is known

@@ -11,20 +11,20 @@ from typing import TypeAlias, assert_never
 
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     LedgerError,
     NoSuchLedgerError,
     RecoveryAbortedError,
     UnauthorizedError,
 )
-from bookie.ledger.bookies import Purpose
-from bookie.ledger.catalog import StoredMetadata, UpdateResult
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.lanes import Lane
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.protocol.recover import (
+from daybook.bookie.ledger.bookies import Purpose
+from daybook.bookie.ledger.catalog import StoredMetadata, UpdateResult
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.lanes import Lane
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol.recover import (
     Abort,
     CloseLedger,
     Drop,
@@ -38,7 +38,7 @@ from bookie.ledger.protocol.recover import (
     RecoverProtocol,
     Start,
 )
-from bookie.ledger.protocol.update import (
+from daybook.bookie.ledger.protocol.update import (
     Gone,
     NotAllowed,
     NotDone,
@@ -46,7 +46,7 @@ from bookie.ledger.protocol.update import (
     close_by_recovery,
     mark_in_recovery,
 )
-from bookie.ledger.protocol.write import (
+from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
     ChangeEnsemble,
@@ -55,14 +55,14 @@ from bookie.ledger.protocol.write import (
     EnsembleChanged,
     Send,
 )
-from bookie.ledger.reader import digester_of, verdict_of
-from bookie.registry.cookies import Life
-from wire.digest import master_key
-from wire.entry import Entry, decode_entry, encode_header
-from wire.errors import WireError
-from wire.messages.bookie import LAST_ENTRY, Status, encode_add_header
-from wire.metadata.store import MetadataError, StoreUnavailableError
-from wire.transport import Buffer
+from daybook.bookie.ledger.reader import digester_of, verdict_of
+from daybook.bookie.registry.cookies import Life
+from daybook.wire.digest import master_key
+from daybook.wire.entry import Entry, decode_entry, encode_header
+from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie import LAST_ENTRY, Status, encode_add_header
+from daybook.wire.metadata.store import MetadataError, StoreUnavailableError
+from daybook.wire.transport import Buffer
 
 MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
 

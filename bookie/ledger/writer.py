@@ -17,7 +17,7 @@ from typing import assert_never
 
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     EntryTooLargeError,
     InDoubtError,
     LedgerClosedError,
@@ -26,15 +26,15 @@ from bookie.errors import (
     NoSuchEntryError,
     WriterWithdrawnError,
 )
-from bookie.ledger.adds import Adds
-from bookie.ledger.bookies import Purpose
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.changes import Changes
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.lanes import Lane
-from bookie.ledger.metadata import LedgerMetadata, encode_metadata
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
-from bookie.ledger.protocol.write import (
+from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.bookies import Purpose
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.changes import Changes
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.lanes import Lane
+from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
+from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
+from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
     Append,
@@ -53,12 +53,12 @@ from bookie.ledger.protocol.write import (
     Withdraw,
     WriteProtocol,
 )
-from bookie.ledger.reader import digester_of, read_entries
-from bookie.ledger.waiters import EntryWaiters
-from wire.digest import master_key
-from wire.entry import ENTRY_HEADER_BYTES, Entry
-from wire.messages.bookie import Status, encode_adds
-from wire.transport import Buffer
+from daybook.bookie.ledger.reader import digester_of, read_entries
+from daybook.bookie.ledger.waiters import EntryWaiters
+from daybook.wire.digest import master_key
+from daybook.wire.entry import ENTRY_HEADER_BYTES, Entry
+from daybook.wire.messages.bookie import Status, encode_adds
+from daybook.wire.transport import Buffer
 
 _PIECE_BYTES = 256 << 10
 _PIECE_ENTRIES = 1024

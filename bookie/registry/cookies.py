@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.numbers import number_in
-from bookie.registry.paths import LedgerPaths, check_bookie_id
-from wire.errors import WireError
-from wire.metadata.store import (
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.numbers import number_in
+from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import (
     ANY,
     Create,
     Delete,
@@ -34,8 +34,8 @@ from wire.metadata.store import (
     RecordExistsError,
     VersionConflictError,
 )
-from wire.proto.bookkeeper_metadata_pb2 import CookieFormat
-from wire.protobuf import check_readable
+from daybook.wire.proto.bookkeeper_metadata_pb2 import CookieFormat
+from daybook.wire.protobuf import check_readable
 
 COOKIE_VERSION = 5
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bookie.errors import ForeignInstanceError, LayoutError, MalformedRecordError
-from bookie.registry.layout import read_instance_id
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
+from daybook.bookie.errors import ForeignInstanceError, LayoutError, MalformedRecordError
+from daybook.bookie.registry.layout import read_instance_id
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
 
 PATH = "/daybook/instance"
 _VERSION = 1

@@ -7,9 +7,9 @@ unknown: they agree on one instance id, and nothing of others is overwritten.
 import uuid
 from random import Random
 
-from bookie.errors import LayoutError, MalformedRecordError
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
+from daybook.bookie.errors import LayoutError, MalformedRecordError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import MetadataStore, OutcomeUnknownError, RecordExistsError
 
 LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from bookie.errors import LayoutError
-from bookie.registry.layout import ensure_record
-from bookie.registry.paths import SHORT_ID_MAX, LedgerPaths
-from wire.metadata.store import (
+from daybook.bookie.errors import LayoutError
+from daybook.bookie.registry.layout import ensure_record
+from daybook.bookie.registry.paths import SHORT_ID_MAX, LedgerPaths
+from daybook.wire.metadata.store import (
     ANY,
     MetadataError,
     MetadataStore,

@@ -17,7 +17,7 @@ Nothing here asks the store.
 import re
 from dataclasses import dataclass
 
-from bookie.errors import MalformedRecordError
+from daybook.bookie.errors import MalformedRecordError
 
 READONLY = "readonly"
 SHORT_ID_MAX = (1 << 31) - 2

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import trio
 from google.protobuf.message import DecodeError
 
-from bookie.errors import BookieIdTakenError, LayoutError, MalformedRecordError
-from bookie.registry.numbers import number_in
-from bookie.registry.paths import READONLY, LedgerPaths, check_bookie_id
-from wire.errors import WireError
-from wire.metadata.store import (
+from daybook.bookie.errors import BookieIdTakenError, LayoutError, MalformedRecordError
+from daybook.bookie.registry.numbers import number_in
+from daybook.bookie.registry.paths import READONLY, LedgerPaths, check_bookie_id
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import (
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,
@@ -26,8 +26,8 @@ from wire.metadata.store import (
     VersionConflictError,
     Watch,
 )
-from wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat
-from wire.protobuf import check_readable
+from daybook.wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat
+from daybook.wire.protobuf import check_readable
 
 RPC_PROTOCOL = "bookie-rpc"
 HTTP_PROTOCOL = "http"

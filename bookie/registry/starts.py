@@ -15,9 +15,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import MetadataStore
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import MetadataStore
 
 _VERSION = 1
 NUMBER_MAX = (1 << 63) - 1

@@ -18,5 +18,5 @@ In reading order:
     decommission         a bookie leaves
     readmission          a bookie comes back with empty directories
     forced               a ledger is ended with loss accepted
-    host, limits, config the whole of it; `python -m bookie.replication`
+    host, limits, config the whole of it; `python -m daybook.bookie.replication`
 """

@@ -1,4 +1,4 @@
-"""`python -m bookie.replication --config FILE`: auto-recovery as a process of its own.
+"""`python -m daybook.bookie.replication --config FILE`: auto-recovery as a process of its own.
 
 Prints one line of JSON on standard output when it has a session, and logs to standard error:
 
@@ -22,14 +22,14 @@ from random import Random, SystemRandom
 
 import trio
 
-from bookie.replication.config import AutoRecoveryConfig, load
-from bookie.replication.host import run_autorecovery
-from wire import process
-from wire.clock import SystemClock
-from wire.metadata.store import StoreUnavailableError
-from wire.metadata.zookeeper import open_zookeeper
-from wire.settings import ConfigError
-from wire.tcp import TcpNetwork
+from daybook.bookie.replication.config import AutoRecoveryConfig, load
+from daybook.bookie.replication.host import run_autorecovery
+from daybook.wire import process
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.store import StoreUnavailableError
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.settings import ConfigError
+from daybook.wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START = range(3)
 _STDIN_BYTES = 1 << 16
@@ -37,7 +37,9 @@ _log = logging.getLogger("autorecovery")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bookie.replication", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m daybook.bookie.replication", description=__doc__
+    )
     parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
     arguments = parser.parse_args()
     try:

@@ -13,17 +13,22 @@ from collections.abc import Sequence
 
 import trio
 
-from bookie.errors import LedgerError, MalformedRecordError, NoSuchLedgerError, RegistryError
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.protocol.placement import BookieId
-from bookie.replication.checker import Checker
-from bookie.replication.limits import ReplicationLimits
-from bookie.replication.marks import Check, Marks
-from bookie.replication.members import Members
-from bookie.replication.protocol.copies import GONE, Report, names
-from bookie.replication.protocol.pace import Pace
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import (
+    LedgerError,
+    MalformedRecordError,
+    NoSuchLedgerError,
+    RegistryError,
+)
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.replication.checker import Checker
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.marks import Check, Marks
+from daybook.bookie.replication.members import Members
+from daybook.bookie.replication.protocol.copies import GONE, Report, names
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import (
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import (
     ANY,
     MetadataStore,
     NoRecordError,

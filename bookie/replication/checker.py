@@ -18,12 +18,12 @@ from typing import TypeAlias
 
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.reader import digester_of
-from bookie.replication.protocol.copies import (
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.reader import digester_of
+from daybook.bookie.replication.protocol.copies import (
     Copy,
     Presence,
     Report,
@@ -35,13 +35,13 @@ from bookie.replication.protocol.copies import (
     runs,
     settled_stretches,
 )
-from bookie.replication.protocol.pace import Pace
-from bookie.replication.protocol.replace import newcomers
-from wire.entry import decode_entry
-from wire.errors import ConnectionLostError, WireError
-from wire.messages.bookie import Status
-from wire.messages.bookie_v3 import encode_list_entries, from_v3
-from wire.messages.entry_list import Group, decode_entry_list
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.protocol.replace import newcomers
+from daybook.wire.entry import decode_entry
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.messages.bookie import Status
+from daybook.wire.messages.bookie_v3 import encode_list_entries, from_v3
+from daybook.wire.messages.entry_list import Group, decode_entry_list
 
 _READS_MAX = 64  # under way at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 
-from bookie.replication.limits import ReplicationLimits
-from wire import settings
-from wire.settings import ConfigError
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.wire import settings
+from daybook.wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_AUTORECOVERY_"
 _LIMITS = ReplicationLimits()

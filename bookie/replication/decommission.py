@@ -20,16 +20,16 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.errors import MalformedMetadataError, NoSuchLedgerError
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.board import Board
-from bookie.replication.marks import Marks
-from bookie.replication.protocol.copies import bytes_to_copy, names, settled_stretches
-from bookie.replication.protocol.replace import newcomers
+from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.board import Board
+from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.protocol.copies import bytes_to_copy, names, settled_stretches
+from daybook.bookie.replication.protocol.replace import newcomers
 
 _SHOWN = 5
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 import trio
 from google.protobuf import text_format
 
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.store import (
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.store import (
     ANY,
     MetadataError,
     MetadataStore,
@@ -25,7 +25,7 @@ from wire.metadata.store import (
     RecordExistsError,
     SessionState,
 )
-from wire.proto.bookkeeper_metadata_pb2 import AuditorVoteFormat
+from daybook.wire.proto.bookkeeper_metadata_pb2 import AuditorVoteFormat
 
 _VOTE = re.compile(r"V_(\d{10})")
 _RETRY_S = 1.0

@@ -12,17 +12,17 @@ from functools import partial
 
 import trio
 
-from bookie.errors import RecoveryAbortedError
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.recoverer import recover_ledger
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.protocol.accept_loss import AcceptLoss
-from wire.errors import ConnectionLostError
-from wire.messages.bookie import LAST_ENTRY, Status
-from wire.messages.bookie_v3 import encode_read, from_v3
+from daybook.bookie.errors import RecoveryAbortedError
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.protocol.accept_loss import AcceptLoss
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
+from daybook.wire.messages.bookie_v3 import encode_read, from_v3
 
 _NEVER = 1 << 62  # an entry that there cannot be
 _log = logging.getLogger(__name__)

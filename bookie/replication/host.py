@@ -15,21 +15,21 @@ from random import Random
 
 import trio
 
-from bookie.ledger.client import LedgerClient, open_ledger_client
-from bookie.ledger.orders import Orders
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.auditor import Auditor
-from bookie.replication.board import Board
-from bookie.replication.election import Election
-from bookie.replication.limits import ReplicationLimits
-from bookie.replication.marks import Marks
-from bookie.replication.members import Members
-from bookie.replication.worker import Worker
-from wire.arena import ArenaPool
-from wire.clock import WallClock
-from wire.metadata.store import MetadataStore
-from wire.outbox import Flusher
-from wire.transport import Network
+from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.auditor import Auditor
+from daybook.bookie.replication.board import Board
+from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.members import Members
+from daybook.bookie.replication.worker import Worker
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Network
 
 _log = logging.getLogger(__name__)
 _RESTART_S = 30.0

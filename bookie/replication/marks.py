@@ -27,13 +27,13 @@ import trio
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from bookie.errors import LayoutError, MalformedRecordError
-from bookie.ledger.marks import mark_path, mark_under_replicated
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.limits import ReplicationLimits
-from wire.errors import WireError
-from wire.metadata.store import (
+from daybook.bookie.errors import LayoutError, MalformedRecordError
+from daybook.bookie.ledger.marks import mark_path, mark_under_replicated
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import (
     ANY,
     MetadataError,
     MetadataStore,
@@ -44,13 +44,13 @@ from wire.metadata.store import (
     VersionConflictError,
     Watch,
 )
-from wire.proto.bookkeeper_metadata_pb2 import (
+from daybook.wire.proto.bookkeeper_metadata_pb2 import (
     CheckTimeFormat,
     LedgerRereplicationLayoutFormat,
     LockDataFormat,
     UnderreplicatedLedgerFormat,
 )
-from wire.protobuf import check_readable
+from daybook.wire.protobuf import check_readable
 
 _MARK_NAME = re.compile(r"urL(\d{10,19})")
 _PIECE = re.compile(r"[0-9a-f]{4}")

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection
 
 import trio
 
-from bookie.errors import MalformedRecordError, RegistryError
-from bookie.ledger.orders import Kind, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import known_bookies
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.marks import Marks
-from bookie.replication.protocol.copies import Presence
-from bookie.replication.protocol.lost import LostBookies
-from wire.metadata.store import MetadataError
+from daybook.bookie.errors import MalformedRecordError, RegistryError
+from daybook.bookie.ledger.orders import Kind, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.protocol.copies import Presence
+from daybook.bookie.replication.protocol.lost import LostBookies
+from daybook.wire.metadata.store import MetadataError
 
 _RETRY_S = 1.0
 

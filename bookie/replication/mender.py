@@ -31,25 +31,25 @@ from enum import Enum, auto
 
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     MalformedMetadataError,
     NoSuchEntryError,
     NoSuchLedgerError,
     ReadUnknownError,
     RecoveryAbortedError,
 )
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerState
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.ledger.protocol.racks import RackRule, Racks
-from bookie.ledger.recoverer import recover_ledger
-from bookie.replication.board import Alarm, Board, Trouble
-from bookie.replication.checker import Checker, TooManyEntriesError
-from bookie.replication.limits import ReplicationLimits
-from bookie.replication.marks import Mark, Marks
-from bookie.replication.members import Members
-from bookie.replication.protocol.copies import (
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.ledger.protocol.racks import RackRule, Racks
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.replication.board import Alarm, Board, Trouble
+from daybook.bookie.replication.checker import Checker, TooManyEntriesError
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.marks import Mark, Marks
+from daybook.bookie.replication.members import Members
+from daybook.bookie.replication.protocol.copies import (
     GONE,
     Fill,
     Move,
@@ -59,10 +59,10 @@ from bookie.replication.protocol.copies import (
     names,
     settled_stretches,
 )
-from bookie.replication.protocol.pace import Pace
-from bookie.replication.protocol.replace import newcomers
-from bookie.replication.replicator import Replaced, Replicator, TargetError
-from wire.metadata.store import MetadataError
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.protocol.replace import newcomers
+from daybook.bookie.replication.replicator import Replaced, Replicator, TargetError
+from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
 _RELEASE_S = 5.0

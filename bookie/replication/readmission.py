@@ -18,19 +18,19 @@ from functools import partial
 
 import trio
 
-from bookie.errors import MalformedMetadataError, NoSuchLedgerError
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.orders import Kind, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import known_bookies
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.decommission import Decommission, DecommissionError, Kept
-from bookie.replication.marks import Marks
-from wire.digest import master_key
-from wire.errors import ConnectionLostError
-from wire.messages.bookie import LAST_ENTRY, Status
-from wire.messages.bookie_v3 import encode_read, from_v3
+from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.orders import Kind, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.decommission import Decommission, DecommissionError, Kept
+from daybook.bookie.replication.marks import Marks
+from daybook.wire.digest import master_key
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
+from daybook.wire.messages.bookie_v3 import encode_read, from_v3
 
 _FENCES_MAX = 64  # under way at once
 # All are said behind the fence; the last one while it does not know yet what it has lost.

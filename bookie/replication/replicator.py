@@ -18,22 +18,22 @@ from typing import assert_never
 
 import trio
 
-from bookie.errors import NoSuchEntryError, ReadUnknownError
-from bookie.ledger.bookies import Purpose
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.lanes import Lane
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
-from bookie.ledger.reader import digester_of, read_entries
-from bookie.registry.cookies import Life
-from bookie.replication.protocol.copies import Stretch, entry_bytes
-from bookie.replication.protocol.pace import Pace
-from bookie.replication.protocol.replace import Replacement, replace_bookie
-from wire.digest import master_key
-from wire.entry import Entry, encode_header
-from wire.messages.bookie import Status, encode_add_header
+from daybook.bookie.errors import NoSuchEntryError, ReadUnknownError
+from daybook.bookie.ledger.bookies import Purpose
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.lanes import Lane
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
+from daybook.bookie.ledger.reader import digester_of, read_entries
+from daybook.bookie.registry.cookies import Life
+from daybook.bookie.replication.protocol.copies import Stretch, entry_bytes
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.wire.digest import master_key
+from daybook.wire.entry import Entry, encode_header
+from daybook.wire.messages.bookie import Status, encode_add_header
 
 
 class TargetError(Exception):

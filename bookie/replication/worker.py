@@ -12,28 +12,28 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     LedgerError,
     MalformedMetadataError,
     NoSuchLedgerError,
     RegistryError,
 )
-from bookie.ledger.context import LedgerContext
-from bookie.replication.board import Board, Status
-from bookie.replication.limits import ReplicationLimits
-from bookie.replication.marks import Marks, Switch
-from bookie.replication.members import Members
-from bookie.replication.mender import Mender, Outcome
-from bookie.replication.protocol.backlog import Backlog, Candidate
-from bookie.replication.protocol.copies import (
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.replication.board import Board, Status
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.marks import Marks, Switch
+from daybook.bookie.replication.members import Members
+from daybook.bookie.replication.mender import Mender, Outcome
+from daybook.bookie.replication.protocol.backlog import Backlog, Candidate
+from daybook.bookie.replication.protocol.copies import (
     GONE,
     Presence,
     bytes_to_copy,
     fewest_copies,
     names,
 )
-from bookie.replication.protocol.pace import Progress
-from wire.metadata.store import MetadataError, SessionState
+from daybook.bookie.replication.protocol.pace import Progress
+from daybook.wire.metadata.store import MetadataError, SessionState
 
 _log = logging.getLogger(__name__)
 

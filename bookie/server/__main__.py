@@ -1,4 +1,4 @@
-"""`python -m bookie.server --config FILE`: a bookie as a process.
+"""`python -m daybook.bookie.server --config FILE`: a bookie as a process.
 
 Prints one line of JSON on standard output when it serves, and logs to standard error:
 
@@ -28,23 +28,23 @@ from typing import cast
 import msgspec
 import trio
 
-from bookie.replication.host import run_autorecovery
-from bookie.server.admin import admin_routes
-from bookie.server.config import BookieConfig, load
-from bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
-from bookie.server.http import create_app, serve_http
-from bookie.server.identity import StartError
-from bookie.server.logs import Log, log_to_stderr
-from bookie.server.metrics import registry_of
-from bookie.storage.disk import Disk, FileDisk
-from bookie.storage.index import open_rocks_index
-from wire import process
-from wire.clock import SystemClock
-from wire.descriptors import ShortageLog, bounds_of_ports
-from wire.metadata.store import MetadataError, MetadataStore
-from wire.metadata.zookeeper import open_zookeeper
-from wire.settings import ConfigError
-from wire.tcp import TcpNetwork
+from daybook.bookie.replication.host import run_autorecovery
+from daybook.bookie.server.admin import admin_routes
+from daybook.bookie.server.config import BookieConfig, load
+from daybook.bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
+from daybook.bookie.server.http import create_app, serve_http
+from daybook.bookie.server.identity import StartError
+from daybook.bookie.server.logs import Log, log_to_stderr
+from daybook.bookie.server.metrics import registry_of
+from daybook.bookie.storage.disk import Disk, FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.wire import process
+from daybook.wire.clock import SystemClock
+from daybook.wire.descriptors import ShortageLog, bounds_of_ports
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.settings import ConfigError
+from daybook.wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
@@ -54,7 +54,9 @@ _SILENT_S = 2.0  # what takes no longer needs no word
 
 
 def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bookie.server", description="A bookie.")
+    parser = argparse.ArgumentParser(
+        prog="python -m daybook.bookie.server", description="A bookie."
+    )
     parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
     parser.add_argument(
         "--repair-cookie", action="store_true", help="only give its directories their cookies again"

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from bookie.server.host import RunningBookie
+from daybook.bookie.server.host import RunningBookie
 
 _GET_PUT = ["GET", "PUT"]
 _BODY_BYTES_MAX = 4096

@@ -16,17 +16,17 @@ they are gone still they are forgotten (`storage.tombstones`).  From then on who
 ledger is let in only if the metadata have it: `facts_of`.
 """
 
-from bookie.errors import MalformedMetadataError, RegistryError
-from bookie.ledger.metadata import LedgerState, decode_metadata
-from bookie.registry.cookies import Cookie, read_cookie
-from bookie.registry.layout import read_instance_id
-from bookie.registry.ledger_ids import list_ledgers
-from bookie.registry.paths import LedgerPaths
-from bookie.server.logs import Log
-from bookie.storage.contacts import LedgerFacts
-from bookie.storage.status import StoreError
-from bookie.storage.store import LedgerStore
-from wire.metadata.store import MetadataError, MetadataStore
+from daybook.bookie.errors import MalformedMetadataError, RegistryError
+from daybook.bookie.ledger.metadata import LedgerState, decode_metadata
+from daybook.bookie.registry.cookies import Cookie, read_cookie
+from daybook.bookie.registry.layout import read_instance_id
+from daybook.bookie.registry.ledger_ids import list_ledgers
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.server.logs import Log
+from daybook.bookie.storage.contacts import LedgerFacts
+from daybook.bookie.storage.status import StoreError
+from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 _TOMBSTONES_A_ROUND = 1000
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import trio
 
-from bookie.storage.disk import Disk
-from bookie.storage.store import LedgerStore
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.store import LedgerStore
 
 READ_ONLY_FILE = "READONLY"
 _REASON = "command"

@@ -16,13 +16,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from bookie.ledger.racks import RACK_PROPERTY
-from bookie.replication.limits import ReplicationLimits
-from bookie.server.requests import ServerLimits
-from bookie.storage.limits import StoreLimits
-from wire import settings
-from wire.messages.blocks import BLOCKS_PROPERTY
-from wire.settings import ANY_ADDRESS, ConfigError
+from daybook.bookie.ledger.racks import RACK_PROPERTY
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.server.requests import ServerLimits
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.wire import settings
+from daybook.wire.messages.blocks import BLOCKS_PROPERTY
+from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
 

@@ -24,47 +24,47 @@ from typing import TypeVar
 
 import trio
 
-from bookie.errors import MalformedRecordError, RegistryError
-from bookie.ledger.client import open_ledger_client
-from bookie.ledger.orders import Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.instance import read_bound
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, bookie_info
-from bookie.server.collector import Collector, facts_of
-from bookie.server.command import ReadOnlyCommand
-from bookie.server.config import BookieConfig
-from bookie.server.housekeeping import Housekeeping
-from bookie.server.identity import Identity, StartError, examine
-from bookie.server.limbo import LimboRepair
-from bookie.server.logs import Log, silent_log
-from bookie.server.registration import Registration, new_mark
-from bookie.server.repairs import Repairs
-from bookie.server.requests import DiskSpace
-from bookie.server.serve import BookieServer
-from bookie.server.starts import Starts
-from bookie.storage.directories import StorageLayoutError
-from bookie.storage.disk import DirectoryInUseError, Disk
-from bookie.storage.index import OpenIndex
-from bookie.storage.limits import StoreLimits
-from bookie.storage.rebuild import IndexRebuild
-from bookie.storage.records import UnsupportedVersionError
-from bookie.storage.status import StoreError
-from bookie.storage.store import LedgerStore, open_store
-from wire.arena import ArenaPool
-from wire.clock import WallClock
-from wire.errors import WireError
-from wire.messages.bookie_v3 import decode_response, encode_bookie_info
-from wire.metadata.store import (
+from daybook.bookie.errors import MalformedRecordError, RegistryError
+from daybook.bookie.ledger.client import open_ledger_client
+from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.instance import read_bound
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, bookie_info
+from daybook.bookie.server.collector import Collector, facts_of
+from daybook.bookie.server.command import ReadOnlyCommand
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.housekeeping import Housekeeping
+from daybook.bookie.server.identity import Identity, StartError, examine
+from daybook.bookie.server.limbo import LimboRepair
+from daybook.bookie.server.logs import Log, silent_log
+from daybook.bookie.server.registration import Registration, new_mark
+from daybook.bookie.server.repairs import Repairs
+from daybook.bookie.server.requests import DiskSpace
+from daybook.bookie.server.serve import BookieServer
+from daybook.bookie.server.starts import Starts
+from daybook.bookie.storage.directories import StorageLayoutError
+from daybook.bookie.storage.disk import DirectoryInUseError, Disk
+from daybook.bookie.storage.index import OpenIndex
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.rebuild import IndexRebuild
+from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.status import StoreError
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie_v3 import decode_response, encode_bookie_info
+from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from wire.outbox import Flusher
-from wire.probe import PortProbe
-from wire.transport import Listener, Network
+from daybook.wire.outbox import Flusher
+from daybook.wire.probe import PortProbe
+from daybook.wire.transport import Listener, Network
 
 T = TypeVar("T")
 _METADATA_RETRY_S = 0.5

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from bookie.server.metrics import exposition
-from wire.http import CONNECTIONS_MAX, HttpPort
+from daybook.bookie.server.metrics import exposition
+from daybook.wire.http import CONNECTIONS_MAX, HttpPort
 
 
 def create_app(

@@ -31,13 +31,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.cookies import Cookie, create_cookie, read_cookie
-from bookie.registry.paths import LedgerPaths, check_bookie_id
-from bookie.storage.disk import Disk
-from bookie.storage.memory import NEVER_LOST, read_birth
-from bookie.storage.upkeep import log_directory
-from wire.metadata.store import MetadataStore, RecordExistsError
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.cookies import Cookie, create_cookie, read_cookie
+from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.memory import NEVER_LOST, read_birth
+from daybook.bookie.storage.upkeep import log_directory
+from daybook.wire.metadata.store import MetadataStore, RecordExistsError
 
 COOKIE_FILE = "VERSION"
 CLAIM_FILE = "CLAIM"

@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     LedgerError,
     MalformedMetadataError,
     NoSuchEntryError,
@@ -35,18 +35,18 @@ from bookie.errors import (
     ReadUnknownError,
     RegistryError,
 )
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.client import LedgerClient
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.marks import mark_under_replicated
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.reader import digester_of, read_entries
-from bookie.ledger.recoverer import recover_ledger
-from bookie.registry.cookies import Cookie, renew_cookie
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
-from bookie.replication.protocol.copies import (
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.client import LedgerClient
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.marks import mark_under_replicated
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.reader import digester_of, read_entries
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.registry.cookies import Cookie, renew_cookie
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
+from daybook.bookie.replication.protocol.copies import (
     Copy,
     Stretch,
     entry_bytes,
@@ -54,16 +54,16 @@ from bookie.replication.protocol.copies import (
     runs,
     settled_stretches,
 )
-from bookie.replication.protocol.pace import Pace
-from bookie.server.collector import ForeignMetadataError, check_cluster
-from bookie.server.logs import Log
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore
-from bookie.storage.suspects import Suspect
-from wire.clock import WallClock
-from wire.digest import master_key
-from wire.entry import Entry, encode_header
-from wire.metadata.store import MetadataError, MetadataStore
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
+from daybook.bookie.server.logs import Log
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.store import LedgerStore
+from daybook.bookie.storage.suspects import Suspect
+from daybook.wire.clock import WallClock
+from daybook.wire.digest import master_key
+from daybook.wire.entry import Entry, encode_header
+from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[LedgerClient]]
 

@@ -23,12 +23,12 @@ from dataclasses import replace
 
 import trio
 
-from bookie.errors import RegistryError
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
-from bookie.server.logs import Log
-from bookie.storage.disk import Disk
-from wire.metadata.store import (
+from daybook.bookie.errors import RegistryError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
+from daybook.bookie.server.logs import Log
+from daybook.bookie.storage.disk import Disk
+from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     NoRecordError,

@@ -12,16 +12,16 @@ from random import Random
 
 import trio
 
-from bookie.errors import LedgerError, NoSuchLedgerError, RegistryError
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.marks import mark_under_replicated
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.paths import LedgerPaths
-from bookie.server.logs import Log
-from bookie.storage.scrub import Finding
-from bookie.storage.store import LedgerStore
-from wire.clock import WallClock
-from wire.metadata.store import MetadataError, MetadataStore
+from daybook.bookie.errors import LedgerError, NoSuchLedgerError, RegistryError
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.marks import mark_under_replicated
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.server.logs import Log
+from daybook.bookie.storage.scrub import Finding
+from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 _INTERVAL_S = 30.0  # between looks at what reads have met
 _RETRY_S = 5.0

@@ -22,13 +22,13 @@ from typing import Protocol, TypeVarTuple
 
 import trio
 
-from bookie.server.views import ViewedBytes, Views
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore
-from wire.clock import WallClock
-from wire.connection import FrameConnection
-from wire.messages.bookie import FRAME_BYTES_MAX, Status
-from wire.transport import Buffer
+from daybook.bookie.server.views import ViewedBytes, Views
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.clock import WallClock
+from daybook.wire.connection import FrameConnection
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX, Status
+from daybook.wire.transport import Buffer
 
 Ts = TypeVarTuple("Ts")
 

@@ -31,20 +31,20 @@ from typing import TypeAlias
 
 import trio
 
-from bookie.server.logs import Log, LogGate
-from bookie.server.requests import DiskSpace, Received, ServerLimits, Session
-from bookie.server.v2 import V2
-from bookie.server.v3 import V3
-from bookie.server.views import ViewedBytes
-from bookie.storage.store import LedgerStore
-from wire.arena import ArenaPool
-from wire.clock import WallClock
-from wire.connection import FrameConnection, FramePace
-from wire.errors import WireError
-from wire.messages.bookie_v3 import is_v3
-from wire.outbox import Flusher
-from wire.process import Crowd
-from wire.transport import Listener, Stream
+from daybook.bookie.server.logs import Log, LogGate
+from daybook.bookie.server.requests import DiskSpace, Received, ServerLimits, Session
+from daybook.bookie.server.v2 import V2
+from daybook.bookie.server.v3 import V3
+from daybook.bookie.server.views import ViewedBytes
+from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.connection import FrameConnection, FramePace
+from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie_v3 import is_v3
+from daybook.wire.outbox import Flusher
+from daybook.wire.process import Crowd
+from daybook.wire.transport import Listener, Stream
 
 Protocol: TypeAlias = V2 | V3
 

@@ -30,14 +30,14 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
-from bookie.server.identity import StartError
-from bookie.server.logs import Log
-from bookie.storage.disk import Disk
-from bookie.storage.store import LedgerStore
-from wire.metadata.store import (
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
+from daybook.bookie.server.identity import StartError
+from daybook.bookie.server.logs import Log
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     NoRecordError,

@@ -9,22 +9,22 @@ from struct import Struct
 
 import trio
 
-from bookie.server.requests import STATUSES, Received, Session
-from bookie.server.views import COPIED_MAX, Taken
-from bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
-from bookie.storage.status import StoreError, StoreStatus
-from wire.entry import ENTRY_HEADER_BYTES
-from wire.errors import MalformedError
-from wire.fields import U32
-from wire.messages import bookie
-from wire.messages.blocks import (
+from daybook.bookie.server.requests import STATUSES, Received, Session
+from daybook.bookie.server.views import COPIED_MAX, Taken
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.wire.entry import ENTRY_HEADER_BYTES
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie
+from daybook.wire.messages.blocks import (
     ADD_BYTES,
     BLOCK_HEADER,
     AddBlock,
     decode_block,
     encode_block_answer,
 )
-from wire.messages.bookie import (
+from daybook.wire.messages.bookie import (
     ADD_ANSWER,
     ADD_ANSWER_BYTES,
     ADD_HEADER,
@@ -37,7 +37,7 @@ from wire.messages.bookie import (
     Status,
     Unsupported,
 )
-from wire.transport import Buffer
+from daybook.wire.transport import Buffer
 
 assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block goes to the disk as it came
 _ADD = Struct(">4x20sqq")  # master key, ledger, entry, behind the packet header

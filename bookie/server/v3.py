@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from bookie.server.requests import STATUSES, Received, Session
-from bookie.storage.status import StoreError, StoreStatus
-from wire.entry import ENTRY_HEADER_BYTES, peek_ids
-from wire.messages import bookie_v3
-from wire.messages.bookie import AUTH_DISABLED, LAST_ENTRY, Status
-from wire.messages.bookie_v3 import to_v3
-from wire.messages.entry_list import encode_entry_list, group_entries
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.bookie.server.requests import STATUSES, Received, Session
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.wire.entry import ENTRY_HEADER_BYTES, peek_ids
+from daybook.wire.messages import bookie_v3
+from daybook.wire.messages.bookie import AUTH_DISABLED, LAST_ENTRY, Status
+from daybook.wire.messages.bookie_v3 import to_v3
+from daybook.wire.messages.entry_list import encode_entry_list, group_entries
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 _Call = Callable[[pb.Request], Awaitable[None]]
 

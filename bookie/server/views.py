@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from wire.connection import FrameConnection
-from wire.transport import Buffer
+from daybook.wire.connection import FrameConnection
+from daybook.wire.transport import Buffer
 
 COPIED_MAX = 8 << 10  # always: to count would cost more than a copy
 

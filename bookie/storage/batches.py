@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.storage.disk import Disk, Reader
-from bookie.storage.records import (
+from daybook.bookie.storage.disk import Disk, Reader
+from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     BATCH_MAGIC,
     SEGMENT_HEADER_BYTES,
@@ -24,8 +24,8 @@ from bookie.storage.records import (
     end_of_records,
     record_seed,
 )
-from bookie.storage.removed import Gap
-from bookie.storage.segments import Segment
+from daybook.bookie.storage.removed import Gap
+from daybook.bookie.storage.segments import Segment
 
 _READ_BYTES = 1 << 20
 _DECODED_BYTES = 64 << 10  # before other tasks get their turn

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from bookie.storage.disk import Disk
-from bookie.storage.index import (
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.index import (
     BLOCK_KEYS,
     LEDGER_KEYS,
     Checkpoint,
@@ -23,14 +23,14 @@ from bookie.storage.index import (
     ledger_of_key,
     shares_key,
 )
-from bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
-from bookie.storage.places import Places
-from bookie.storage.records import EVERY_LEDGER, Kind, Record
-from bookie.storage.removed import Gap, read_gaps
-from bookie.storage.replay import Replayed, list_segments, replay
-from bookie.storage.segments import Segment
-from bookie.storage.shares import decode_shares
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
+from daybook.bookie.storage.places import Places
+from daybook.bookie.storage.records import EVERY_LEDGER, Kind, Record
+from daybook.bookie.storage.removed import Gap, read_gaps
+from daybook.bookie.storage.replay import Replayed, list_segments, replay
+from daybook.bookie.storage.segments import Segment
+from daybook.bookie.storage.shares import decode_shares
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 _ROWS_A_SCAN = 4096
 _NO_CHECKPOINT = Checkpoint(0, limbo=False)

@@ -23,8 +23,8 @@ from typing import TypeAlias, assert_never
 
 import trio
 
-from bookie.storage.memory import NEVER_LOST
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage.memory import NEVER_LOST
+from daybook.bookie.storage.status import StoreStatus
 
 _ASKED_MAX = 5000  # ledgers at once: each is a task
 

@@ -9,10 +9,10 @@ Doubt is shared: a log that has lost records may have lost those of ledgers that
 has, so while one does not know, none believes that something is absent.
 """
 
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.upkeep import Upkeep
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.upkeep import Upkeep
+from daybook.bookie.storage.volume import Volume
 
 
 class StorageLayoutError(Exception):

@@ -39,9 +39,9 @@ from typing import Protocol, Self, TypeVar
 import outcome
 import trio
 
-from bookie.storage.file_reader import READ_BUFFER_BYTES, FileReader
-from bookie.storage.growing import Buffer, GrowingFile, write_fully
-from wire.arena import ArenaPool
+from daybook.bookie.storage.file_reader import READ_BUFFER_BYTES, FileReader
+from daybook.bookie.storage.growing import Buffer, GrowingFile, write_fully
+from daybook.wire.arena import ArenaPool
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ import os
 
 import trio
 
-from bookie.storage.growing import Buffer
-from wire.arena import ArenaPool
+from daybook.bookie.storage.growing import Buffer
+from daybook.wire.arena import ArenaPool
 
 _BLOCK_BYTES = 4096
 _LONG_BYTES = 256 << 10

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import trio
 
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.log import Done
-from bookie.storage.places import Moves, Place
-from bookie.storage.recent import BLOCK_ENTRIES
-from bookie.storage.records import Kind
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.log import Done
+from daybook.bookie.storage.places import Moves, Place
+from daybook.bookie.storage.recent import BLOCK_ENTRIES
+from daybook.bookie.storage.records import Kind
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.volume import Volume
 
 _RESCUED_BYTES = 1 << 20  # at a time
 

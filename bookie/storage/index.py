@@ -33,7 +33,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.records import UnsupportedVersionError
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TypeAlias
 
-from bookie.storage.index import IndexDamagedError
-from bookie.storage.recent import RecentEntries
-from bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.index import IndexDamagedError
+from daybook.bookie.storage.recent import RecentEntries
+from daybook.bookie.storage.records import UnsupportedVersionError
 
 _ROW = struct.Struct(">BBqqqHIQQQQ")
 _ROW_VERSION = 2

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from bookie.storage.log import LogLimits
+from daybook.bookie.storage.log import LogLimits
 
 
 @dataclass(frozen=True, slots=True)

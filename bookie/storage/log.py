@@ -32,8 +32,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
-from bookie.storage.disk import Appender, Disk
-from bookie.storage.records import (
+from daybook.bookie.storage.disk import Appender, Disk
+from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -49,8 +49,8 @@ from bookie.storage.records import (
     make_records,
     record_seed,
 )
-from bookie.storage.segments import ReadLimits, Segment, Segments
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.segments import ReadLimits, Segment, Segments
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 Done: TypeAlias = Callable[[StoreStatus], None]
 K = TypeVar("K")

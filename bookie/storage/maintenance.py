@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.storage.directories import Directories
-from bookie.storage.scrub import Finding
+from daybook.bookie.storage.directories import Directories
+from daybook.bookie.storage.scrub import Finding
 
 
 class Maintenance:

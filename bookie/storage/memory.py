@@ -13,7 +13,7 @@ the same time: one was away, or is an old image; then nobody knows what is missi
 from collections.abc import Sequence
 from contextlib import suppress
 
-from bookie.storage.disk import Disk
+from daybook.bookie.storage.disk import Disk
 
 DIRTY_FILE = "DIRTY"
 BIRTH_FILE = "BIRTH"

@@ -11,25 +11,25 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bookie.storage.batches import Damage, begins, durable_end, holes, scan
-from bookie.storage.boot import Contents, load
-from bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
-from bookie.storage.growing import Buffer
-from bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
-from bookie.storage.memory import is_dirty
-from bookie.storage.places import Lookup, Places
-from bookie.storage.rebuild import (
+from daybook.bookie.storage.batches import Damage, begins, durable_end, holes, scan
+from daybook.bookie.storage.boot import Contents, load
+from daybook.bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
+from daybook.bookie.storage.growing import Buffer
+from daybook.bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
+from daybook.bookie.storage.memory import is_dirty
+from daybook.bookie.storage.places import Lookup, Places
+from daybook.bookie.storage.rebuild import (
     IndexRecord,
     next_name,
     read_index_record,
     remove_others,
     write_index_record,
 )
-from bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
-from bookie.storage.replay import Replayed
-from bookie.storage.segments import ReadLimits, Segment, Segments
-from bookie.storage.status import StoreError
-from bookie.storage.upkeep import log_directory
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
+from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.segments import ReadLimits, Segment, Segments
+from daybook.bookie.storage.status import StoreError
+from daybook.bookie.storage.upkeep import log_directory
 
 __all__ = [
     "CheckReport",

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import trio
 
-from bookie.storage.index import (
+from daybook.bookie.storage.index import (
     BLOCK_KEYS,
     LEDGER_KEYS,
     Checkpoint,
@@ -37,10 +37,10 @@ from bookie.storage.index import (
     ledger_of_key,
     shares_key,
 )
-from bookie.storage.ledgers import LedgerState, decode_row, encode_row
-from bookie.storage.recent import BLOCK_ENTRIES, PLACE_BYTES, Block, RecentEntries
-from bookie.storage.shares import Shares
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.recent import BLOCK_ENTRIES, PLACE_BYTES, Block, RecentEntries
+from daybook.bookie.storage.shares import Shares
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 Place: TypeAlias = tuple[int, int]
 Spend: TypeAlias = Callable[[int], Awaitable[None]]  # so many bytes, of a budget

@@ -12,11 +12,11 @@ Nothing here changes a ledger: that is `volume`.
 
 import trio
 
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.log import Log
-from bookie.storage.places import Place, Places
-from bookie.storage.records import Kind, Record
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.log import Log
+from daybook.bookie.storage.places import Place, Places
+from daybook.bookie.storage.records import Kind, Record
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 LAST_ENTRY = -1  # as the id of an entry to be read
 _DAMAGED_MAX = 100_000  # noted; more of it is found again when it is read again

@@ -30,16 +30,16 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from bookie.storage.boot import Contents, empty, load_below
-from bookie.storage.disk import Disk
-from bookie.storage.index import IndexStore, OpenIndex
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.limits import StoreLimits
-from bookie.storage.places import Places
-from bookie.storage.records import UnsupportedVersionError
-from bookie.storage.replay import Replayed
-from bookie.storage.status import StoreError
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.boot import Contents, empty, load_below
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.index import IndexStore, OpenIndex
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.places import Places
+from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.status import StoreError
+from daybook.bookie.storage.volume import Volume
 
 INDEX_FILE = "INDEX"
 _FORMAT = "1"

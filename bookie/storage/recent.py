@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from bookie.storage.index import IndexDamagedError
+from daybook.bookie.storage.index import IndexDamagedError
 
 BLOCK_ENTRIES = 256
 _COUNT = struct.Struct(">H")

@@ -26,21 +26,27 @@ from itertools import pairwise
 
 import trio
 
-from bookie.storage.batches import Damage, begins, durable_end, first_mark, scan
-from bookie.storage.boot import Contents
-from bookie.storage.disk import Disk
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.limits import ReclaimLimits
-from bookie.storage.log import Log
-from bookie.storage.pace import Pace
-from bookie.storage.places import Lookup, Moves
-from bookie.storage.recent import BLOCK_ENTRIES
-from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, RECORD_HEADER_BYTES, Kind, Record
-from bookie.storage.removed import Gap, with_gap, write_gaps
-from bookie.storage.segments import Segment
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.tombstones import Tombstones
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.batches import Damage, begins, durable_end, first_mark, scan
+from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.limits import ReclaimLimits
+from daybook.bookie.storage.log import Log
+from daybook.bookie.storage.pace import Pace
+from daybook.bookie.storage.places import Lookup, Moves
+from daybook.bookie.storage.recent import BLOCK_ENTRIES
+from daybook.bookie.storage.records import (
+    EVERY_LEDGER,
+    NO_ENTRY_ID,
+    RECORD_HEADER_BYTES,
+    Kind,
+    Record,
+)
+from daybook.bookie.storage.removed import Gap, with_gap, write_gaps
+from daybook.bookie.storage.segments import Segment
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.tombstones import Tombstones
+from daybook.bookie.storage.volume import Volume
 
 
 @dataclass(slots=True)

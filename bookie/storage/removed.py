@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from bookie.storage.disk import Disk
-from bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.records import UnsupportedVersionError
 
 _HEAD = struct.Struct(">8sII")
 _GAP = struct.Struct(">QQQ")

@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from bookie.storage.batches import Batch, Window, read_batch
-from bookie.storage.disk import Disk
-from bookie.storage.records import SEGMENT_HEADER_BYTES, BatchFlag, Record
-from bookie.storage.removed import Gap
-from bookie.storage.segments import Segment
+from daybook.bookie.storage.batches import Batch, Window, read_batch
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.records import SEGMENT_HEADER_BYTES, BatchFlag, Record
+from daybook.bookie.storage.removed import Gap
+from daybook.bookie.storage.segments import Segment
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 

@@ -18,14 +18,22 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bookie.storage.batches import Batch, Damage, begins, durable_end, has_header, holes, scan
-from bookie.storage.boot import Contents
-from bookie.storage.disk import Disk
-from bookie.storage.pace import Pace
-from bookie.storage.records import RECORD_HEADER_BYTES
-from bookie.storage.segments import Segment
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.batches import (
+    Batch,
+    Damage,
+    begins,
+    durable_end,
+    has_header,
+    holes,
+    scan,
+)
+from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.pace import Pace
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES
+from daybook.bookie.storage.segments import Segment
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.volume import Volume
 
 Entries: TypeAlias = Sequence[tuple[int, int]]  # ledger and entry
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.storage.disk import Disk, Reader
-from bookie.storage.records import (
+from daybook.bookie.storage.disk import Disk, Reader
+from daybook.bookie.storage.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Record,
@@ -24,7 +24,7 @@ from bookie.storage.records import (
     decode_record,
     record_seed,
 )
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 _NEAR_BYTES = 1 << 20  # whoever skips less reads on: other ledgers lie in between
 _GROWTH = 4  # of what is read at once

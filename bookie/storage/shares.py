@@ -14,8 +14,8 @@ If it is missing, or belongs to another checkpoint, the blocks are counted again
 import struct
 from bisect import bisect_right, insort
 
-from bookie.storage.recent import Block
-from bookie.storage.records import RECORD_HEADER_BYTES
+from daybook.bookie.storage.recent import Block
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES
 
 _POSITION = struct.Struct(">Q")
 _SHARE = struct.Struct(">Qq")

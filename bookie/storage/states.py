@@ -12,12 +12,12 @@ What returns a position has decided; the caller waits until that is durable.
 
 from typing import Protocol
 
-from bookie.storage.boot import Contents
-from bookie.storage.ledgers import EXPLICIT_LAC_BYTES_MAX, MASTER_KEY_BYTES_MAX, LedgerState
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import Log
-from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Buffer, Kind
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.ledgers import EXPLICIT_LAC_BYTES_MAX, MASTER_KEY_BYTES_MAX, LedgerState
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import Log
+from daybook.bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Buffer, Kind
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 
 class StatedVolume(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookie.storage.upkeep import Upkeep
+from daybook.bookie.storage.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,24 +21,24 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
-from bookie.storage.contacts import Ask, FirstContacts, Standing, refusal_of
-from bookie.storage.directories import Directories
-from bookie.storage.disk import Disk
-from bookie.storage.index import OpenIndex
-from bookie.storage.ledgers import Cancel
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import Done
-from bookie.storage.maintenance import Maintenance
-from bookie.storage.memory import IN_DOUBT, NEVER_LOST, read_birth
-from bookie.storage.rebuild import IndexRebuild, TellRebuild
-from bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
-from bookie.storage.statistics import StoreStatistics, gather
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.suspects import Suspect, Suspects
-from bookie.storage.together import Together
-from bookie.storage.upkeep import Tellers, Upkeep, open_volume
-from bookie.storage.volume import Taken
-from wire.clock import WallClock
+from daybook.bookie.storage.contacts import Ask, FirstContacts, Standing, refusal_of
+from daybook.bookie.storage.directories import Directories
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.index import OpenIndex
+from daybook.bookie.storage.ledgers import Cancel
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import Done
+from daybook.bookie.storage.maintenance import Maintenance
+from daybook.bookie.storage.memory import IN_DOUBT, NEVER_LOST, read_birth
+from daybook.bookie.storage.rebuild import IndexRebuild, TellRebuild
+from daybook.bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
+from daybook.bookie.storage.statistics import StoreStatistics, gather
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.suspects import Suspect, Suspects
+from daybook.bookie.storage.together import Together
+from daybook.bookie.storage.upkeep import Tellers, Upkeep, open_volume
+from daybook.bookie.storage.volume import Taken
+from daybook.wire.clock import WallClock
 
 IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
 """Is told where the log of each directory ends; says whether one of them lacks something."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.storage.directories import Directories
-from bookie.storage.disk import Disk
-from bookie.storage.memory import write_birth
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.directories import Directories
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.memory import write_birth
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.volume import Volume
 
 _MARKS_A_TURN = 500
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage.status import StoreStatus
 
 
 class Together:

@@ -26,11 +26,11 @@ from math import inf
 
 import trio
 
-from bookie.storage.batches import begins
-from bookie.storage.boot import Contents
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.segments import Segment
-from bookie.storage.volume import Volume
+from daybook.bookie.storage.batches import begins
+from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.segments import Segment
+from daybook.bookie.storage.volume import Volume
 
 _LEDGERS_A_TURN = 2000
 

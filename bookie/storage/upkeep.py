@@ -22,16 +22,16 @@ from math import inf
 
 import trio
 
-from bookie.storage.boot import Contents, load
-from bookie.storage.disk import Disk
-from bookie.storage.heal import Healer
-from bookie.storage.index import IndexDamagedError, OpenIndex, WatchedIndex
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import Group, Log
-from bookie.storage.memory import is_dirty, make_clean, make_dirty
-from bookie.storage.places import Moves, Places
-from bookie.storage.rebuild import (
+from daybook.bookie.storage.boot import Contents, load
+from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.heal import Healer
+from daybook.bookie.storage.index import IndexDamagedError, OpenIndex, WatchedIndex
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import Group, Log
+from daybook.bookie.storage.memory import is_dirty, make_clean, make_dirty
+from daybook.bookie.storage.places import Moves, Places
+from daybook.bookie.storage.rebuild import (
     INDEX_FILE,
     IndexRebuild,
     IndexRecord,
@@ -43,14 +43,14 @@ from bookie.storage.rebuild import (
     remove_others,
     write_index_record,
 )
-from bookie.storage.reclaim import Reclaimer
-from bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
-from bookie.storage.replay import Replayed
-from bookie.storage.scrub import Scrubber
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.tombstones import Tombstones
-from bookie.storage.volume import Volume
-from wire.clock import WallClock
+from daybook.bookie.storage.reclaim import Reclaimer
+from daybook.bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
+from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.scrub import Scrubber
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.tombstones import Tombstones
+from daybook.bookie.storage.volume import Volume
+from daybook.wire.clock import WallClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,15 +25,15 @@ from typing import TypeAlias
 
 import trio
 
-from bookie.storage.boot import Contents
-from bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import Done, Log
-from bookie.storage.places import Place, Places
-from bookie.storage.reads import Reads
-from bookie.storage.records import RECORD_HEADER_BYTES, Buffer, Kind, Run, SharedRun
-from bookie.storage.states import States
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import Done, Log
+from daybook.bookie.storage.places import Place, Places
+from daybook.bookie.storage.reads import Reads
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Buffer, Kind, Run, SharedRun
+from daybook.bookie.storage.states import States
+from daybook.bookie.storage.status import StoreError, StoreStatus
 
 _LOOKUP_BYTES = 2048  # about what a task takes that looks an entry up
 

@@ -20,11 +20,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from broker.admin import namespaces, topics
-from broker.admin.handling import Endpoints, reason, with_encoded_paths
-from broker.errors import BrokerError
-from broker.logs import Log
-from broker.operations import Operations
+from daybook.broker.admin import namespaces, topics
+from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
+from daybook.broker.errors import BrokerError
+from daybook.broker.logs import Log
+from daybook.broker.operations import Operations
 
 
 def create_app(

@@ -12,7 +12,7 @@ import h11
 import msgspec
 import trio
 
-from broker.errors import (
+from daybook.broker.errors import (
     BrokerError,
     ConflictError,
     NotAllowedError,
@@ -21,9 +21,9 @@ from broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from broker.peers import address_of
-from wire.errors import ConnectionLostError
-from wire.transport import Network, Stream
+from daybook.broker.peers import address_of
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.transport import Network, Stream
 
 _TIMEOUT_S = 30.0
 _ANSWER_BYTES_MAX = 64 << 20

@@ -17,16 +17,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from broker.errors import (
+from daybook.broker.errors import (
     BrokerError,
     InvalidNameError,
     NotOwnerError,
     PreconditionError,
     UnavailableError,
 )
-from broker.logs import Log
-from wire.errors import MalformedError
-from wire.topics import TopicName, check_namespace, url_decode
+from daybook.broker.logs import Log
+from daybook.wire.errors import MalformedError
+from daybook.wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0
 _BODY_TIMEOUT_S = 10.0

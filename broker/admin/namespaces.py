@@ -5,13 +5,13 @@ A policy of Pulsar's that this broker does not enforce is refused (405), never s
 
 from starlette.routing import Route
 
-from broker.admin.handling import Call, Endpoints, Handler, Text
-from broker.admin.new_namespace import parse_new_namespace
-from broker.errors import NotAllowedError, NotFoundError, PreconditionError
-from broker.operations import Operations
-from broker.peers import VERSION
-from broker.policies import Fields, Persistence, Retention
-from broker.records import BundlesData, ClusterData, TenantInfo
+from daybook.broker.admin.handling import Call, Endpoints, Handler, Text
+from daybook.broker.admin.new_namespace import parse_new_namespace
+from daybook.broker.errors import NotAllowedError, NotFoundError, PreconditionError
+from daybook.broker.operations import Operations
+from daybook.broker.peers import VERSION
+from daybook.broker.policies import Fields, Persistence, Retention
+from daybook.broker.records import BundlesData, ClusterData, TenantInfo
 
 OpsCall = Call[Operations]
 

@@ -9,9 +9,9 @@ from typing import cast
 
 import msgspec
 
-from broker.errors import NotAllowedError, PreconditionError
-from broker.policies import Fields, Persistence, Retention
-from broker.protocol.bundles import Bundles
+from daybook.broker.errors import NotAllowedError, PreconditionError
+from daybook.broker.policies import Fields, Persistence, Retention
+from daybook.broker.protocol.bundles import Bundles
 
 _LIMITS = (
     "compaction_threshold",

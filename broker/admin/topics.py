@@ -3,10 +3,10 @@
 import msgspec
 from starlette.routing import Route
 
-from broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
-from broker.errors import NotAllowedError, NotOwnerError, PreconditionError
-from broker.operations import Operations
-from broker.owned_topics import Start
+from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
+from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
+from daybook.broker.operations import Operations
+from daybook.broker.owned_topics import Start
 
 OpsCall = Call[Operations]
 

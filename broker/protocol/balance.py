@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
-from broker.protocol.bundles import BundleName
+from daybook.broker.protocol.bundles import BundleName
 
 
 @dataclass(frozen=True, slots=True)

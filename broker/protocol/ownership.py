@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership_events import (
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership_events import (
     Acquire,
     Answer,
     Answered,
@@ -65,7 +65,7 @@ from broker.protocol.ownership_events import (
     SessionChanged,
     TopicsClosed,
 )
-from wire.metadata.store import SessionState
+from daybook.wire.metadata.store import SessionState
 
 
 class Standing(Enum):

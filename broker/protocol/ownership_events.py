@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-from broker.protocol.bundles import BundleName
-from wire.metadata.store import SessionState
+from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.metadata.store import SessionState
 
 
 class Owner(Enum):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto import pulsar_pb2 as pb
 
 CLOSE_REQUESTS_MAX = 16  # that wait to be answered, of one producer
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from wire.messages.registry import NO_ID
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.messages.registry import NO_ID
+from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

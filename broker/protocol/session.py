@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from wire.messages.registry import (
+from daybook.wire.messages.registry import (
     BROKER_PROTOCOL_VERSION,
     CLIENT_NAME,
     VERSION_ACTIVE_CONSUMER,
     type_name,
 )
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

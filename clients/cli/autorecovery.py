@@ -18,13 +18,13 @@ from typing import Literal
 
 import click
 
-from clients.cli.options import (
+from daybook.clients.cli.options import (
     OutputFormat,
     other_instance_option,
     output_option,
     zookeeper_options,
 )
-from clients.cli.part import run_part
+from daybook.clients.cli.part import run_part
 
 _ALARMS, _PAUSED, _NOBODY = 3, 4, 5
 _WORKER_COLUMNS = ("worker", "doing", "ledger", "pending", "mended", "copied", "rest", "eta")
@@ -45,9 +45,9 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
     Exits with 3 if there are alarms, with 4 if it is paused, with 5 if ledgers lack copies and
     nobody is there to copy.
     """
-    from clients.cli.metadata import run_on_ledgers
-    from clients.cli.output import write_record, write_rows
-    from clients.cli.recovery_status import describe
+    from daybook.clients.cli.metadata import run_on_ledgers
+    from daybook.clients.cli.output import write_record, write_rows
+    from daybook.clients.cli.recovery_status import describe
 
     found = run_on_ledgers(zookeeper, root, lambda store: describe(store, root))
     if output == "json":
@@ -75,11 +75,11 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
 
 def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger"]) -> bool:
     """Whether it is paused then."""
-    from bookie.registry.layout import check_layout
-    from bookie.registry.paths import LedgerPaths
-    from bookie.replication.marks import Marks
-    from clients.cli.metadata import run_on_ledgers
-    from wire.metadata.store import MetadataStore
+    from daybook.bookie.registry.layout import check_layout
+    from daybook.bookie.registry.paths import LedgerPaths
+    from daybook.bookie.replication.marks import Marks
+    from daybook.clients.cli.metadata import run_on_ledgers
+    from daybook.wire.metadata.store import MetadataStore
 
     async def switch(store: MetadataStore) -> bool:
         await check_layout(store, LedgerPaths(root))  # else it would be made there
@@ -153,4 +153,4 @@ def run(
         "zookeeper": None if given else zookeeper,
         "ledgers_root": None if given_root else root,
     }
-    run_part("bookie.replication", "DAYBOOK_AUTORECOVERY_", options)
+    run_part("daybook.bookie.replication", "DAYBOOK_AUTORECOVERY_", options)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import click
 
-from clients.cli.lazy import LazyCommand, LazyGroup
-from clients.cli.part import part_options, run_part
+from daybook.clients.cli.lazy import LazyCommand, LazyGroup
+from daybook.clients.cli.part import part_options, run_part
 
 
 class _Care(LazyGroup):
@@ -78,4 +78,6 @@ def bookie(
         "directories": json.dumps(paths, ensure_ascii=False) if paths else None,
         "bookie_id": bookie_id,
     }
-    run_part("bookie.server", "DAYBOOK_BOOKIE_", {**settings, **options}, directories=directories)
+    run_part(
+        "daybook.bookie.server", "DAYBOOK_BOOKIE_", {**settings, **options}, directories=directories
+    )

@@ -8,31 +8,36 @@ from typing import Any
 import click
 import trio
 
-from bookie.errors import MalformedMetadataError, NoSuchLedgerError
-from bookie.ledger.client import LedgerClient
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import known_bookies
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.decommission import Decommission, DecommissionError, Kept, is_registered
-from bookie.replication.marks import Marks
-from bookie.replication.protocol.copies import names
-from bookie.replication.readmission import DiskReplacement, Readmission
-from clients.cli.errors import UserError
-from clients.cli.ledger_client import open_client
-from clients.cli.metadata import run_on_ledgers
-from clients.cli.options import (
+from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.client import LedgerClient
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.decommission import (
+    Decommission,
+    DecommissionError,
+    Kept,
+    is_registered,
+)
+from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.protocol.copies import names
+from daybook.bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.ledger_client import open_client
+from daybook.clients.cli.metadata import run_on_ledgers
+from daybook.clients.cli.options import (
     OutputFormat,
     other_instance_option,
     output_option,
     zookeeper_options,
 )
-from clients.cli.output import write_record, write_rows
-from clients.cli.progress import Advance, open_progress
-from clients.cli.recovery_status import as_bytes
-from wire.clock import SystemClock
-from wire.metadata.store import MetadataStore
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.progress import Advance, open_progress
+from daybook.clients.cli.recovery_status import as_bytes
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.store import MetadataStore
 
 _HEALTH_COLUMNS = ("bookie", "state", "answers", "order", "ledgers", "at_writers", "marked")
 _UNWELL = 3

@@ -15,7 +15,7 @@ from typing import IO, NoReturn, TypeVar
 
 import click
 
-from bookie.storage.offline import (
+from daybook.bookie.storage.offline import (
     CheckReport,
     DirectoryInUseError,
     ExportedEntry,
@@ -28,10 +28,10 @@ from bookie.storage.offline import (
     log_bytes,
     remake_index,
 )
-from clients.cli.options import OutputFormat, output_option
-from clients.cli.output import write_record
-from clients.cli.progress import open_progress
-from clients.cli.run import run_async
+from daybook.clients.cli.options import OutputFormat, output_option
+from daybook.clients.cli.output import write_record
+from daybook.clients.cli.progress import open_progress
+from daybook.clients.cli.run import run_async
 
 T = TypeVar("T")
 

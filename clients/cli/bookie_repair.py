@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
-from clients.cli.control import ask
-from clients.cli.errors import UserError
-from clients.cli.options import dir_option
-from clients.cli.part import part_options, run_part, standalone_of
-from clients.cli.plan import is_for_one_part
-from clients.cli.supervisor import reason_in
+from daybook.clients.cli.control import ask
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import dir_option
+from daybook.clients.cli.part import part_options, run_part, standalone_of
+from daybook.clients.cli.plan import is_for_one_part
+from daybook.clients.cli.supervisor import reason_in
 
 
 @click.command("repair-cookie")
@@ -53,7 +53,7 @@ def repair_cookie(directories: tuple[Path, ...], bookie_id: str | None, **option
     if options.get("config") is None:
         options["config"] = _config_beside(directories)
     run_part(
-        "bookie.server",
+        "daybook.bookie.server",
         "DAYBOOK_BOOKIE_",
         {**settings, **options},
         arguments=["--repair-cookie"],
@@ -128,7 +128,15 @@ def _set_aside(lost: Path) -> None:
 def _give_cookies(name: str, config: Path) -> None:
     """Raise `UserError` with the bookie's own words if it refuses."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "bookie.server", "--config", config, "--repair-cookie"],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "daybook.bookie.server",
+            "--config",
+            config,
+            "--repair-cookie",
+        ],
         env={k: v for k, v in os.environ.items() if not is_for_one_part(k)},
         stdin=subprocess.DEVNULL,
         capture_output=True,

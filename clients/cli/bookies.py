@@ -11,15 +11,21 @@ daybook bookies repair bookie-1 [--set-aside]
 
 import click
 
-from bookie.registry.cookies import known_bookies
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
-from clients.cli.bookie_care import decommission, health, read_only, recommission, replace_disk
-from clients.cli.bookie_repair import repair
-from clients.cli.metadata import run_on_ledgers
-from clients.cli.options import OutputFormat, output_option, zookeeper_options
-from clients.cli.output import write_rows
-from wire.metadata.store import MetadataStore
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
+from daybook.clients.cli.bookie_care import (
+    decommission,
+    health,
+    read_only,
+    recommission,
+    replace_disk,
+)
+from daybook.clients.cli.bookie_repair import repair
+from daybook.clients.cli.metadata import run_on_ledgers
+from daybook.clients.cli.options import OutputFormat, output_option, zookeeper_options
+from daybook.clients.cli.output import write_rows
+from daybook.wire.metadata.store import MetadataStore
 
 _COLUMNS = ("bookie", "state", "address", "http")
 

@@ -2,7 +2,7 @@
 
 import click
 
-from clients.cli.part import part_options, run_part
+from daybook.clients.cli.part import part_options, run_part
 
 
 @click.command()
@@ -15,4 +15,4 @@ def broker(**options: object) -> None:
     Settings come from the file, the environment (DAYBOOK_BROKER_PORT and so on), and these options,
     the latter first.
     """
-    run_part("broker", "DAYBOOK_BROKER_", options)
+    run_part("daybook.broker", "DAYBOOK_BROKER_", options)

@@ -15,8 +15,8 @@ from typing import Any
 import click
 import msgspec
 
-from bookie.errors import LayoutError, MalformedRecordError
-from bookie.registry.instance import (
+from daybook.bookie.errors import LayoutError, MalformedRecordError
+from daybook.bookie.registry.instance import (
     PATH,
     Bound,
     create_bound,
@@ -24,13 +24,13 @@ from bookie.registry.instance import (
     read_bound,
     root_instance_id,
 )
-from bookie.registry.paths import LedgerPaths
-from clients.cli.errors import UserError
-from clients.cli.metadata import run_with_store
-from clients.cli.options import OutputFormat, output_option, zookeeper_options
-from clients.cli.output import write_record, write_rows
-from managed_ledger.binding import Misfit, log_names, misfits, rebind_list
-from wire.metadata.store import ANY, MetadataStore, VersionConflictError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.metadata import run_with_store
+from daybook.clients.cli.options import OutputFormat, output_option, zookeeper_options
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.managed_ledger.binding import Misfit, log_names, misfits, rebind_list
+from daybook.wire.metadata.store import ANY, MetadataStore, VersionConflictError
 
 _GUARDS, _CLUSTERS = "/daybook/guards", "/admin/clusters"
 _BROKER_COLUMNS = ("broker", "instance")

@@ -22,18 +22,18 @@ from typing import Literal, TypeAlias
 import click
 import trio
 
-from clients.cli.errors import UserError
-from clients.cli.options import service_url_option
-from clients.cli.progress import Waiting, telling
-from clients.cli.run import run_async, until_signal
-from clients.cli.service import LIMITS, attach, brokers_at, parse_topic, say
-from clients.python.arguments import SubscriptionTypeName
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.consumer import Consumer
-from clients.python.errors import CorruptMessageError
-from clients.python.messages import Message
-from clients.python.reader import Reader
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import service_url_option
+from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.run import run_async, until_signal
+from daybook.clients.cli.service import LIMITS, attach, brokers_at, parse_topic, say
+from daybook.clients.python.arguments import SubscriptionTypeName
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import CorruptMessageError
+from daybook.clients.python.messages import Message
+from daybook.clients.python.reader import Reader
 
 _BATCH_MAX = 1000
 _LEAVE_S = 5.0  # after a signal, to tell the broker what was written

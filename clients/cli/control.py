@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from clients.cli.directory import find_control_socket
-from clients.cli.errors import UserError
+from daybook.clients.cli.directory import find_control_socket
+from daybook.clients.cli.errors import UserError
 
 COMMANDS = ("status", "kill", "stop", "start", "pause", "resume")
 

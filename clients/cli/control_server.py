@@ -8,8 +8,8 @@ from typing import Any
 
 import trio
 
-from clients.cli.control import COMMANDS
-from clients.cli.supervisor import Keeper, PartFailedError, Supervisor
+from daybook.clients.cli.control import COMMANDS
+from daybook.clients.cli.supervisor import Keeper, PartFailedError, Supervisor
 
 _REQUEST_BYTES_MAX = 4096
 _REQUEST_TIMEOUT_S = 5.0

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.cli.errors import UserError
+from daybook.clients.cli.errors import UserError
 
 FORMAT_VERSION = 1
 # A Unix socket's path may have 107 bytes on Linux, 103 on others.

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from wire.batch import (
+from daybook.wire.batch import (
     is_batch,
     iter_batch,
     num_messages,
     parse_metadata,
     split_broker_metadata,
 )
-from wire.compression import decompress
-from wire.errors import WireError
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.compression import decompress
+from daybook.wire.errors import WireError
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _DECOMPRESSED_MAX = 64 << 20
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookie.ledger.metadata import LedgerMetadata
-from managed_ledger.errors import InvalidNameError
-from managed_ledger.records import cursor_path, log_path, owner_of, parse
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from wire.metadata.store import MetadataStore
-from wire.topics import url_decode
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.managed_ledger.errors import InvalidNameError
+from daybook.managed_ledger.records import cursor_path, log_path, owner_of, parse
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.topics import url_decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
         entry = self.lazy.get(cmd_name)
         if entry is None:
             return None
-        module = importlib.import_module(f"clients.cli.{entry.module}")
+        module = importlib.import_module(f"daybook.clients.cli.{entry.module}")
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command

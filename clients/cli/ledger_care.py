@@ -7,31 +7,31 @@ from typing import Any
 
 import click
 
-from bookie.errors import MalformedMetadataError, NoSuchLedgerError, RecoveryAbortedError
-from bookie.ledger.client import LedgerClient
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.recoverer import recover_ledger
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.checker import Checker, TooManyEntriesError
-from bookie.replication.forced import accept_loss
-from bookie.replication.marks import Marks
-from bookie.replication.protocol.copies import Report
-from clients.cli.errors import UserError
-from clients.cli.kept import Reasons, reasons_for
-from clients.cli.ledger_client import open_client
-from clients.cli.metadata import run_on_ledgers
-from clients.cli.options import (
+from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError, RecoveryAbortedError
+from daybook.bookie.ledger.client import LedgerClient
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.checker import Checker, TooManyEntriesError
+from daybook.bookie.replication.forced import accept_loss
+from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.protocol.copies import Report
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.kept import Reasons, reasons_for
+from daybook.clients.cli.ledger_client import open_client
+from daybook.clients.cli.metadata import run_on_ledgers
+from daybook.clients.cli.options import (
     OutputFormat,
     other_instance_option,
     output_option,
     zookeeper_options,
 )
-from clients.cli.output import write_record, write_rows
-from clients.cli.presence import Presences
-from clients.cli.progress import open_progress
-from wire.clock import SystemClock
-from wire.metadata.store import MetadataStore
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.presence import Presences
+from daybook.clients.cli.progress import open_progress
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.store import MetadataStore
 
 _CHECK_COLUMNS = ("ledger", "first", "last", "copies", "of", "state", "what")
 _LACKING, _UNKNOWN, _LOST = 3, 4, 5

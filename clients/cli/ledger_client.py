@@ -6,12 +6,12 @@ from random import Random, SystemRandom
 
 import trio
 
-from bookie.ledger.client import LedgerClient, open_ledger_client
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.metadata.store import MetadataStore
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
+from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
 
 
 def new_rng() -> Random:

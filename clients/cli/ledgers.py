@@ -19,18 +19,18 @@ from datetime import UTC, datetime
 
 import click
 
-from bookie.errors import MalformedMetadataError, NoSuchEntryError, NoSuchLedgerError
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader
-from bookie.registry.paths import LedgerPaths
-from clients.cli.entries import Description, describe
-from clients.cli.ledger_care import check, delete, recover, why_kept
-from clients.cli.ledger_client import new_rng, open_client
-from clients.cli.metadata import run_on_ledgers
-from clients.cli.options import OutputFormat, output_option, zookeeper_options
-from clients.cli.output import write_record, write_rows
-from wire.entry import Entry
-from wire.metadata.store import MetadataStore
+from daybook.bookie.errors import MalformedMetadataError, NoSuchEntryError, NoSuchLedgerError
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.entries import Description, describe
+from daybook.clients.cli.ledger_care import check, delete, recover, why_kept
+from daybook.clients.cli.ledger_client import new_rng, open_client
+from daybook.clients.cli.metadata import run_on_ledgers
+from daybook.clients.cli.options import OutputFormat, output_option, zookeeper_options
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.wire.entry import Entry
+from daybook.wire.metadata.store import MetadataStore
 
 _LIST_COLUMNS = ("ledger", "state", "entries", "bytes", "quorums", "created", "holds")
 _FRAGMENT_COLUMNS = ("first_entry", "bookies")

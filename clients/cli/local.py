@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from clients.cli.control import ask, ask_for_all
-from clients.cli.directory import Directory
-from clients.cli.errors import UserError
-from clients.cli.options import (
+from daybook.clients.cli.control import ask, ask_for_all
+from daybook.clients.cli.directory import Directory
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import (
     LEDGERS_ROOT,
     OutputFormat,
     dir_option,
     output_option,
     zookeeper_of,
 )
-from clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import write_record, write_rows
 
 _HELP = {
     "kill": "Kill a part (SIGKILL) and keep it down until `start`.",
@@ -101,9 +101,9 @@ def _why_not_publishing(
 
 def _count_writable(directory: Path) -> int:
     """How many bookies are registered as writable: what brokers go by."""
-    from bookie.registry.paths import LedgerPaths
-    from bookie.registry.registrations import writable_bookies
-    from clients.cli.metadata import run_with_store
+    from daybook.bookie.registry.paths import LedgerPaths
+    from daybook.bookie.registry.registrations import writable_bookies
+    from daybook.clients.cli.metadata import run_with_store
 
     saved = Directory(directory).load()
     if saved is None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import click
 
-from clients.cli.lazy import LazyCommand, LazyGroup
+from daybook.clients.cli.lazy import LazyCommand, LazyGroup
 
 _COMMANDS = {
     "standalone": LazyCommand("standalone", "Run a whole cluster on this machine."),
@@ -31,7 +31,7 @@ class _Commands(LazyGroup):
 def _say_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
     del parameter
     if asked:
-        context.invoke(importlib.import_module("clients.cli.version").version)
+        context.invoke(importlib.import_module("daybook.clients.cli.version").version)
         context.exit()
 
 

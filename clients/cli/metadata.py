@@ -6,21 +6,21 @@ from typing import TypeVar
 import click
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     ForeignInstanceError,
     LayoutError,
     LedgerError,
     ReadUnknownError,
     RegistryError,
 )
-from bookie.registry.instance import check_bound, read_bound, root_instance_id
-from bookie.registry.paths import LedgerPaths
-from clients.cli.errors import UserError
-from clients.cli.options import other_instance_is_meant
-from clients.cli.progress import Waiting, telling
-from clients.cli.run import run_async
-from wire.errors import WireError
-from wire.metadata.store import (
+from daybook.bookie.registry.instance import check_bound, read_bound, root_instance_id
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import other_instance_is_meant
+from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.run import run_async
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     NoChrootError,
@@ -28,7 +28,7 @@ from wire.metadata.store import (
     SessionState,
     StoreUnavailableError,
 )
-from wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.metadata.zookeeper import open_zookeeper
 
 T = TypeVar("T")
 _SESSION_TIMEOUT_S = 10.0

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import click
 
-from clients.cli.errors import UserError
+from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
-    from clients.cli.directory import Saved
+    from daybook.clients.cli.directory import Saved
 
 DEFAULT_DIRECTORY = "daybook-data"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
@@ -48,7 +48,7 @@ def cluster_that_is_meant(variable: str, option: str) -> "Saved | None":
     guess as any.  Raise `UserError` where something does say it, but not this address: a command
     that was meant for one cluster must never reach another one.
     """
-    from clients.cli.directory import Directory
+    from daybook.clients.cli.directory import Directory
 
     _check_not_empty(variable)
     _check_not_empty(_DIR)
@@ -169,7 +169,7 @@ def check_zookeeper(_: click.Context, __: click.Parameter, value: str | None) ->
     if value is None:
         return None
     if "://" in value:
-        from clients.ledgers.address import MetadataAddress
+        from daybook.clients.ledgers.address import MetadataAddress
 
         try:
             address = MetadataAddress.parse(value)
@@ -195,7 +195,7 @@ def check_root(_: click.Context, __: click.Parameter, value: str | None) -> str 
     return value
 
 
-_OTHER_INSTANCE = "clients.cli.other-instance"
+_OTHER_INSTANCE = "daybook.clients.cli.other-instance"
 
 
 def other_instance_option(function: Function) -> Function:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from clients.cli.options import OutputFormat
+from daybook.clients.cli.options import OutputFormat
 
 
 def write_record(record: Mapping[str, Any], output: OutputFormat) -> None:

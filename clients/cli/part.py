@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from clients.cli.options import check_root, check_zookeeper, zookeeper_meant, zookeeper_of
+from daybook.clients.cli.options import check_root, check_zookeeper, zookeeper_meant, zookeeper_of
 
 if TYPE_CHECKING:
-    from clients.cli.directory import Directory
+    from daybook.clients.cli.directory import Directory
 
 Function = TypeVar("Function", bound=Callable[..., object])
 _port = click.IntRange(0, 65535)
@@ -80,7 +80,7 @@ def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
     uri = told.pop("metadata", None)
     if uri is None:
         return told
-    from clients.ledgers.address import MetadataAddress
+    from daybook.clients.ledgers.address import MetadataAddress
 
     if told.get("zookeeper") is not None or told.get("ledgers_root") is not None:
         raise click.UsageError("--metadata says both: leave --zookeeper and --ledgers-root away.")
@@ -112,7 +112,7 @@ def _with_zookeeper(
 
 def standalone_of(directory: Path) -> "Directory | None":
     """The standalone cluster that this directory of a bookie belongs to."""
-    from clients.cli.directory import Directory
+    from daybook.clients.cli.directory import Directory
 
     cluster = Directory(directory.absolute().parent)
     return None if cluster.load() is None else cluster

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.cli.directory import Directory, Ports, Saved
-from clients.cli.errors import UserError
-from clients.cli.ports import HOST, PortChooser
-from clients.cli.supervisor import Part
-from clients.cli.zookeeper import Server, find_server
+from daybook.clients.cli.directory import Directory, Ports, Saved
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.ports import HOST, PortChooser
+from daybook.clients.cli.supervisor import Part
+from daybook.clients.cli.zookeeper import Server, find_server
 
 SERVICE_PORT = 6650
 ADMIN_PORT = 8080
@@ -230,7 +230,7 @@ def _bookie_part(
         "http_url": f"http://{HOST}:{ports.http_port}",
     }
     return _python_part(
-        name, "bookie", "bookie.server", settings, facts, directory, {**environ, **extra}
+        name, "bookie", "daybook.bookie.server", settings, facts, directory, {**environ, **extra}
     )
 
 
@@ -256,7 +256,9 @@ def _broker_part(
         "service_url": f"pulsar://{HOST}:{ports.port}",
         "admin_url": f"http://{HOST}:{ports.http_port}",
     }
-    return _python_part(name, "broker", "broker", settings, facts, directory, {**environ, **extra})
+    return _python_part(
+        name, "broker", "daybook.broker", settings, facts, directory, {**environ, **extra}
+    )
 
 
 def _python_part(

@@ -18,7 +18,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from clients.cli.errors import UserError
+from daybook.clients.cli.errors import UserError
 
 HOST = "127.0.0.1"
 ANY_PORT_MIN, ANY_PORT_MAX = 15_000, 31_999

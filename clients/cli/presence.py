@@ -10,16 +10,16 @@ from contextlib import suppress
 
 import trio
 
-from bookie.errors import MalformedRecordError
-from bookie.ledger.context import LedgerContext
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.orders import Kind, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import known_bookies
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.protocol.copies import Presence, Report, names
-from wire.errors import ConnectionLostError, NobodyListensError
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.orders import Kind, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.protocol.copies import Presence, Report, names
+from daybook.wire.errors import ConnectionLostError, NobodyListensError
 
 _PROBE_S = 3.0
 _SILENT_S = 30.0  # so long one that did not answer is not asked again, nor where it was

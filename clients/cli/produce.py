@@ -18,17 +18,17 @@ from functools import partial
 import click
 import trio
 
-from clients.cli.errors import UserError
-from clients.cli.options import service_url_option
-from clients.cli.progress import Waiting, telling
-from clients.cli.run import run_async, until_signal
-from clients.cli.service import LIMITS, PATIENCE_S, attach, brokers_at, parse_topic, say
-from clients.python.arguments import Compression
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError, Outcome, QueueFullError
-from clients.python.messages import MessageId
-from clients.python.producer import Producer
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import service_url_option
+from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.run import run_async, until_signal
+from daybook.clients.cli.service import LIMITS, PATIENCE_S, attach, brokers_at, parse_topic, say
+from daybook.clients.python.arguments import Compression
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError, Outcome, QueueFullError
+from daybook.clients.python.messages import MessageId
+from daybook.clients.python.producer import Producer
 
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES_MAX = 32 << 20  # no broker takes that much in one message

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.layout import check_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.board import Alarm, Board, Status
-from bookie.replication.election import Election
-from bookie.replication.marks import Check, Marks
-from wire.metadata.store import MetadataStore
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.layout import check_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.board import Alarm, Board, Status
+from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.marks import Check, Marks
+from daybook.wire.metadata.store import MetadataStore
 
 _LATEST_MS = 253402300799999  # the last one of the year 9999
 

@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import trio
 
-from clients.cli.errors import UserError
+from daybook.clients.cli.errors import UserError
 
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

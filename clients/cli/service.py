@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import trio
 
-from clients.cli.errors import UserError
-from clients.cli.progress import waiting_for
-from clients.python.client import Client
-from clients.python.errors import (
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.progress import waiting_for
+from daybook.clients.python.client import Client
+from daybook.clients.python.errors import (
     BrokerError,
     BusyError,
     InDoubtError,
@@ -22,11 +22,11 @@ from clients.python.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from clients.python.limits import ClientLimits
-from clients.python.pool import parse_service_url
-from wire.errors import ConnectionLostError, MalformedError
-from wire.tcp import TcpNetwork
-from wire.topics import TopicName, check_namespace
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.pool import parse_service_url
+from daybook.wire.errors import ConnectionLostError, MalformedError
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.topics import TopicName, check_namespace
 
 T = TypeVar("T")
 

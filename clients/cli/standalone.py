@@ -30,22 +30,29 @@ from typing import Any
 import click
 import trio
 
-from clients.cli.control_server import serve_control
-from clients.cli.directory import Directory, open_directory
-from clients.cli.errors import UserError
-from clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
-from clients.cli.output import write_record
-from clients.cli.plan import ADMIN_PORT, SERVICE_PORT, ZOOKEEPER_PORT, Plan, Wishes, make_plan
-from clients.cli.ports import PortChooser
-from clients.cli.progress import Waiting, telling
-from clients.cli.supervisor import (
+from daybook.clients.cli.control_server import serve_control
+from daybook.clients.cli.directory import Directory, open_directory
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
+from daybook.clients.cli.output import write_record
+from daybook.clients.cli.plan import (
+    ADMIN_PORT,
+    SERVICE_PORT,
+    ZOOKEEPER_PORT,
+    Plan,
+    Wishes,
+    make_plan,
+)
+from daybook.clients.cli.ports import PortChooser
+from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.supervisor import (
     RESTART_DELAY_S_MAX,
     PartFailedError,
     PartState,
     Supervisor,
 )
-from wire.errors import ConnectionLostError
-from wire.tcp import TcpNetwork
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.tcp import TcpNetwork
 
 _START_TIMEOUT_S = 180.0
 _SLOW_START_S = 10.0

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import trio
 
-from clients.cli.child import Child, describe_exit
+from daybook.clients.cli.child import Child, describe_exit
 
 RESTART_DELAY_S = 1.0
 RESTART_DELAY_S_MAX = 30.0  # after failed starts in a row: each costs a second of processor time

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import click
 import trio
 
-from clients.cli.errors import UserError
-from clients.cli.options import OutputFormat, admin_url_option, output_option
-from clients.cli.output import write_record, write_rows
-from clients.cli.progress import waiting_for
-from clients.cli.run import run_async
-from clients.cli.service import (
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.progress import waiting_for
+from daybook.clients.cli.run import run_async
+from daybook.clients.cli.service import (
     PATIENCE_S,
     brokers_at,
     no_answer,
@@ -20,9 +20,9 @@ from clients.cli.service import (
     parse_topic,
     say,
 )
-from clients.python.admin import Admin
-from clients.python.errors import AdminError
-from wire.topics import TopicName
+from daybook.clients.python.admin import Admin
+from daybook.clients.python.errors import AdminError
+from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
 _IN_USE = 412

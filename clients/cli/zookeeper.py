@@ -22,9 +22,9 @@ from zlib import crc32
 
 import trio
 
-from clients.cli.errors import UserError
-from wire.errors import ConnectionLostError
-from wire.tcp import TcpNetwork
+from daybook.clients.cli.errors import UserError
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.tcp import TcpNetwork
 
 JAVA_VERSION_MIN = 17
 _AUTO_ARCHIVE_JAVA_VERSION = 19

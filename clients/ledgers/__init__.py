@@ -13,17 +13,17 @@
 All of it is thin: the rules of ledgers are in `bookie.ledger`.
 """
 
-from bookie.ledger.bookies import BookieLimits
-from bookie.ledger.context import LedgerLimits
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import Fragment, Quorums
-from bookie.ledger.protocol.racks import RackRule
-from bookie.ledger.racks import Placement, RackFile, RackScript, RackTable
-from clients.ledgers import blocking
-from clients.ledgers.client import Client, Digest, LedgerOptions, connect
-from clients.ledgers.deferred import DeferredWriter
-from clients.ledgers.entries import Entry, EntryStream
-from clients.ledgers.errors import (
+from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import Fragment, Quorums
+from daybook.bookie.ledger.protocol.racks import RackRule
+from daybook.bookie.ledger.racks import Placement, RackFile, RackScript, RackTable
+from daybook.clients.ledgers import blocking
+from daybook.clients.ledgers.client import Client, Digest, LedgerOptions, connect
+from daybook.clients.ledgers.deferred import DeferredWriter
+from daybook.clients.ledgers.entries import Entry, EntryStream
+from daybook.clients.ledgers.errors import (
     ClusterError,
     CutShortError,
     DuplicateEntryError,
@@ -47,10 +47,10 @@ from clients.ledgers.errors import (
     UnauthorizedError,
     WriterWithdrawnError,
 )
-from clients.ledgers.limits import Limits
-from clients.ledgers.reader import Reader, Tail
-from clients.ledgers.writer import AdvancedWriter, Writer
-from wire import process
+from daybook.clients.ledgers.limits import Limits
+from daybook.clients.ledgers.reader import Reader, Tail
+from daybook.clients.ledgers.writer import AdvancedWriter, Writer
+from daybook.wire import process
 
 __all__ = [
     "AdvancedWriter",

@@ -21,18 +21,20 @@ from typing import Self, TypeVar, Unpack
 
 import trio
 
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.racks import Placement
-from clients.ledgers import client as trio_client
-from clients.ledgers import reader as trio_reader
-from clients.ledgers.blocking_writer import AdvancedWriter as AdvancedWriter
-from clients.ledgers.blocking_writer import DeferredWriter as DeferredWriter
-from clients.ledgers.blocking_writer import Writer as Writer
-from clients.ledgers.blocking_writer import call_within
-from clients.ledgers.client import LedgerOptions
-from clients.ledgers.entries import Entry, EntryStream
-from clients.ledgers.limits import Limits
-from clients.python.portal import Block, Closing, Portal
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.racks import Placement
+from daybook.clients.ledgers import client as trio_client
+from daybook.clients.ledgers import reader as trio_reader
+from daybook.clients.ledgers.blocking_writer import AdvancedWriter as AdvancedWriter
+from daybook.clients.ledgers.blocking_writer import DeferredWriter as DeferredWriter
+from daybook.clients.ledgers.blocking_writer import Writer as Writer
+from daybook.clients.ledgers.blocking_writer import call_within
+from daybook.clients.ledgers.client import LedgerOptions
+from daybook.clients.ledgers.entries import Entry, EntryStream
+from daybook.clients.ledgers.limits import Limits
+from daybook.clients.python.portal import Block, Closing, Portal
+
+__all__ = ["AdvancedWriter", "Client", "DeferredWriter", "Reader", "Writer", "connect", "serve"]
 
 T = TypeVar("T")
 _LISTED_MAX = 1000

@@ -17,13 +17,18 @@ from typing import Self, TypeVar
 
 import trio
 
-from bookie.ledger.metadata import LedgerMetadata
-from clients.ledgers import deferred as trio_deferred
-from clients.ledgers import writer as trio_writer
-from clients.ledgers.errors import CutShortError, InDoubtError, LedgerClosedError, LedgerError
-from clients.ledgers.limits import Limits
-from clients.python.portal import CallCutError, Drain, Portal
-from wire.transport import Buffer
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.clients.ledgers import deferred as trio_deferred
+from daybook.clients.ledgers import writer as trio_writer
+from daybook.clients.ledgers.errors import (
+    CutShortError,
+    InDoubtError,
+    LedgerClosedError,
+    LedgerError,
+)
+from daybook.clients.ledgers.limits import Limits
+from daybook.clients.python.portal import CallCutError, Drain, Portal
+from daybook.wire.transport import Buffer
 
 T = TypeVar("T")
 

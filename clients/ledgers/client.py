@@ -18,29 +18,29 @@ from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import trio
 
-from bookie.errors import LedgerError, ReadUnknownError, Remedy
-from bookie.ledger.client import LedgerClient, open_ledger_client
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import Quorums
-from bookie.ledger.racks import Placement
-from bookie.registry.layout import check_layout
-from bookie.registry.paths import LedgerPaths
-from clients.ledgers.address import MetadataAddress
-from clients.ledgers.deferred import DeferredWriter
-from clients.ledgers.entries import Life
-from clients.ledgers.errors import MetadataInDoubtError, translated
-from clients.ledgers.limits import Limits
-from clients.ledgers.reader import Reader
-from clients.ledgers.turns import Turns
-from clients.ledgers.writer import AdvancedWriter, LedgerHandle, Writer
-from wire.arena import ArenaPool
-from wire.clock import SystemClock, WallClock
-from wire.digest import DigestType
-from wire.metadata.store import MetadataStore
-from wire.metadata.zookeeper import open_zookeeper
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
-from wire.transport import Network
+from daybook.bookie.errors import LedgerError, ReadUnknownError, Remedy
+from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import Quorums
+from daybook.bookie.ledger.racks import Placement
+from daybook.bookie.registry.layout import check_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.ledgers.address import MetadataAddress
+from daybook.clients.ledgers.deferred import DeferredWriter
+from daybook.clients.ledgers.entries import Life
+from daybook.clients.ledgers.errors import MetadataInDoubtError, translated
+from daybook.clients.ledgers.limits import Limits
+from daybook.clients.ledgers.reader import Reader
+from daybook.clients.ledgers.turns import Turns
+from daybook.clients.ledgers.writer import AdvancedWriter, LedgerHandle, Writer
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock, WallClock
+from daybook.wire.digest import DigestType
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.transport import Network
 
 Digest: TypeAlias = Literal["crc32c", "crc32", "hmac", "none"]
 """What protects an entry: two checksums, a HMAC-SHA1 keyed with the password, or nothing."""

@@ -16,12 +16,12 @@ begun by itself.
 
 from collections.abc import Callable
 
-from bookie.ledger.deferred import DeferredLedgerWriter
-from bookie.ledger.lac import LacAnnouncer
-from clients.ledgers.limits import Limits
-from clients.ledgers.turns import Turns
-from clients.ledgers.writer import LedgerHandle, Writer
-from wire.transport import Buffer
+from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.ledger.lac import LacAnnouncer
+from daybook.clients.ledgers.limits import Limits
+from daybook.clients.ledgers.turns import Turns
+from daybook.clients.ledgers.writer import LedgerHandle, Writer
+from daybook.wire.transport import Buffer
 
 
 class DeferredWriter(Writer):

@@ -9,9 +9,9 @@ from typing import Protocol, Self
 
 import trio
 
-from clients.ledgers.errors import LedgerClosedError, LedgerError, translated
-from clients.ledgers.limits import Limits
-from wire.entry import Entry as StoredEntry
+from daybook.clients.ledgers.errors import LedgerClosedError, LedgerError, translated
+from daybook.clients.ledgers.limits import Limits
+from daybook.wire.entry import Entry as StoredEntry
 
 
 class Source(Protocol):

@@ -34,7 +34,7 @@ Values that make no sense (a negative id, an ack quorum above the write quorum) 
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     DuplicateEntryError,
     EntryNotSentError,
     EntryTooLargeError,
@@ -55,7 +55,7 @@ from bookie.errors import (
     UnauthorizedError,
     WriterWithdrawnError,
 )
-from wire.metadata.store import MetadataError, OutcomeUnknownError, StoreUnavailableError
+from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError, StoreUnavailableError
 
 __all__ = [
     "ClusterError",

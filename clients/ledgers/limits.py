@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.context import LedgerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from bookie.errors import NoSuchEntryError
-from bookie.ledger.follower import Follower
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.reader import LedgerReader
-from clients.ledgers.entries import Entry, EntryStream, Life, Turn
-from clients.ledgers.errors import translated
-from clients.ledgers.limits import Limits
+from daybook.bookie.errors import NoSuchEntryError
+from daybook.bookie.ledger.follower import Follower
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.reader import LedgerReader
+from daybook.clients.ledgers.entries import Entry, EntryStream, Life, Turn
+from daybook.clients.ledgers.errors import translated
+from daybook.clients.ledgers.limits import Limits
 
 
 class Reader:

@@ -19,15 +19,15 @@ from typing import Self
 
 import trio
 
-from bookie.errors import EntryNotSentError, LedgerClosedError, LedgerError
-from bookie.ledger.advanced import AdvancedLedgerWriter
-from bookie.ledger.lac import LacAnnouncer
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.writer import LedgerWriter
-from clients.ledgers.errors import translated
-from clients.ledgers.limits import Limits
-from clients.ledgers.turns import Turns
-from wire.transport import Buffer
+from daybook.bookie.errors import EntryNotSentError, LedgerClosedError, LedgerError
+from daybook.bookie.ledger.advanced import AdvancedLedgerWriter
+from daybook.bookie.ledger.lac import LacAnnouncer
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.clients.ledgers.errors import translated
+from daybook.clients.ledgers.limits import Limits
+from daybook.clients.ledgers.turns import Turns
+from daybook.wire.transport import Buffer
 
 
 class LedgerHandle:

@@ -12,18 +12,18 @@ from contextlib import suppress
 
 import trio
 
-from clients.python.connection import BrokerConnection
-from clients.python.errors import (
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.errors import (
     BrokerError,
     InDoubtError,
     RequestTimedOutError,
     may_retry,
 )
-from clients.python.limits import ConsumerLimits
-from clients.python.link import Link
-from clients.python.protocol.acks import AckTracker
-from clients.python.protocol.acks_in_doubt import AckTuple
-from wire.messages.consumer import encode_ack
+from daybook.clients.python.limits import ConsumerLimits
+from daybook.clients.python.link import Link
+from daybook.clients.python.protocol.acks import AckTracker
+from daybook.clients.python.protocol.acks_in_doubt import AckTuple
+from daybook.wire.messages.consumer import encode_ack
 
 
 class Acknowledger:

@@ -16,8 +16,8 @@ from urllib.parse import urlencode, urlsplit
 
 import trio
 
-from clients.python.arguments import check_url, topic_name
-from clients.python.errors import (
+from daybook.clients.python.arguments import check_url, topic_name
+from daybook.clients.python.errors import (
     AdminError,
     AdminInDoubtError,
     BrokerError,
@@ -27,13 +27,13 @@ from clients.python.errors import (
     WrongProtocolError,
     admin_error,
 )
-from clients.python.http import HttpResponse, http_request
-from clients.python.messages import LATEST, MessageId
-from clients.python.positions import parse_start
-from wire.messages.registry import signed
-from wire.tcp import TcpNetwork
-from wire.topics import TopicName, url_encode
-from wire.transport import Network
+from daybook.clients.python.http import HttpResponse, http_request
+from daybook.clients.python.messages import LATEST, MessageId
+from daybook.clients.python.positions import parse_start
+from daybook.wire.messages.registry import signed
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.topics import TopicName, url_encode
+from daybook.wire.transport import Network
 
 Json: TypeAlias = Any
 _PORT = 8080

@@ -7,9 +7,9 @@ where a value of another type is wanted.
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from wire.compression import CompressionType
-from wire.errors import MalformedError
-from wire.topics import TopicName
+from daybook.wire.compression import CompressionType
+from daybook.wire.errors import MalformedError
+from daybook.wire.topics import TopicName
 
 Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 SubscriptionTypeName: TypeAlias = Literal["exclusive", "failover", "shared"]

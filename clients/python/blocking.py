@@ -24,21 +24,21 @@ from typing import TypedDict, Unpack
 
 import trio
 
-from clients.python import client as trio_client
-from clients.python import connect as trio_connect
-from clients.python import consumer as trio_consumer
-from clients.python import producer as trio_producer
-from clients.python import reader as trio_reader
-from clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
-from clients.python.blocking_admin import Admin, connect_admin
-from clients.python.blocking_producer import Producer
-from clients.python.consumer import Ackable
-from clients.python.errors import BrokerError, EndOfTopicError
-from clients.python.limits import ClientLimits
-from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
-from clients.python.portal import Block, Closing, Portal
-from clients.python.positions import Start
-from clients.python.reader import OffsetRange
+from daybook.clients.python import client as trio_client
+from daybook.clients.python import connect as trio_connect
+from daybook.clients.python import consumer as trio_consumer
+from daybook.clients.python import producer as trio_producer
+from daybook.clients.python import reader as trio_reader
+from daybook.clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
+from daybook.clients.python.blocking_admin import Admin, connect_admin
+from daybook.clients.python.blocking_producer import Producer
+from daybook.clients.python.consumer import Ackable
+from daybook.clients.python.errors import BrokerError, EndOfTopicError
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.portal import Block, Closing, Portal
+from daybook.clients.python.positions import Start
+from daybook.clients.python.reader import OffsetRange
 
 __all__ = [
     "EARLIEST",

@@ -4,10 +4,10 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
     admin.create_topic("orders", partitions=4)
 """
 
-from clients.python import admin as trio_admin
-from clients.python.admin import Json
-from clients.python.messages import LATEST, MessageId
-from clients.python.portal import Closing, Portal
+from daybook.clients.python import admin as trio_admin
+from daybook.clients.python.admin import Json
+from daybook.clients.python.messages import LATEST, MessageId
+from daybook.clients.python.portal import Closing, Portal
 
 
 def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":

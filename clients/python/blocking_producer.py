@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clients.python import producer as trio_producer
-from clients.python.arguments import check_message
-from clients.python.errors import BrokerError
-from clients.python.messages import MessageId
-from clients.python.portal import Closing, Drain, Portal
-from clients.python.topic_producer import OnResult
-from wire.transport import Buffer
+from daybook.clients.python import producer as trio_producer
+from daybook.clients.python.arguments import check_message
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.messages import MessageId
+from daybook.clients.python.portal import Closing, Drain, Portal
+from daybook.clients.python.topic_producer import OnResult
+from daybook.wire.transport import Buffer
 
 _HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from clients.python.arguments import (
+from daybook.clients.python.arguments import (
     Compression,
     InitialPosition,
     SubscriptionTypeName,
@@ -25,25 +25,25 @@ from clients.python.arguments import (
     compression_type,
     topic_name,
 )
-from clients.python.consumer import Consumer, MessageQueue, MessageSource
-from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
-from clients.python.errors import BrokerError, Remedy, UnavailableError
-from clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
-from clients.python.link import Link
-from clients.python.lookup import Lookups
-from clients.python.messages import EARLIEST, LATEST, MessageId
-from clients.python.pool import ConnectionPool
-from clients.python.positions import Start, parse_start
-from clients.python.producer import Producer
-from clients.python.protocol.retry import Backoff
-from clients.python.protocol.routing import Router
-from clients.python.reader import OffsetRange, Reader
-from clients.python.topic_consumer import TopicConsumer
-from clients.python.topic_producer import SendBudget, TopicProducer
-from wire.clock import WallClock
-from wire.errors import MalformedError
-from wire.topics import TopicName, check_namespace
-from wire.transport import Network
+from daybook.clients.python.consumer import Consumer, MessageQueue, MessageSource
+from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
+from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
+from daybook.clients.python.link import Link
+from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
+from daybook.clients.python.pool import ConnectionPool
+from daybook.clients.python.positions import Start, parse_start
+from daybook.clients.python.producer import Producer
+from daybook.clients.python.protocol.retry import Backoff
+from daybook.clients.python.protocol.routing import Router
+from daybook.clients.python.reader import OffsetRange, Reader
+from daybook.clients.python.topic_consumer import TopicConsumer
+from daybook.clients.python.topic_producer import SendBudget, TopicProducer
+from daybook.wire.clock import WallClock
+from daybook.wire.errors import MalformedError
+from daybook.wire.topics import TopicName, check_namespace
+from daybook.wire.transport import Network
 
 _T = TypeVar("_T")
 _PRODUCER = ProducerLimits()

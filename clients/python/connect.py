@@ -23,12 +23,12 @@ from types import TracebackType
 
 import trio
 
-from clients.python.arguments import check_url
-from clients.python.client import Client
-from clients.python.limits import ClientLimits
-from wire.clock import SystemClock, WallClock
-from wire.tcp import TcpNetwork
-from wire.transport import Network
+from daybook.clients.python.arguments import check_url
+from daybook.clients.python.client import Client
+from daybook.clients.python.limits import ClientLimits
+from daybook.wire.clock import SystemClock, WallClock
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.transport import Network
 
 _SEED_BITS = 64
 FIRST_CONTACT_S = 5.0

@@ -14,19 +14,19 @@ from typing import Any, Protocol
 import trio
 from google.protobuf.message import Message
 
-from clients.python.errors import (
+from daybook.clients.python.errors import (
     ConnectionLostError,
     RequestTimedOutError,
     WrongProtocolError,
     refusal,
 )
-from clients.python.limits import ClientLimits
-from wire import errors as wire_errors
-from wire.connection import FrameConnection
-from wire.errors import WireError
-from wire.messages.client import SendReceipt
-from wire.messages.consumer import Delivery
-from wire.messages.registry import (
+from daybook.clients.python.limits import ClientLimits
+from daybook.wire import errors as wire_errors
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import WireError
+from daybook.wire.messages.client import SendReceipt
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.messages.registry import (
     CLIENT_NAME,
     CLIENT_PROTOCOL_VERSION,
     AnyCommand,
@@ -35,8 +35,8 @@ from wire.messages.registry import (
     encode,
     type_name,
 )
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Buffer
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Buffer
 
 CLIENT_VERSION = f"{CLIENT_NAME}-python-0.1.0"
 _MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say

@@ -20,17 +20,17 @@ from typing import Self, TypeAlias
 
 import trio
 
-from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
-from clients.python.errors import (
+from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.errors import (
     BrokerError,
     ClosedError,
     CorruptMessageError,
     EndOfTopicError,
 )
-from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
-from clients.python.positions import Start, parse_start
-from clients.python.topic_consumer import TopicConsumer, Waiting
-from wire.topics import TopicName
+from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.positions import Start, parse_start
+from daybook.clients.python.topic_consumer import TopicConsumer, Waiting
+from daybook.wire.topics import TopicName
 
 Ackable: TypeAlias = Message | MessageId
 OpenEnds: TypeAlias = Callable[[list[TopicName]], Awaitable[list[TopicConsumer]]]

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from clients.python.limits import ConsumerLimits
-from clients.python.messages import EARLIEST
-from clients.python.positions import Start
-from wire.proto import pulsar_pb2 as pb
+from daybook.clients.python.limits import ConsumerLimits
+from daybook.clients.python.messages import EARLIEST
+from daybook.clients.python.positions import Start
+from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class SubscriptionType(Enum):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from weakref import ref
 
-from clients.python.messages import Entry, Message
-from wire.batch import (
+from daybook.clients.python.messages import Entry, Message
+from daybook.wire.batch import (
     BatchReader,
     SingleMetadata,
     count_messages,
@@ -15,10 +15,10 @@ from wire.batch import (
     split_broker_metadata,
     verify_checksum,
 )
-from wire.compression import decompress
-from wire.errors import MalformedError
-from wire.messages.consumer import Delivery
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.compression import decompress
+from daybook.wire.errors import MalformedError
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _DECOMPRESSED_MAX = 64 << 20
 

@@ -37,13 +37,14 @@ A class of its own is for an error that callers would catch by name; any other r
 `RefusedError` with the code that the broker sent.
 """
 
+from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from clients.python.messages import MessageId
+    from daybook.clients.python.messages import MessageId
 
 
 class Outcome(Enum):
@@ -232,8 +233,20 @@ def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:
             return kind(status, reason)
 
 
+def _public_errors() -> Iterator[type[BrokerError]]:
+    kinds = [BrokerError]
+    while kinds:
+        kind = kinds.pop()
+        yield kind
+        kinds += kind.__subclasses__()
+
+
 def may_retry(error: BrokerError, *, idempotent: bool) -> bool:
     """Whether trying again may help, and cannot do twice what was to be done once."""
     return error.remedy is not Remedy.GIVE_UP and (
         idempotent or error.outcome is Outcome.NOT_APPLIED
     )
+
+
+for _kind in _public_errors():
+    _kind.__module__ = "daybook"  # Tracebacks show the name by which applications import an error.

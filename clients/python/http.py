@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import h11
 import trio
 
-from clients.python.errors import (
+from daybook.clients.python.errors import (
     ConnectionLostError,
     RequestTimedOutError,
     UnavailableError,
     WrongProtocolError,
 )
-from wire.errors import ConnectionLostError as StreamLostError
-from wire.transport import Network, Stream
+from daybook.wire.errors import ConnectionLostError as StreamLostError
+from daybook.wire.transport import Network, Stream
 
 _BODY_BYTES_MAX = 64 << 20
 _RECEIVE_BYTES = 1 << 16

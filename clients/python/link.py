@@ -21,8 +21,8 @@ from typing import TypeVar
 
 import trio
 
-from clients.python.connection import BrokerConnection
-from clients.python.errors import (
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.errors import (
     BrokerError,
     BusyError,
     ClosedError,
@@ -30,10 +30,10 @@ from clients.python.errors import (
     UnavailableError,
     may_retry,
 )
-from clients.python.limits import ClientLimits
-from clients.python.lookup import Lookups
-from clients.python.protocol.retry import Backoff
-from wire.topics import TopicName
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.protocol.retry import Backoff
+from daybook.wire.topics import TopicName
 
 _CLOSE_TIMEOUT_S = 5.0
 _T = TypeVar("_T")

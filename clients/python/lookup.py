@@ -8,17 +8,17 @@ the caller's business.
 import logging
 from typing import Any
 
-from clients.python.connection import BrokerConnection
-from clients.python.errors import (
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.errors import (
     BrokerError,
     NotReadyError,
     Remedy,
     refusal,
 )
-from clients.python.limits import ClientLimits
-from clients.python.pool import ConnectionPool
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.pool import ConnectionPool
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 
 _log = logging.getLogger("daybook.client")
 _Lookup = pb.CommandLookupTopicResponse

@@ -16,10 +16,10 @@ from weakref import ReferenceType
 import msgspec
 from google.protobuf.message import DecodeError
 
-from wire.batch import SingleMetadata
-from wire.errors import MalformedError
-from wire.fields import signed
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.batch import SingleMetadata
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import signed
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _LAST = (1 << 63) - 1
 _U64 = (1 << 64) - 1

@@ -7,14 +7,14 @@ and for all users of the client: they neither send each other back to it nor wai
 
 import trio
 
-from clients.python.connection import BrokerConnection
-from clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
-from clients.python.limits import ClientLimits
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError
-from wire.outbox import Flusher
-from wire.transport import Network
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
+from daybook.clients.python.limits import ClientLimits
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Network
 
 SCHEME = "pulsar://"
 _PORT = 6650

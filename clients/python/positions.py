@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import TypeAlias
 
-from clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
 
 Start: TypeAlias = MessageId | Offset | datetime
 """A place in a topic: a message, its number, or the first message published at a time or later."""

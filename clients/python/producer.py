@@ -21,12 +21,12 @@ from typing import Self, TypeAlias, cast
 
 import trio
 
-from clients.python.errors import BrokerError, QueueFullError
-from clients.python.messages import MessageId
-from clients.python.protocol.routing import Router
-from clients.python.topic_producer import OnResult, SendBudget, TopicProducer
-from wire.topics import TopicName
-from wire.transport import Buffer
+from daybook.clients.python.errors import BrokerError, QueueFullError
+from daybook.clients.python.messages import MessageId
+from daybook.clients.python.protocol.routing import Router
+from daybook.clients.python.topic_producer import OnResult, SendBudget, TopicProducer
+from daybook.wire.topics import TopicName
+from daybook.wire.transport import Buffer
 
 OpenLanes: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
 """Opens producers of these partitions, the first of which has this index."""

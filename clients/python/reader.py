@@ -10,10 +10,10 @@ from being trimmed.  A reader that loses its broker goes on behind the last entr
 
 from dataclasses import dataclass
 
-from clients.python.consumer import MessageSource
-from clients.python.errors import CorruptMessageError, NotAllowedError
-from clients.python.messages import Message, MessageId
-from wire.proto import pulsar_pb2 as pb
+from daybook.clients.python.consumer import MessageSource
+from daybook.clients.python.errors import CorruptMessageError, NotAllowedError
+from daybook.clients.python.messages import Message, MessageId
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _WHOLE_ENTRY = 1 << 31  # behind every message of a batch
 

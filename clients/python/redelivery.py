@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from clients.python.acknowledger import Acknowledger
-from clients.python.connection import BrokerConnection
-from clients.python.link import Link
-from clients.python.protocol.acks import NackTracker
-from clients.python.protocol.acks_in_doubt import EntryKey
-from wire.proto import pulsar_pb2 as pb
+from daybook.clients.python.acknowledger import Acknowledger
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.link import Link
+from daybook.clients.python.protocol.acks import NackTracker
+from daybook.clients.python.protocol.acks_in_doubt import EntryKey
+from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class Redelivery:

@@ -8,9 +8,9 @@ behind the entry that came last.  For a subscription the broker remembers: here 
 a seek of our own, until it is found, or until somebody else may have moved the subscription.
 """
 
-from clients.python.messages import LATEST, Message, MessageId
-from clients.python.positions import Start, is_before
-from clients.python.protocol.acks_in_doubt import EntryKey
+from daybook.clients.python.messages import LATEST, Message, MessageId
+from daybook.clients.python.positions import Start, is_before
+from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 
 
 class StartingPoint:

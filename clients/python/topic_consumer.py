@@ -16,29 +16,29 @@ from typing import Protocol
 
 import trio
 
-from clients.python.acknowledger import Acknowledger
-from clients.python.connection import BrokerConnection
-from clients.python.consumer_settings import ConsumerSettings, SubscriptionType
-from clients.python.entries import EntryReader, permits_of
-from clients.python.errors import (
+from daybook.clients.python.acknowledger import Acknowledger
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.entries import EntryReader, permits_of
+from daybook.clients.python.errors import (
     BrokerError,
     CorruptMessageError,
     NotAllowedError,
 )
-from clients.python.limits import ClientLimits
-from clients.python.link import Link
-from clients.python.lookup import Lookups
-from clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
-from clients.python.positions import Start, milliseconds
-from clients.python.protocol.permits import Permits
-from clients.python.redelivery import Redelivery
-from clients.python.starting_point import StartingPoint
-from wire.errors import WireError
-from wire.fields import signed
-from wire.messages.consumer import Delivery
-from wire.messages.registry import CLIENT_NAME
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.link import Link
+from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.positions import Start, milliseconds
+from daybook.clients.python.protocol.permits import Permits
+from daybook.clients.python.redelivery import Redelivery
+from daybook.clients.python.starting_point import StartingPoint
+from daybook.wire.errors import WireError
+from daybook.wire.fields import signed
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.messages.registry import CLIENT_NAME
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import trio
 
-from clients.python.arguments import check_key, check_properties
-from clients.python.connection import BrokerConnection
-from clients.python.errors import (
+from daybook.clients.python.arguments import check_key, check_properties
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.errors import (
     BrokerError,
     InDoubtError,
     MessageRejectedError,
@@ -29,19 +29,19 @@ from clients.python.errors import (
     UnavailableError,
     refusal,
 )
-from clients.python.limits import ClientLimits, ProducerLimits
-from clients.python.link import Link
-from clients.python.lookup import Lookups
-from clients.python.messages import MessageId
-from clients.python.protocol.batching import Batch, BatchBuilder, text_key
-from clients.python.protocol.sends import PendingSend, PendingSends, Surprise
-from wire.batch import encode_payload_head
-from wire.clock import WallClock
-from wire.compression import CompressionType, compress
-from wire.messages.client import SendReceipt, encode_send
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
-from wire.transport import Buffer
+from daybook.clients.python.limits import ClientLimits, ProducerLimits
+from daybook.clients.python.link import Link
+from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.messages import MessageId
+from daybook.clients.python.protocol.batching import Batch, BatchBuilder, text_key
+from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
+from daybook.wire.batch import encode_payload_head
+from daybook.wire.clock import WallClock
+from daybook.wire.compression import CompressionType, compress
+from daybook.wire.messages.client import SendReceipt, encode_send
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
+from daybook.wire.transport import Buffer
 
 OnResult: TypeAlias = Callable[[MessageId | None, BrokerError | None], None]
 """Called once for a message: with its id, or with what went wrong."""

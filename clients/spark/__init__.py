@@ -10,7 +10,7 @@ source       Spark's side: the batch reader and the stream reader
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients.spark.source import DaybookDataSource as DaybookDataSource
+    from daybook.clients.spark.source import DaybookDataSource as DaybookDataSource
 
 
 def __getattr__(name: str) -> object:
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> object:
     if name != "DaybookDataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from clients.spark.source import DaybookDataSource
+        from daybook.clients.spark.source import DaybookDataSource
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow"):
             raise

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clients.spark.offsets import OffsetSpec, parse_offsets
+from daybook.clients.spark.offsets import OffsetSpec, parse_offsets
 
 _NAMES = (
     "service.url",

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from clients.python import blocking
-from clients.python.messages import Entry, Message, Offset
-from clients.spark.offsets import DataLossError, Retained
-from clients.spark.task import ReadTask
-from wire.fields import encode_varint
+from daybook.clients.python import blocking
+from daybook.clients.python.messages import Entry, Message, Offset
+from daybook.clients.spark.offsets import DataLossError, Retained
+from daybook.clients.spark.task import ReadTask
+from daybook.wire.fields import encode_varint
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clients.spark.offsets import (
+from daybook.clients.spark.offsets import (
     OffsetRange,
     Retained,
     carry_over,
@@ -41,13 +41,13 @@ from clients.spark.offsets import (
     resolve,
     split,
 )
-from clients.spark.options import SourceOptions, parse_options
-from clients.spark.task import ReadTask
+from daybook.clients.spark.options import SourceOptions, parse_options
+from daybook.clients.spark.task import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clients.python import blocking
+    from daybook.clients.python import blocking
 
 SCHEMA_DDL = (
     "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -86,8 +86,8 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        from clients.python import blocking
-        from clients.spark.read import retained_offsets
+        from daybook.clients.python import blocking
+        from daybook.clients.spark.read import retained_offsets
 
         options = self._options
         with blocking.connect(options.service_url, timeout_s=None) as client:
@@ -157,8 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = None
 
     def _retained(self) -> dict[int, Retained]:
-        from clients.python import blocking
-        from clients.spark.read import retained_offsets
+        from daybook.clients.python import blocking
+        from daybook.clients.spark.read import retained_offsets
 
         if self._client is None:
             self._client = blocking.connect(self._options.service_url, timeout_s=None)
@@ -185,7 +185,7 @@ def plan(
 
 def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """Spark asks for one partition without a task where there is nothing to read."""
-    from clients.spark.read import read_task
+    from daybook.clients.spark.read import read_task
 
     task = partition.value
     return iter(()) if task is None else read_task(task)

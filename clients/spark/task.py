@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clients.spark.offsets import OffsetRange
+from daybook.clients.spark.offsets import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)

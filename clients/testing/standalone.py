@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from clients.cli.control import ask
+from daybook.clients.cli.control import ask
 
 STOP_TIMEOUT_S = 180.0
 # For a directory that stays, without the usual ports: others may have them.
@@ -38,7 +38,14 @@ class StandaloneProcess:
         where = ["--ephemeral"] if directory is None else ["--dir", str(directory)]
         self._process = subprocess.Popen(  # noqa: S603  our own command line
             [
-                *(sys.executable, "-m", "clients.cli.main", "standalone", "--output", "json"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "daybook.clients.cli.main",
+                    "standalone",
+                    "--output",
+                    "json",
+                ),
                 *("--bookies", str(bookies), "--brokers", str(brokers), *where, *options),
             ],
             stdin=subprocess.DEVNULL,

@@ -12,8 +12,8 @@ Whoever acknowledges sees to it that the position holds an entry that is confirm
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.position import Position
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.position import Position
 
 Run = tuple[int, int, int]  # ledger, first entry, last entry
 

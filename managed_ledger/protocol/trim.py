@@ -7,7 +7,7 @@ its *stored* position, not behind the one in memory: after a crash the stored on
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from managed_ledger.position import Position
+from daybook.managed_ledger.position import Position
 
 DAY_MS = 24 * 3600 * 1000
 

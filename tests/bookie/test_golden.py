@@ -10,20 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata, encode_metadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry.cookies import Cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo
-from bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
-from bookie.server.registration import new_mark
-from bookie.storage.store import open_store
+from daybook.bookie.ledger.metadata import (
+    LedgerMetadata,
+    LedgerState,
+    decode_metadata,
+    encode_metadata,
+)
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.registry.cookies import Cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo
+from daybook.bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
+from daybook.bookie.server.registration import new_mark
+from daybook.bookie.storage.store import open_store
+from daybook.wire.clock import SystemClock
+from daybook.wire.digest import DigestType
+from daybook.wire.metadata.memory import MemoryStore
 from tests.bookie.storage.oracle import FixedClock
 from tests.simulation.disk import Platter
-from wire.clock import SystemClock
-from wire.digest import DigestType
-from wire.metadata.memory import MemoryStore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper_metadata"
 PATHS = LedgerPaths()

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 
 import trio
 
-from bookie.errors import ReadUnknownError
-from broker.entries import delivered_head
-from broker.errors import NotFoundError
-from broker.topic_log import Done, TopicLog
-from managed_ledger.behind import Behind
-from managed_ledger.errors import (
+from daybook.bookie.errors import ReadUnknownError
+from daybook.broker.entries import delivered_head
+from daybook.broker.errors import NotFoundError
+from daybook.broker.topic_log import Done, TopicLog
+from daybook.managed_ledger.behind import Behind
+from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
     FencedError,
     ListFullError,
     TerminatedError,
 )
-from managed_ledger.position import Position
-from managed_ledger.protocol.room import Room
-from managed_ledger.reading import LogEntry
-from wire.batch import broker_entry_metadata, split_broker_metadata
-from wire.clock import WallClock
-from wire.topics import TopicName
-from wire.transport import Buffer
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.reading import LogEntry
+from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
+from daybook.wire.clock import WallClock
+from daybook.wire.topics import TopicName
+from daybook.wire.transport import Buffer
 
 FIRST_LEDGER = 5
 

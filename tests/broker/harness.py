@@ -7,28 +7,28 @@ from typing import Any
 
 import trio
 
-from broker.client_connection import serve_client
-from broker.config import parse
-from broker.context import BrokerContext
-from broker.errors import NotFoundError
-from broker.limits import ConnectionLimits, TopicLimits
-from broker.logs import silent_log
-from broker.lookup import LookupResult
-from broker.policies import NamespacePolicies, Retention
-from broker.protocol.bundles import BundleName, Bundles
-from broker.topics import Topics
+from daybook.broker.client_connection import serve_client
+from daybook.broker.config import parse
+from daybook.broker.context import BrokerContext
+from daybook.broker.errors import NotFoundError
+from daybook.broker.limits import ConnectionLimits, TopicLimits
+from daybook.broker.logs import silent_log
+from daybook.broker.lookup import LookupResult
+from daybook.broker.policies import NamespacePolicies, Retention
+from daybook.broker.protocol.bundles import BundleName, Bundles
+from daybook.broker.topics import Topics
+from daybook.wire.arena import ArenaPool
+from daybook.wire.batch import encode_batch, encode_payload
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.messages.client import SendReceipt, encode_send
+from daybook.wire.messages.consumer import Delivery, encode_ack
+from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from tests.broker.fake_log import FakeLog, FakeLogs
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.batch import encode_batch, encode_payload
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError, WireError
-from wire.messages.client import SendReceipt, encode_send
-from wire.messages.consumer import Delivery, encode_ack
-from wire.messages.registry import AnyCommand, Command, decode_frame, encode
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
 
 HOST, PORT = "broker", 6650
 TOPIC = "persistent://public/default/t"

@@ -8,17 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from broker.client_connection import ClientConnection
-from broker.limits import ConnectionLimits, RequestLimits
-from broker.lookup import LookupResult
-from broker.protocol.session import NOT_OFFERED
-from broker.requests import topics_hash
+from daybook.broker.client_connection import ClientConnection
+from daybook.broker.limits import ConnectionLimits, RequestLimits
+from daybook.broker.lookup import LookupResult
+from daybook.broker.protocol.session import NOT_OFFERED
+from daybook.broker.requests import topics_hash
+from daybook.wire.batch import encode_payload
+from daybook.wire.messages.client import SendReceipt, encode_send
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.messages.registry import NO_ID, Command, encode
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.harness import TOPIC, Client, open_broker
-from wire.batch import encode_payload
-from wire.messages.client import SendReceipt, encode_send
-from wire.messages.consumer import Delivery
-from wire.messages.registry import NO_ID, Command, encode
-from wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

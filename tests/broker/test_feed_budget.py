@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.feed_budget import FeedBudget
+from daybook.broker.feed_budget import FeedBudget
 
 MB = 1 << 20
 

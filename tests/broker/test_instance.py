@@ -7,18 +7,18 @@ import msgspec
 import pytest
 import trio
 
-from bookie.registry.instance import PATH, InstanceRecord
-from broker import records
-from broker.config import BrokerConfig
-from broker.errors import CannotJoinError
-from broker.records import GuardRecord
-from broker.server import RunningBroker, run_broker
-from managed_ledger.records import INSTANCE, get_property, log_path
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.bookie.registry.instance import PATH, InstanceRecord
+from daybook.broker import records
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import CannotJoinError
+from daybook.broker.records import GuardRecord
+from daybook.broker.server import RunningBroker, run_broker
+from daybook.managed_ledger.records import INSTANCE, get_property, log_path
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.metadata.memory import MemorySession
+from daybook.wire.metadata.store import ANY
 from tests.managed_ledger.world import Host, VirtualClock, World, append, play, until
 from tests.simulation.host_log import HostLogs
-from wire.metadata.memory import MemorySession
-from wire.metadata.store import ANY
 
 OTHER = "/other"
 

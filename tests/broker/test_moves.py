@@ -8,15 +8,15 @@ import trio
 from trio.testing import MockClock
 
 import daybook
-from broker.errors import UnavailableError
-from broker.lookup import LookupResult
-from broker.subscription import Subscription
-from clients.python.errors import InDoubtError
-from managed_ledger.position import Position
+from daybook.broker.errors import UnavailableError
+from daybook.broker.lookup import LookupResult
+from daybook.broker.subscription import Subscription
+from daybook.clients.python.errors import InDoubtError
+from daybook.managed_ledger.position import Position
+from daybook.wire.messages.consumer import encode_ack
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.fake_log import FakeCursor
 from tests.broker.harness import TOPIC, Client, Cluster, open_broker
-from wire.messages.consumer import encode_ack
-from wire.proto import pulsar_pb2 as pb
 
 EARLIEST = pb.CommandSubscribe.Earliest
 SHARED, FAILOVER = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover

@@ -7,17 +7,17 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
-from broker.stats import topic_stats
-from managed_ledger.position import Position
-from managed_ledger.protocol.room import Room
-from managed_ledger.reading import LogEntry
+from daybook.broker.stats import topic_stats
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.reading import LogEntry
+from daybook.wire.batch import split_broker_metadata
+from daybook.wire.messages.client import SendReceipt
+from daybook.wire.messages.consumer import Delivery, encode_ack
+from daybook.wire.messages.registry import Command
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.fake_log import FakeLog
 from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_of
-from wire.batch import split_broker_metadata
-from wire.messages.client import SendReceipt
-from wire.messages.consumer import Delivery, encode_ack
-from wire.messages.registry import Command
-from wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

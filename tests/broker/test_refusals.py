@@ -8,13 +8,13 @@ import trio
 from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
-from broker.errors import NotFoundError
-from broker.refusal_log import INTERVAL_S, RefusalLog
-from broker.request_counts import RequestCounts
-from broker.seldom import Seldom
-from broker.stats_sum import sum_stats
+from daybook.broker.errors import NotFoundError
+from daybook.broker.refusal_log import INTERVAL_S, RefusalLog
+from daybook.broker.request_counts import RequestCounts
+from daybook.broker.seldom import Seldom
+from daybook.broker.stats_sum import sum_stats
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.harness import Client, open_broker
-from wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

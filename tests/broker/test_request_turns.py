@@ -6,14 +6,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client_connection import ClientConnection
-from broker.limits import ConnectionLimits, RequestLimits
-from broker.lookup import LookupResult
-from broker.request_turns import REQUEST_OVERHEAD_BYTES
+from daybook.broker.client_connection import ClientConnection
+from daybook.broker.limits import ConnectionLimits, RequestLimits
+from daybook.broker.lookup import LookupResult
+from daybook.broker.request_turns import REQUEST_OVERHEAD_BYTES
+from daybook.wire.messages.registry import Command, encode
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from tests.broker.harness import TOPIC, Client, Cluster, open_broker
-from wire.messages.registry import Command, encode
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
 
 WHERE = LookupResult("pulsar://there:6650", None, redirect=False, authoritative=True)
 SMALL = RequestLimits(under_way_max=2, waiting_max=3)

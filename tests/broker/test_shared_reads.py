@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.shared_reads import SharedReads
-from wire.metadata.store import MetadataStore, Record, Stat, StoreUnavailableError
+from daybook.broker.shared_reads import SharedReads
+from daybook.wire.metadata.store import MetadataStore, Record, Stat, StoreUnavailableError
 
 
 class SlowStore:

@@ -7,17 +7,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.errors import PreconditionError
-from broker.limits import TopicLimits
-from broker.protocol.dispatch.events import DispatchLimits
-from broker.subscription import EXCLUSIVE
-from broker.topic_subscriptions import ConsumerRequest, check_name
-from managed_ledger.position import Position
-from managed_ledger.reading import LogEntry
+from daybook.broker.errors import PreconditionError
+from daybook.broker.limits import TopicLimits
+from daybook.broker.protocol.dispatch.events import DispatchLimits
+from daybook.broker.subscription import EXCLUSIVE
+from daybook.broker.topic_subscriptions import ConsumerRequest, check_name
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.reading import LogEntry
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.messages.registry import Command, signed, unsigned
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.harness import T0_MS, TOPIC, Client, Cluster, open_broker
-from wire.messages.consumer import Delivery
-from wire.messages.registry import Command, signed, unsigned
-from wire.proto import pulsar_pb2 as pb
 
 SHARED = pb.CommandSubscribe.Shared
 FAILOVER = pb.CommandSubscribe.Failover

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.errors import ReadUnknownError
-from broker.backlog import BacklogSize
-from broker.errors import (
+from daybook.bookie.errors import ReadUnknownError
+from daybook.broker.backlog import BacklogSize
+from daybook.broker.errors import (
     BrokerError,
     NotAllowedError,
     NotFoundError,
@@ -16,14 +16,14 @@ from broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from broker.protocol.bundles import BundleName
-from broker.stats import internal_stats, topic_stats
-from managed_ledger.errors import FencedError
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.stats import internal_stats, topic_stats
+from daybook.managed_ledger.errors import FencedError
+from daybook.wire.messages.client import SendReceipt
+from daybook.wire.messages.consumer import encode_ack
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from tests.broker.harness import TOPIC, open_broker
-from wire.messages.client import SendReceipt
-from wire.messages.consumer import encode_ack
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
 
 NAME = TopicName.parse(TOPIC)
 

@@ -9,16 +9,16 @@ from typing import Any, NoReturn
 import pytest
 import trio
 
-from broker import watchdog
-from broker.logs import silent_log
-from broker.membership import Member
-from broker.peers import greeting, server_version, why_not_served
-from broker.protocol.watchdog import WatchdogLimits
-from broker.records import INCARNATION, BrokerRecord
-from broker.watchdog import EXIT_CODE, Watchdog, write_stacks
-from wire.messages.registry import encode
-from wire.probe import NotAskedError, PortProbe
-from wire.proto import pulsar_pb2 as pb
+from daybook.broker import watchdog
+from daybook.broker.logs import silent_log
+from daybook.broker.membership import Member
+from daybook.broker.peers import greeting, server_version, why_not_served
+from daybook.broker.protocol.watchdog import WatchdogLimits
+from daybook.broker.records import INCARNATION, BrokerRecord
+from daybook.broker.watchdog import EXIT_CODE, Watchdog, write_stacks
+from daybook.wire.messages.registry import encode
+from daybook.wire.probe import NotAskedError, PortProbe
+from daybook.wire.proto import pulsar_pb2 as pb
 
 PATIENCE_S = 120.0
 # Ticks may come as late as they like here: other tests have the processors.

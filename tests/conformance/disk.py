@@ -6,7 +6,7 @@ A test module derives a class from `DiskSuite` and has the fixtures `disk` and `
 import pytest
 import trio
 
-from bookie.storage.disk import DirectoryInUseError, Disk
+from daybook.bookie.storage.disk import DirectoryInUseError, Disk
 
 
 class DiskSuite:

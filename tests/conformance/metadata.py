@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 import trio
 
-from wire.metadata.store import (
+from daybook.wire.metadata.store import (
     ANY,
     REQUEST_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -28,7 +28,7 @@ from wire.metadata.store import (
     StoreUnavailableError,
     VersionConflictError,
 )
-from wire.metadata.update import update
+from daybook.wire.metadata.update import update
 
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
 REQUEST_TIMEOUT_S = 5.0

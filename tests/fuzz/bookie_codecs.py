@@ -4,17 +4,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.entry import (
+    decode_entry,
+    decode_lac,
+    encode_header,
+    encode_lac,
+    peek_ids,
+    peek_lac,
+)
+from daybook.wire.errors import WireError
+from daybook.wire.fields import U32
+from daybook.wire.messages import blocks, bookie, bookie_v3
+from daybook.wire.messages.bookie import Add, Auth, BatchRead, Read, Status, Unsupported
+from daybook.wire.messages.entry_list import decode_entry_list, encode_entry_list, group_entries
+from daybook.wire.proto import bookkeeper_pb2 as pb
 from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
-from wire.digest import Digester, DigestType
-from wire.entry import decode_entry, decode_lac, encode_header, encode_lac, peek_ids, peek_lac
-from wire.errors import WireError
-from wire.fields import U32
-from wire.messages import blocks, bookie, bookie_v3
-from wire.messages.bookie import Add, Auth, BatchRead, Read, Status, Unsupported
-from wire.messages.entry_list import decode_entry_list, encode_entry_list, group_entries
-from wire.proto import bookkeeper_pb2 as pb
 
 WIRE_ERRORS = (WireError,)
 _LENGTH = U32.size

@@ -15,19 +15,19 @@ from functools import partial
 
 import trio
 
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie, bookie_v3
+from daybook.wire.messages.blocks import decode_block_answer, encode_block_header
+from daybook.wire.messages.bookie import AddRun, ReadAnswer, Status
+from daybook.wire.messages.entry_list import decode_entry_list
+from daybook.wire.proto import bookkeeper_pb2 as pb
 from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.filling import fill
 from tests.fuzz.target import Target, require
 from tests.fuzz.world import BOOKIE, BOOKIE_PORT, World, play, settle, until
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError, WireError
-from wire.fields import U32
-from wire.messages import bookie, bookie_v3
-from wire.messages.blocks import decode_block_answer, encode_block_header
-from wire.messages.bookie import AddRun, ReadAnswer, Status
-from wire.messages.entry_list import decode_entry_list
-from wire.proto import bookkeeper_pb2 as pb
 
 CONNECTIONS_MAX = 3
 LEDGERS = 3

@@ -20,21 +20,21 @@ import trio
 import trio.lowlevel
 from google.protobuf.message import Message
 
-from broker.errors import BrokerError
+from daybook.broker.errors import BrokerError
+from daybook.wire.batch import encode_payload
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.fields import U32
+from daybook.wire.messages.client import SendReceipt, encode_send
+from daybook.wire.messages.consumer import Delivery, encode_ack
+from daybook.wire.messages.registry import Command, decode_frame, encode
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from tests import strategies
 from tests.fuzz.choices import EDGES, Choices
 from tests.fuzz.filling import fill
 from tests.fuzz.target import Target, require
 from tests.fuzz.world import BROKER, BROKER_PORT, World, play, settle, until
-from wire.batch import encode_payload
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError
-from wire.fields import U32
-from wire.messages.client import SendReceipt, encode_send
-from wire.messages.consumer import Delivery, encode_ack
-from wire.messages.registry import Command, decode_frame, encode
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
 
 CONNECTIONS_MAX = 3
 _STEP_S = 0.002

@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from broker.entries import EntryHead, delivered_head, entry_head
-from clients.python.entries import EntryReader, permits_of
-from managed_ledger.numbering import facts
-from tests import strategies
-from tests.fuzz.choices import Choices
-from tests.fuzz.target import Target, require
-from wire.batch import (
+from daybook.broker.entries import EntryHead, delivered_head, entry_head
+from daybook.clients.python.entries import EntryReader, permits_of
+from daybook.managed_ledger.numbering import facts
+from daybook.wire.batch import (
     encode_batch,
     has_broker_metadata,
     iter_batch,
@@ -21,15 +18,18 @@ from wire.batch import (
     verify_checksum,
     without_checksum,
 )
-from wire.compression import CompressionType, compress, decompress
-from wire.errors import WireError
-from wire.fields import U32, decode_varint, encode_varint, iter_fields, signed
-from wire.messages.bookie import FRAME_BYTES_MAX
-from wire.messages.client import Send, SendReceipt, encode_send, encode_send_receipts
-from wire.messages.consumer import Ack, Delivery, encode_ack, encode_message
-from wire.messages.registry import Command, decode_frame, encode, type_name
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName, check_namespace, url_decode, url_encode
+from daybook.wire.compression import CompressionType, compress, decompress
+from daybook.wire.errors import WireError
+from daybook.wire.fields import U32, decode_varint, encode_varint, iter_fields, signed
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX
+from daybook.wire.messages.client import Send, SendReceipt, encode_send, encode_send_receipts
+from daybook.wire.messages.consumer import Ack, Delivery, encode_ack, encode_message
+from daybook.wire.messages.registry import Command, decode_frame, encode, type_name
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName, check_namespace, url_decode, url_encode
+from tests import strategies
+from tests.fuzz.choices import Choices
+from tests.fuzz.target import Target, require
 
 WIRE_ERRORS = (WireError,)
 _LENGTH = U32.size

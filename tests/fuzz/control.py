@@ -11,8 +11,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from clients.cli.control_server import serve_stream
-from clients.cli.supervisor import PartFailedError
+from daybook.clients.cli.control_server import serve_stream
+from daybook.clients.cli.supervisor import PartFailedError
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
 

@@ -24,9 +24,7 @@ CORPUS = HERE / "corpus"
 CRASHES = HERE / "crashes"
 WORK = ROOT / ".fuzz"
 FILES_MAX = 24
-_PACKAGES = tuple(
-    str(ROOT / package) for package in ("wire", "bookie", "managed_ledger", "broker", "clients")
-)
+_PACKAGES = str(ROOT / "daybook")
 
 
 def stored(target: Target) -> dict[str, bytes]:

@@ -16,15 +16,15 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from broker.admin.calls import PeerCalls
-from broker.errors import BrokerError
-from clients.python.admin import Admin
-from clients.python.errors import BrokerError as ClientError
+from daybook.broker.admin.calls import PeerCalls
+from daybook.broker.errors import BrokerError
+from daybook.clients.python.admin import Admin
+from daybook.clients.python.errors import BrokerError as ClientError
+from daybook.wire.transport import Listener, Stream
 from tests.fuzz.choices import Choices
 from tests.fuzz.streams import ScriptedStream
 from tests.fuzz.target import Target, require
 from tests.fuzz.world import World, play
-from wire.transport import Listener, Stream
 
 _METHODS = ("GET", "PUT", "POST", "DELETE", "PATCH", "HEAD")
 _BODY_BYTES_MAX = 1 << 20

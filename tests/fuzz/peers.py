@@ -16,37 +16,37 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from bookie.errors import LedgerError
-from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, register_bookie
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError
-from clients.python.limits import ClientLimits
-from clients.python.messages import EARLIEST, Message
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, register_bookie
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.messages import EARLIEST, Message
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import WireError
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie
+from daybook.wire.messages.bookie import Add, BatchRead, Read
+from daybook.wire.messages.client import Send, encode_send_receipts
+from daybook.wire.messages.consumer import Ack, encode_message
+from daybook.wire.messages.registry import Command, decode_frame, encode
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.metadata.store import MetadataError
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Listener, Stream
 from tests import strategies
 from tests.fuzz.choices import EDGES, Choices
 from tests.fuzz.filling import fill
 from tests.fuzz.target import Target, require
 from tests.fuzz.world import VirtualClock
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import WireError
-from wire.fields import U32
-from wire.messages import bookie
-from wire.messages.bookie import Add, BatchRead, Read
-from wire.messages.client import Send, encode_send_receipts
-from wire.messages.consumer import Ack, encode_message
-from wire.messages.registry import Command, decode_frame, encode
-from wire.metadata.memory import MemoryStore
-from wire.metadata.store import MetadataError
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Listener, Stream
 
 _PORT = 6650
 _CALL_S = 100.0

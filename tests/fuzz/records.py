@@ -5,16 +5,16 @@ from typing import Any
 
 import trio
 
-from bookie.errors import LedgerError, RegistryError
-from bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
-from bookie.registry.cookies import Cookie
-from bookie.registry.paths import check_bookie_id
-from bookie.registry.registrations import BookieInfo
-from broker import records as broker_records
-from broker.config import parse as parse_config
-from broker.errors import BrokerError
-from broker.policies import Persistence, Policies, Retention
-from broker.records import (
+from daybook.bookie.errors import LedgerError, RegistryError
+from daybook.bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
+from daybook.bookie.registry.cookies import Cookie
+from daybook.bookie.registry.paths import check_bookie_id
+from daybook.bookie.registry.registrations import BookieInfo
+from daybook.broker import records as broker_records
+from daybook.broker.config import parse as parse_config
+from daybook.broker.errors import BrokerError
+from daybook.broker.policies import Persistence, Policies, Retention
+from daybook.broker.records import (
     BrokerRecord,
     ClusterData,
     GuardRecord,
@@ -24,28 +24,28 @@ from broker.records import (
     PartitionedTopic,
     TenantInfo,
 )
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor_ledger import (
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor_ledger import (
     Recovered,
     add_ranges,
     encode_change,
     encode_snapshot,
     recover,
 )
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.ledger_list import LedgerList, sealed_row, set_sealed, stored_offset
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change
-from managed_ledger.records import owner_of, parse, set_property
-from managed_ledger.records_pb2 import CompressedInfo, ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.ledger_list import LedgerList, sealed_row, set_sealed, stored_offset
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.records import owner_of, parse, set_property
+from daybook.managed_ledger.records_pb2 import CompressedInfo, ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.compression import CompressionType, compress
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32
+from daybook.wire.metadata.memory import MemoryStore
 from tests import strategies
 from tests.fuzz.bookie_codecs import split_frames
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
-from wire.compression import CompressionType, compress
-from wire.errors import MalformedError
-from wire.fields import U32
-from wire.metadata.memory import MemoryStore
 
 _LENGTHS = {3: 10, 5: 1000, 6: 0, 9: 70}
 _INFLATED_BYTES_MAX = 64 << 20

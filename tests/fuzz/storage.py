@@ -13,12 +13,12 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from bookie.registry.cookies import Cookie
-from bookie.registry.paths import LedgerPaths
-from bookie.server.host import START_ERRORS
-from bookie.server.identity import StartError, examine
-from bookie.server.registration import new_mark
-from bookie.storage.index import (
+from daybook.bookie.registry.cookies import Cookie
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.server.host import START_ERRORS
+from daybook.bookie.server.identity import StartError, examine
+from daybook.bookie.server.registration import new_mark
+from daybook.bookie.storage.index import (
     Checkpoint,
     block_key,
     block_number_of_key,
@@ -26,11 +26,11 @@ from bookie.storage.index import (
     ledger_key,
     ledger_of_key,
 )
-from bookie.storage.ledgers import LedgerState, decode_row, encode_row
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.recent import Block, RecentEntries
-from bookie.storage.records import (
+from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.recent import Block, RecentEntries
+from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     BatchFlag,
     Kind,
@@ -43,13 +43,13 @@ from bookie.storage.records import (
     encode_record_header,
     record_seed,
 )
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.wire.metadata.memory import MemoryStore
 from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, outermost, require
 from tests.simulation.disk import Platter
-from wire.metadata.memory import MemoryStore
 
 _KEY = b"key"
 _CREATION = 5

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import trio
 from trio.testing import MockClock
 
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection, FramePace
+from daybook.wire.errors import ConnectionLostError, OversizeError
+from daybook.wire.fields import U32
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Buffer
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection, FramePace
-from wire.errors import ConnectionLostError, OversizeError
-from wire.fields import U32
-from wire.outbox import Flusher
-from wire.transport import Buffer
 
 _FRAME_BYTES_MAX = 2000
 _ARENA_BYTES = 1 << 17

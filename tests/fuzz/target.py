@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from wire.messages.bookie import FRAME_BYTES_MAX
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX
 
 
 def _no_seeds() -> Mapping[str, bytes]:

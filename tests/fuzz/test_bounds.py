@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from daybook.wire.errors import MalformedError, WireError
+from daybook.wire.fields import decode_varint
 from tests.fuzz import corpus
 from tests.fuzz.bounds import FindingError, Outcome, check_memory, check_steps, examine
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, outermost, require
-from wire.errors import MalformedError, WireError
-from wire.fields import decode_varint
 
 
 def target(run: Callable[[bytes], None], **bounds: int) -> Target:

@@ -10,28 +10,44 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import MockClock, memory_stream_pair
 
-from bookie.errors import MalformedMetadataError, MalformedRecordError
-from bookie.ledger.metadata import decode_metadata
-from bookie.registry.cookies import Cookie
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, parse_address
-from bookie.server.identity import StartError, examine
-from bookie.storage.index import Checkpoint, IndexDamagedError, block_number_of_key, ledger_of_key
-from bookie.storage.ledgers import decode_row
-from bookie.storage.recent import Block
-from bookie.storage.records import UnsupportedVersionError
-from broker.admin.calls import PeerCalls
-from broker.errors import UnavailableError as PeerUnavailableError
-from broker.records import GuardRecord, decode
-from clients.cli.control_server import serve_stream
-from clients.python.admin import Admin
-from clients.python.connect import connect
-from clients.python.errors import AdminInDoubtError, BrokerError, UnavailableError
-from clients.spark.offsets import parse_offsets
-from managed_ledger.cursor_ledger import recover
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.records import parse
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.bookie.errors import MalformedMetadataError, MalformedRecordError
+from daybook.bookie.ledger.metadata import decode_metadata
+from daybook.bookie.registry.cookies import Cookie
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, parse_address
+from daybook.bookie.server.identity import StartError, examine
+from daybook.bookie.storage.index import (
+    Checkpoint,
+    IndexDamagedError,
+    block_number_of_key,
+    ledger_of_key,
+)
+from daybook.bookie.storage.ledgers import decode_row
+from daybook.bookie.storage.recent import Block
+from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.broker.admin.calls import PeerCalls
+from daybook.broker.errors import UnavailableError as PeerUnavailableError
+from daybook.broker.records import GuardRecord, decode
+from daybook.clients.cli.control_server import serve_stream
+from daybook.clients.python.admin import Admin
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import AdminInDoubtError, BrokerError, UnavailableError
+from daybook.clients.spark.offsets import parse_offsets
+from daybook.managed_ledger.cursor_ledger import recover
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.records import parse
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.arena import ArenaPool
+from daybook.wire.batch import broker_entry_metadata
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import MalformedError
+from daybook.wire.messages.client import SendReceipt
+from daybook.wire.messages.registry import Command, decode_frame, encode
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
+from daybook.wire.topics import TopicName, check_namespace
 from tests import strategies
 from tests.broker.harness import open_broker
 from tests.fuzz.control import MadeUpSupervisor
@@ -40,17 +56,6 @@ from tests.fuzz.streams import ScriptedStream
 from tests.fuzz.world import VirtualClock, World, play
 from tests.simulation.disk import Platter
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.batch import broker_entry_metadata
-from wire.connection import FrameConnection
-from wire.errors import MalformedError
-from wire.messages.client import SendReceipt
-from wire.messages.registry import Command, decode_frame, encode
-from wire.metadata.memory import MemoryStore
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
-from wire.topics import TopicName, check_namespace
 
 NOT_UTF8 = b"\xff\xfe"
 

@@ -19,22 +19,22 @@ from starlette.types import ASGIApp
 from structlog.typing import EventDict
 from trio.testing import MockClock
 
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, run_bookie
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.segments import ReadLimits
-from broker.config import BrokerConfig, QuorumsConfig
-from broker.logs import Log
-from broker.server import RunningBroker, run_broker
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.segments import ReadLimits
+from daybook.broker.config import BrokerConfig, QuorumsConfig
+from daybook.broker.logs import Log
+from daybook.broker.server import RunningBroker, run_broker
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Stream
 from tests.fuzz.target import require
 from tests.simulation.disk import Platter
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.metadata.memory import MemoryStore
-from wire.outbox import Flusher
-from wire.transport import Stream
 
 BOOKIE, BROKER = "bookie", "broker"
 BOOKIE_PORT, BROKER_PORT = 3181, 6650

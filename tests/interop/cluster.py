@@ -19,7 +19,8 @@ from typing import Protocol
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from clients.cli.ports import PortChooser
+from daybook.clients.cli.ports import PortChooser
+from daybook.wire.messages.bookie import Answer, decode_answer
 from tests.interop.processes import (
     PATIENCE_S,
     ROOT,
@@ -32,7 +33,6 @@ from tests.interop.processes import (
     start,
     wait_until,
 )
-from wire.messages.bookie import Answer, decode_answer
 
 SESSION_S = 120
 
@@ -165,7 +165,7 @@ class ApacheBookie(_Bookie):
 
 
 class OwnBookie(_Bookie):
-    """`python -m bookie.server`."""
+    """`python -m daybook.bookie.server`."""
 
     def __init__(self, cluster: "Cluster", name: str, settings: Mapping[str, object]) -> None:
         super().__init__(cluster, name)
@@ -186,7 +186,7 @@ class OwnBookie(_Bookie):
         }
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
         config.write_text("".join(lines))
-        command = [sys.executable, "-m", "bookie.server", "--config", str(config)]
+        command = [sys.executable, "-m", "daybook.bookie.server", "--config", str(config)]
         self.process = start(command, self.log)
 
     @contextmanager
@@ -330,7 +330,7 @@ class Cluster:
         self, *words: str, exit_codes: Sequence[int] = (0,)
     ) -> subprocess.CompletedProcess[str]:
         """`daybook WORDS` on this cluster."""
-        command = [sys.executable, "-m", "clients.cli.main", *words, *self._where]
+        command = [sys.executable, "-m", "daybook.clients.cli.main", *words, *self._where]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
         )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from clients import ledgers
+from daybook.clients import ledgers
+from daybook.wire.messages.bookie import ReadAnswer, Status, encode_read
 from tests.interop.cluster import Bookie, Cluster, ask
-from wire.messages.bookie import ReadAnswer, Status, encode_read
 
 
 def kinds(cluster: Cluster, metadata: ledgers.LedgerMetadata) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.interop.processes import SMALL_JVM, Apache, end, pulsar_client_here, start
 
 SOURCE = Path(__file__).parent / "java" / "Letters.java"

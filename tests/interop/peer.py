@@ -15,8 +15,8 @@ from pathlib import Path
 from select import select
 from typing import Literal, TypeAlias
 
-from clients.ledgers import Entry
-from managed_ledger.position import Position
+from daybook.clients.ledgers import Entry
+from daybook.managed_ledger.position import Position
 from tests.interop.cluster import SESSION_S, Cluster
 from tests.interop.processes import PATIENCE_S, Apache, Process, end, start
 

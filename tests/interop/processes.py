@@ -107,7 +107,7 @@ def start(command: Sequence[str], log: Path) -> Process:
 
 def run_daybook(log: Path, *words: str) -> Process:
     """`daybook WORDS` as a child."""
-    return start([sys.executable, "-m", "clients.cli.main", *words], log)
+    return start([sys.executable, "-m", "daybook.clients.cli.main", *words], log)
 
 
 def _die_with_parent() -> None:

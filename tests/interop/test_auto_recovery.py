@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from bookie.ledger.marks import mark_path
-from bookie.registry.paths import LedgerPaths
-from clients import ledgers
+from daybook.bookie.ledger.marks import mark_path
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients import ledgers
 from tests.interop.cluster import Bookie, Cluster
 from tests.interop.faults import assert_whole, away, member
 from tests.interop.peer import Peer

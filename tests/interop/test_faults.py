@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.interop.cluster import Cluster
 from tests.interop.faults import away, member
 from tests.interop.peer import Peer, PeerClient, Wire, check

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import daybook
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.interop.cluster import Cluster
 from tests.interop.faults import away
 from tests.interop.processes import PATIENCE_S, Process, end, run_daybook

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients import ledgers
-from clients.ledgers import Digest
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Digest
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.entry import decode_entry
+from daybook.wire.messages.bookie import BatchReadAnswer, Status, encode_batch_read
 from tests.interop.cluster import Cluster, ask
 from tests.interop.peer import check, payload
 from tests.interop.processes import PATIENCE_S
-from wire.digest import Digester, DigestType
-from wire.entry import decode_entry
-from wire.messages.bookie import BatchReadAnswer, Status, encode_batch_read
 
 pytestmark = pytest.mark.interop
 

@@ -9,7 +9,7 @@ from select import select
 
 import pytest
 
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.interop.letters import SOURCE, admin_urls, commands, java_letters
 from tests.interop.processes import PATIENCE_S, Process, end, go_client, pulsar_client_here, start
 

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from bookie.ledger.client import Quorums, open_ledger_client
-from managed_ledger.ack_set import AckSet
-from managed_ledger.context import LogConfig
-from managed_ledger.cursor_ledger import (
+from daybook.bookie.ledger.client import Quorums, open_ledger_client
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.context import LogConfig
+from daybook.managed_ledger.cursor_ledger import (
     CHANGE_2,
     encode_change,
     encode_change_1,
     encode_properties,
     encode_snapshot,
 )
-from managed_ledger.log import ManagedLedger
-from managed_ledger.open import ManagedLedgers, open_managed_ledgers
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.protocol.cursor import Change
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
 from tests.interop.cluster import SESSION_S, Cluster
 from tests.interop.peer import PulsarPeer
 from tests.managed_ledger.world import message
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.metadata.zookeeper import open_zookeeper
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

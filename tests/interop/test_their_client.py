@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients import ledgers
-from clients.ledgers import Digest
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Digest
 from tests.interop.cluster import Cluster
 from tests.interop.peer import DIGESTS, Peer, PeerClient, PeerError, Wire, check
 from tests.interop.processes import PATIENCE_S

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.interop.cluster import Cluster
 from tests.interop.peer import Peer
 from tests.interop.processes import PATIENCE_S, wait_until

@@ -10,10 +10,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from managed_ledger import records_pb2
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor_ledger import add_ranges
-from managed_ledger.position import Position
+from daybook.managed_ledger import records_pb2
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor_ledger import add_ranges
+from daybook.managed_ledger.position import Position
 
 _PACKAGE, _OLD_PACKAGE = ".daybook.managed_ledger", ".first_release"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.ack_set import ENTRIES_MAX, AckSet
-from managed_ledger.position import Position
+from daybook.managed_ledger.ack_set import ENTRIES_MAX, AckSet
+from daybook.managed_ledger.position import Position
 
 LEDGERS = st.integers(1, 3)
 ENTRIES = st.integers(0, 300)

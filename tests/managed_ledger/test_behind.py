@@ -1,8 +1,8 @@
 """How much lies behind a position: entries, messages and bytes, and what of it is an estimate."""
 
-from managed_ledger.log import ManagedLedger
-from managed_ledger.offsets import offset_before
-from managed_ledger.position import Position
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.offsets import offset_before
+from daybook.managed_ledger.position import Position
 from tests.managed_ledger.world import World, append, play
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.position import EARLIEST
+from daybook.managed_ledger.position import EARLIEST
 from tests.managed_ledger.world import CONFIG, World, append, play, read_all, send, settle, until
 
 HEALING = replace(CONFIG, roll_entries=10_000, heal_interval_s=20.0)

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor import Cursor
-from managed_ledger.cursor_ledger import CHANGE_2, encode_change_1, encode_snapshot, is_old
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.protocol.cursor import Change
-from managed_ledger.records import cursor_path
-from managed_ledger.records_pb2 import ManagedCursorInfo, PositionInfo
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor import Cursor
+from daybook.managed_ledger.cursor_ledger import CHANGE_2, encode_change_1, encode_snapshot, is_old
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.records import cursor_path
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, PositionInfo
 from tests.managed_ledger.first_release import read_as_snapshot
 from tests.managed_ledger.world import CONFIG, NAME, Host, World, append, play, until
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor_ledger import (
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor_ledger import (
     PART_BYTES_MAX,
     encode_change,
     encode_change_1,
@@ -17,10 +17,10 @@ from managed_ledger.cursor_ledger import (
     is_old,
     recover,
 )
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change, CursorState, apply_change
-from managed_ledger.records_pb2 import MessageRange, NestedPositionInfo, PositionInfo
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import Change, CursorState, apply_change
+from daybook.managed_ledger.records_pb2 import MessageRange, NestedPositionInfo, PositionInfo
 from tests.managed_ledger.first_release import read_as_snapshot
 
 RUNS = st.lists(

@@ -5,14 +5,19 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from bookie.errors import LedgerError
-from bookie.ledger.catalog import StoredMetadata
-from bookie.registry.paths import LedgerPaths
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.records import cursor_path, nested
-from managed_ledger.records_pb2 import LongListMap, ManagedCursorInfo, MessageRange, PositionInfo
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.records import cursor_path, nested
+from daybook.managed_ledger.records_pb2 import (
+    LongListMap,
+    ManagedCursorInfo,
+    MessageRange,
+    PositionInfo,
+)
 from tests.managed_ledger.world import BOOKIES, CONFIG, NAME, Host, World, append, play
 
 PATH = cursor_path(NAME, "s")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change, CursorState, apply_change
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import Change, CursorState, apply_change
 
 LEDGERS = {1: 3, 2: 4, 5: 2, 9: 100}  # 9 is the one that is written
 ENTRIES = [Position(i, e) for i, n in LEDGERS.items() for e in range(min(n, 12))]

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.cursor_ledger import encode_snapshot
-from managed_ledger.errors import FencedError, LogCorruptError
-from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.records import cursor_path
-from managed_ledger.records_pb2 import ManagedCursorInfo
+from daybook.managed_ledger.cursor_ledger import encode_snapshot
+from daybook.managed_ledger.errors import FencedError, LogCorruptError
+from daybook.managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.managed_ledger.records import cursor_path
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
+from daybook.wire.metadata.store import MetadataError, Operation, Set
 from tests.managed_ledger.world import CONFIG, NAME, Host, World, append, play, until
-from wire.metadata.store import MetadataError, Operation, Set
 
 
 async def record_of(host: Host, name: str = "s") -> ManagedCursorInfo:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.errors import NoSuchLogError
-from managed_ledger.position import EARLIEST
+from daybook.managed_ledger.errors import NoSuchLogError
+from daybook.managed_ledger.position import EARLIEST
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,

@@ -6,11 +6,17 @@ import pytest
 import trio
 import trio.lowlevel
 
-from managed_ledger.cursor import Cursor, recover_cursor
-from managed_ledger.errors import ClosedError, FencedError, LogCorruptError, ManagedLedgerError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.position import EARLIEST
-from managed_ledger.protocol.log import State
+from daybook.managed_ledger.cursor import Cursor, recover_cursor
+from daybook.managed_ledger.errors import (
+    ClosedError,
+    FencedError,
+    LogCorruptError,
+    ManagedLedgerError,
+)
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import EARLIEST
+from daybook.managed_ledger.protocol.log import State
+from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,
@@ -27,7 +33,6 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
-from wire.metadata.store import MetadataError, OutcomeUnknownError
 
 LIST = f"/managed-ledgers/{NAME}"
 
@@ -84,7 +89,7 @@ def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
             await append(log, range(3))
             await log.close()
             with monkeypatch.context() as patch:
-                patch.setattr("managed_ledger.open.recover_cursor", recover_late)
+                patch.setattr("daybook.managed_ledger.open.recover_cursor", recover_late)
                 with pytest.raises(FencedError, match="taken it over"):
                     await host.open()
             assert await read_all(await host.open()) == [0, 1, 2]
@@ -111,7 +116,7 @@ def test_an_opening_that_fails_leaves_nobody_who_hears_of_bookies(
             before = len(host.client.directory._listeners)
             for recover in (fail, wait):
                 with monkeypatch.context() as patch, trio.move_on_after(60):
-                    patch.setattr("managed_ledger.open.recover_cursor", recover)
+                    patch.setattr("daybook.managed_ledger.open.recover_cursor", recover)
                     with pytest.raises(LogCorruptError):
                         await host.open()
                 assert len(host.client.directory._listeners) == before
@@ -442,7 +447,7 @@ def test_a_log_that_has_ended_runs_nothing(end: str) -> None:
             cursor = await log.open_cursor("s", initial=EARLIEST)
             positions = await append(log, range(7))
             cursor.ack(positions[:2])
-            assert running("managed_ledger.") == ["open_home", "run"]
+            assert running("daybook.managed_ledger.") == ["open_home", "run"]
             match end:
                 case "close":
                     await log.close()
@@ -453,7 +458,7 @@ def test_a_log_that_has_ended_runs_nothing(end: str) -> None:
                 case _:
                     await host.logs.delete(log)
             await trio.sleep(10)
-            assert running("managed_ledger.") == []
+            assert running("daybook.managed_ledger.") == []
 
     play(scenario)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor_ledger import (
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor_ledger import (
     PART_BYTES_MAX,
     RANGES_MAX,
     decode_change_1,
@@ -18,13 +18,20 @@ from managed_ledger.cursor_ledger import (
     encode_snapshot,
     recover,
 )
-from managed_ledger.cursor_record import folded, pointing
-from managed_ledger.ledger_list import Row, set_sealed
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import Change
-from managed_ledger.records import INDEX, INSTANCE, get_property, nested, parse, set_property
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from wire.batch import broker_entry_metadata
+from daybook.managed_ledger.cursor_record import folded, pointing
+from daybook.managed_ledger.ledger_list import Row, set_sealed
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.records import (
+    INDEX,
+    INSTANCE,
+    get_property,
+    nested,
+    parse,
+    set_property,
+)
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.batch import broker_entry_metadata
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "managed_ledger_v1"

@@ -8,8 +8,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.ledger.writer import LedgerWriter
-from managed_ledger.protocol.healing import Healing
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.managed_ledger.protocol.healing import Healing
 from tests.managed_ledger.world import CONFIG, World, append, play, read_all, until
 
 HOUR = 3600.0

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from managed_ledger.errors import InvalidNameError
-from managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.managed_ledger.errors import InvalidNameError
+from daybook.managed_ledger.position import EARLIEST, LATEST, Position
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,

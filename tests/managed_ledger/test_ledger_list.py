@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.cache import EntryCache
-from managed_ledger.context import LogContext
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.ledger_list import LedgerList, Row
-from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.cache import EntryCache
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.ledger_list import LedgerList, Row
+from daybook.managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 
 SIZES = st.lists(st.integers(0, 4), max_size=5)
 

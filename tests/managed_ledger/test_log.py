@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.appends import ENTRY_OVERHEAD_BYTES
-from managed_ledger.context import LogConfig
-from managed_ledger.errors import (
+from daybook.managed_ledger.appends import ENTRY_OVERHEAD_BYTES
+from daybook.managed_ledger.context import LogConfig
+from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
     FencedError,
     NoSuchLogError,
     TerminatedError,
 )
-from managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.wire.metadata.store import MetadataError
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,
@@ -28,7 +29,6 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
-from wire.metadata.store import MetadataError
 
 
 def test_what_is_appended_is_read_across_rolls() -> None:

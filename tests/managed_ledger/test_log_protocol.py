@@ -2,7 +2,7 @@
 
 import pytest
 
-from managed_ledger.protocol.log import (
+from daybook.managed_ledger.protocol.log import (
     Append,
     Confirmed,
     Create,

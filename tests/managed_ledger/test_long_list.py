@@ -6,14 +6,21 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.errors import FencedError, ListFullError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.protocol.log import State
-from managed_ledger.protocol.room import Room
-from managed_ledger.protocol.trim import Retention
-from managed_ledger.records import LAST_OFFSET, OPENING, get_property, log_path, set_property
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.errors import FencedError, ListFullError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.protocol.log import State
+from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.protocol.trim import Retention
+from daybook.managed_ledger.records import (
+    LAST_OFFSET,
+    OPENING,
+    get_property,
+    log_path,
+    set_property,
+)
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.metadata.store import VALUE_BYTES_MAX
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,
@@ -27,7 +34,6 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
-from wire.metadata.store import VALUE_BYTES_MAX
 
 ENDLESS = Retention(time_ms=None)
 SMALL = replace(CONFIG, roll_entries=1, list_bytes_max=4096, retention=ENDLESS)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import trio
 
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor_ledger import add_ranges
-from managed_ledger.ledger_list import LedgerList, news, sealed_row
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.protocol.trim import Retention, Sealed, trimmable
-from managed_ledger.records import log_path, nested
-from managed_ledger.records_pb2 import ManagedLedgerInfo, MessageRange
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor_ledger import add_ranges
+from daybook.managed_ledger.ledger_list import LedgerList, news, sealed_row
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.protocol.trim import Retention, Sealed, trimmable
+from daybook.managed_ledger.records import log_path, nested
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo, MessageRange
 from tests.managed_ledger.test_ledger_list import nothing
 from tests.managed_ledger.world import CONFIG, NAME, NOW, World, append, play, read_all
 

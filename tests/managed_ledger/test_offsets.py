@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from managed_ledger.errors import LogCorruptError, ManagedLedgerError
-from managed_ledger.offsets import (
+from daybook.managed_ledger.errors import LogCorruptError, ManagedLedgerError
+from daybook.managed_ledger.offsets import (
     facts_at,
     position_of_offset,
     position_of_time,
     retained_offsets,
 )
-from managed_ledger.position import Position
-from managed_ledger.records import custom_metadata, log_path
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import custom_metadata, log_path
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,

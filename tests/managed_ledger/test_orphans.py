@@ -3,17 +3,17 @@
 import pytest
 import trio
 
-from bookie.errors import MalformedRecordError
-from managed_ledger.position import EARLIEST
-from managed_ledger.protocol.orphans import (
+from daybook.bookie.errors import MalformedRecordError
+from daybook.managed_ledger.position import EARLIEST
+from daybook.managed_ledger.protocol.orphans import (
     SUSPECTS_MAX,
     Candidate,
     Suspects,
     is_orphan_of_open_log,
     may_be_orphan,
 )
-from managed_ledger.records import cursor_path, custom_metadata, log_path, tree_of
-from managed_ledger.tree import PATH, tree_id
+from daybook.managed_ledger.records import cursor_path, custom_metadata, log_path, tree_of
+from daybook.managed_ledger.tree import PATH, tree_id
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,

@@ -3,8 +3,8 @@
 import trio
 import trio.lowlevel
 
-from managed_ledger.cache import ENTRY_OVERHEAD_BYTES, EntryCache
-from managed_ledger.position import Position
+from daybook.managed_ledger.cache import ENTRY_OVERHEAD_BYTES, EntryCache
+from daybook.managed_ledger.position import Position
 from tests.managed_ledger.world import World, append, number_of, play
 
 MB = 1 << 20

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import trio
 
-from bookie.errors import LedgerError, ReadUnknownError
-from bookie.ledger.reader import LedgerReader
-from managed_ledger.position import EARLIEST, Position
+from daybook.bookie.errors import LedgerError, ReadUnknownError
+from daybook.bookie.ledger.reader import LedgerReader
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.wire.entry import Entry
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,
@@ -21,7 +22,6 @@ from tests.managed_ledger.world import (
     settle,
     until,
 )
-from wire.entry import Entry
 
 MB = 1 << 20
 

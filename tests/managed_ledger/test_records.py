@@ -8,9 +8,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.ledger_list import Row, sealed_row, set_sealed, stored_offset
-from managed_ledger.records import (
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.ledger_list import Row, sealed_row, set_sealed, stored_offset
+from daybook.managed_ledger.records import (
     cursor_path,
     custom_metadata,
     log_path,
@@ -19,8 +19,8 @@ from managed_ledger.records import (
     parse,
     set_property,
 )
-from managed_ledger.records_pb2 import CompressedInfo, ManagedCursorInfo, ManagedLedgerInfo
-from wire.compression import CompressionType, compress
+from daybook.managed_ledger.records_pb2 import CompressedInfo, ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.compression import CompressionType, compress
 
 
 def info_of(value: bytes) -> ManagedLedgerInfo:

@@ -9,14 +9,14 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.ledger.client import Quorums
-from bookie.registry.paths import LedgerPaths
-from bookie.storage.status import StoreStatus
-from bookie.storage.suspects import Suspect
-from managed_ledger.errors import FencedError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.position import EARLIEST
-from managed_ledger.protocol.stuck import Pauses, Stall
+from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.suspects import Suspect
+from daybook.managed_ledger.errors import FencedError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import EARLIEST
+from daybook.managed_ledger.protocol.stuck import Pauses, Stall
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,

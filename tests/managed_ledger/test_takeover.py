@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from managed_ledger.errors import FencedError, LogCorruptError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.position import EARLIEST
+from daybook.managed_ledger.errors import FencedError, LogCorruptError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import EARLIEST
 from tests.managed_ledger.world import (
     NAME,
     Host,

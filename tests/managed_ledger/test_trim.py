@@ -2,8 +2,8 @@
 
 import pytest
 
-from managed_ledger.position import Position
-from managed_ledger.protocol.trim import DAY_MS, Retention, Sealed, trimmable
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.trim import DAY_MS, Retention, Sealed, trimmable
 
 LEDGERS = [Sealed(1, 10, 100, 1000), Sealed(3, 5, 100, 2000), Sealed(4, 8, 100, 3000)]
 END = Position(4, 7)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import trio
 
-from managed_ledger.errors import FencedError
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.protocol.trim import Retention
-from managed_ledger.records import custom_metadata
+from daybook.managed_ledger.errors import FencedError
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.protocol.trim import Retention
+from daybook.managed_ledger.records import custom_metadata
 from tests.managed_ledger.world import BOOKIES, CONFIG, NOW, TREE, World, append, play, read_all
 
 CONFIG_NOW = replace(CONFIG, retention=NOW)

@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-from managed_ledger.errors import FencedError
-from managed_ledger.position import EARLIEST
+from daybook.managed_ledger.errors import FencedError
+from daybook.managed_ledger.position import EARLIEST
+from daybook.wire.metadata.store import MetadataError
 from tests.managed_ledger.world import NAME, World, append, play, read_all, send, settle, until
-from wire.metadata.store import MetadataError
 
 LIST = f"/managed-ledgers/{NAME}"
 

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bookie.errors import ReadUnknownError
-from bookie.ledger.metadata import LedgerState
-from managed_ledger.cursor import Cursor
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.position import Position
-from managed_ledger.records import (
+from daybook.bookie.errors import ReadUnknownError
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.managed_ledger.cursor import Cursor
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import (
     CURSOR_NAME,
     LOG_NAME,
     Owner,
@@ -21,7 +21,7 @@ from managed_ledger.records import (
     custom_metadata,
     log_path,
 )
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,

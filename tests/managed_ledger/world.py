@@ -17,30 +17,30 @@ from dataclasses import dataclass, field
 
 import trio
 
-from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, run_bookie
-from bookie.server.logs import Log
-from managed_ledger.context import LogConfig
-from managed_ledger.cursor_ledger import CHANGE_2
-from managed_ledger.log import ManagedLedger
-from managed_ledger.open import ManagedLedgers, open_managed_ledgers
-from managed_ledger.position import Position
-from managed_ledger.protocol.log import State
-from managed_ledger.protocol.trim import Retention
-from managed_ledger.records import log_path
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.bookie.server.logs import Log
+from daybook.managed_ledger.context import LogConfig
+from daybook.managed_ledger.cursor_ledger import CHANGE_2
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.log import State
+from daybook.managed_ledger.protocol.trim import Retention
+from daybook.managed_ledger.records import log_path
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.arena import ArenaPool
+from daybook.wire.batch import encode_payload_head, parse_metadata, split_broker_metadata
+from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore, Request
+from daybook.wire.metadata.store import Record, Watch
+from daybook.wire.metadata.tree import Tree
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.simulation import scheduler
 from tests.simulation.disk import HostCrashedError, Platter
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
-from wire.arena import ArenaPool
-from wire.batch import encode_payload_head, parse_metadata, split_broker_metadata
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore, Request
-from wire.metadata.store import Record, Watch
-from wire.metadata.tree import Tree
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
 
 NAME = "t/n/persistent/a"
 TREE = "5d41402abc4b2a76"  # of logs

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from bookie.ledger.protocol.placement import Quorums
+from daybook.bookie.ledger.protocol.placement import Quorums
 from tests.model.ledger.settings import LedgerSettings
 from tests.model.ledger.system import LedgerSystem
 from tests.model.log.system import LogSettings, LogSystem

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from daybook.wire.messages.bookie import Flag
 from tests.model.cases import CASES, Case
 from tests.model.checking import check
 from tests.model.configurations import PAIR, R1, ledger
@@ -15,7 +16,6 @@ from tests.model.ledger.sides import is_final
 from tests.model.ledger.system import LedgerSystem
 from tests.model.search import State, System, search
 from tests.mutants.patch import applied
-from wire.messages.bookie import Flag
 
 SETTINGS: list[dict[str, Any]] = [
     {},

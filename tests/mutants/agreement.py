@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant(
         id="R02",
         rule="an entry is absent when all of its write set say so -> when nobody has it to give",
-        module="bookie.ledger.protocol.read",
+        module="daybook.bookie.ledger.protocol.read",
         name="ReadProtocol._answered",
         replacement=Edit("inquiry.absences == self._quorums.write", "True"),
         caught_by="storms:ledger",
@@ -14,7 +14,7 @@ MUTANTS = [
     Mutant(
         id="R03",
         rule="an entry is read if its digest matches -> whatever its bytes are",
-        module="wire.entry",
+        module="daybook.wire.entry",
         name="decode_entry",
         replacement=Edit("raise ChecksumError(", "ChecksumError("),
         caught_by="tests:tests/bookie/ledger/test_reader.py",
@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         id="R04",
         rule="every entry of a run is confirmed -> the last one is",
-        module="bookie.ledger.protocol.write",
+        module="daybook.bookie.ledger.protocol.write",
         name="WriteProtocol._tell_confirmed",
         replacement=Edit("Confirm(self.lac + 1 - count, count)", "Confirm(self.lac, 1)"),
         caught_by="storms:ledger",

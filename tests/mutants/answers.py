@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant(
         id="AN01",
         rule="what repeats a refused command is answered later -> at once",
-        module="broker.protocol.repeats",
+        module="daybook.broker.protocol.repeats",
         name="Repeats.delay_s",
         replacement=Edit("min(DELAY_MAX_S, max(DELAY_MIN_S, 2 * before.delay_s))", "0.0"),
         caught_by=f"{_BROKER}/test_refusals.py -k repeats_a_refused_command",
@@ -16,7 +16,7 @@ MUTANTS = [
     Mutant(
         id="AN02",
         rule="the answers that wait for their time are bounded -> they are not",
-        module="broker.refused_requests",
+        module="daybook.broker.refused_requests",
         name="RefusedRequests._answer_at",
         replacement=Edit("len(self._waiting) > _WAITING_MAX", "False"),
         caught_by=f"{_BROKER}/test_refusals.py -k bounded",
@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         id="AN03",
         rule="sends are answered behind the end of their topic -> while it is not known",
-        module="broker.producer",
+        module="daybook.broker.producer",
         name="Producer.send",
         replacement=Edit("if self._held is not None or self.topic.ending:", "if False:"),
         caught_by=f"{_BROKER}/test_topics.py -k while_a_topic_is_terminated",
@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant(
         id="AN04",
         rule="producers go on without a gap if their topic does -> as if nothing was held",
-        module="broker.topic_producers",
+        module="daybook.broker.topic_producers",
         name="TopicProducers.go_on",
         replacement=Edit("if producer.holds_sends:", "if False:"),
         caught_by=f"{_BROKER}/test_topics.py -k could_not_be_terminated",
@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         id="AN05",
         rule="a consumer hears that it is active when its client knows it -> at once",
-        module="broker.consumer",
+        module="daybook.broker.consumer",
         name="Consumer.tell_active",
         replacement=Edit("if self._registered:", "if True:"),
         caught_by=f"{_BROKER}/test_subscriptions.py -k hears_that_it_is_active",
@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         id="AN06",
         rule="an entry that no bookie takes is refused -> the log is given up for it",
-        module="managed_ledger.log",
+        module="daybook.managed_ledger.log",
         name="ManagedLedger.append",
         replacement=Edit("if size > size_max:", "if False:"),
         caught_by="tests:tests/managed_ledger/test_log.py -k no_bookie_would_take",
@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         id="AN07",
         rule="each client gets the code at which it gives up one message -> all the same one",
-        module="broker.producer",
+        module="daybook.broker.producer",
         name="Producer._code_for_client",
         replacement=Edit("return pb.ChecksumError", "return code"),
         caught_by=f"{_BROKER}/test_produce_consume.py -k too_large",

@@ -2,8 +2,8 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_BLOCKS = "wire.messages.blocks"
-_VOLUME = "bookie.storage.volume"
+_BLOCKS = "daybook.wire.messages.blocks"
+_VOLUME = "daybook.bookie.storage.volume"
 _RUNS = "tests:tests/bookie/storage/test_runs.py"
 _ON_THE_WIRE = "tests:tests/wire/test_blocks.py"
 _CLIENT = "tests:tests/bookie/ledger/test_blocks.py"
@@ -30,7 +30,7 @@ MUTANTS = [
     Mutant(
         id="N05",
         rule="entries that are answered together are OK if each is -> if the last one is",
-        module="bookie.storage.together",
+        module="daybook.bookie.storage.together",
         name="Together.__call__",
         replacement=Edit("self._status is StoreStatus.OK or status is StoreStatus.FENCED", "True"),
         caught_by=_RUNS,
@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         id="N13",
         rule="adds with something else in between are no run -> they are",
-        module="bookie.server.v2",
+        module="daybook.bookie.server.v2",
         name="V2.handle",
         replacement=Edit("runs, next_id = [], -1", "runs = []"),
         caught_by=_SINGLE,
@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant(
         id="N14",
         rule="a run has the key of its first add -> its ledger is enough",
-        module="bookie.server.v2",
+        module="daybook.bookie.server.v2",
         name="V2.handle",
         replacement=Edit(" or its_key != key", ""),
         caught_by=_SINGLE,
@@ -74,7 +74,7 @@ MUTANTS = [
     Mutant(
         id="N15",
         rule="each add of a run is answered by its id -> by that of the first one",
-        module="bookie.server.v2",
+        module="daybook.bookie.server.v2",
         name="RunsDone.__call__",
         replacement=Edit("ledger_id, entry_id)", "ledger_id, first)"),
         caught_by=_SINGLE,
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant(
         id="N17",
         rule="only plain adds are joined -> recovery adds, too",
-        module="bookie.server.v2",
+        module="daybook.bookie.server.v2",
         name="V2.handle",
         replacement=Edit("_header(frame) != _PLAIN_ADD", "frame[0] != 2 or frame[1] != 1"),
         caught_by=_SINGLE,
@@ -117,7 +117,7 @@ MUTANTS = [
     Mutant(
         id="N09",
         rule="blocks go to bookies that have said so -> to all",
-        module="bookie.ledger.ensemble",
+        module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.takes_blocks",
         replacement=Edit("bookie in self._with_blocks", "True"),
         caught_by=_CLIENT,
@@ -125,7 +125,7 @@ MUTANTS = [
     Mutant(
         id="N16",
         rule="an answer to a block that is not under way proves nothing -> it is believed",
-        module="bookie.ledger.dialects",
+        module="daybook.bookie.ledger.dialects",
         name="V2._block_answered",
         replacement=Edit(
             "self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one",
@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         id="N10",
         rule="each entry of a long run is sent once -> pieces overlap",
-        module="bookie.ledger.writer",
+        module="daybook.bookie.ledger.writer",
         name="LedgerWriter._pieces",
         replacement=Edit("frames, before = [], length", "frames, before = frames[-1:], length"),
         caught_by=_CLIENT,
@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         id="N11",
         rule="what has only gathered when the writer stops is never sent -> it is",
-        module="bookie.ledger.writer",
+        module="daybook.bookie.ledger.writer",
         name="LedgerWriter._stop",
         replacement=Edit("self._feed(Stop())", "self.flush()\n        self._feed(Stop())"),
         caught_by=_CLIENT,

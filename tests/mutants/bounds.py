@@ -3,18 +3,18 @@
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_CONTACTS = "bookie.storage.contacts"
-_VOLUME = "bookie.storage.volume"
-_STATES = "bookie.storage.states"
+_CONTACTS = "daybook.bookie.storage.contacts"
+_VOLUME = "daybook.bookie.storage.volume"
+_STATES = "daybook.bookie.storage.states"
 _SMALL = f"{_STORAGE}/test_store.py -k kept_in_memory"
 _LACS = f"{_STORAGE}/test_room.py -k explicit_lacs"
 _QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
 _LATE = f"{_STORAGE}/test_store.py -k late_ids"
 _KEY_IS_SMALL = Edit("0 < len(master_key) <= MASTER_KEY_BYTES_MAX", "0 < len(master_key)")
 
-_VIEWS = "bookie.server.views"
-_ARENAS = "wire.arena"
-_CONNECTION = "wire.connection"
+_VIEWS = "daybook.bookie.server.views"
+_ARENAS = "daybook.wire.arena"
+_CONNECTION = "daybook.wire.connection"
 _RECEIVE = "tests:tests/wire/test_receive_memory.py"
 MUTANTS = [
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(
         id="B21c",
         rule="what waits to be healed is in flight -> it is not",
-        module="bookie.storage.heal",
+        module="daybook.bookie.storage.heal",
         name="Healer.heal",
         replacement=Edit("self._volume.looked_up_bytes += len(entry)", "pass"),
         caught_by=f"{_STORAGE}/test_heal.py -k flood",
@@ -110,7 +110,7 @@ MUTANTS = [
             Mutant(
                 id="B21c+",
                 rule="and is not counted off",
-                module="bookie.storage.heal",
+                module="daybook.bookie.storage.heal",
                 name="Healer._tell",
                 replacement=Edit("self._volume.looked_up_bytes -= len(wound.entry)", "pass"),
                 caught_by="",
@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(
         id="B22",
         rule="entries that nobody takes keep few windows -> each all that was read with it",
-        module="bookie.server.v2",
+        module="daybook.bookie.server.v2",
         name="V2._send_entry",
         replacement=Edit("views.take(entry, taken)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
@@ -128,7 +128,7 @@ MUTANTS = [
     Mutant(
         id="B22b",
         rule="small entries of a batch that nobody takes keep themselves -> all around them",
-        module="bookie.server.v2",
+        module="daybook.bookie.server.v2",
         name="V2._collect",
         replacement=Edit("self._session.views.take(entry, taken)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",

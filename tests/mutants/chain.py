@@ -2,8 +2,8 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_LOG = "managed_ledger.protocol.log"
-_TRIM = "managed_ledger.protocol.trim"
+_LOG = "daybook.managed_ledger.protocol.log"
+_TRIM = "daybook.managed_ledger.protocol.trim"
 _SHELL = "tests.storms.chain_broker"
 _STORMS = "storms:chain"
 
@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant(
         id="T02",
         rule="an empty ledger leaves the list when it is closed -> any ledger does",
-        module="managed_ledger.ledger_list",
+        module="daybook.managed_ledger.ledger_list",
         name="set_sealed",
         replacement=Edit("if not row.entries:", "if row.entries < 2:"),
         caught_by=_STORMS,

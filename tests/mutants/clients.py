@@ -2,9 +2,9 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_LINK = "clients.python.link"
-_CONSUMER = "clients.python.consumer"
-_TOPIC_CONSUMER = "clients.python.topic_consumer"
+_LINK = "daybook.clients.python.link"
+_CONSUMER = "daybook.clients.python.consumer"
+_TOPIC_CONSUMER = "daybook.clients.python.topic_consumer"
 _QUEUE = "tests:tests/clients/python/test_message_queue.py"
 
 _BLOCKING = "tests:tests/clients/python/test_blocking.py"
@@ -32,7 +32,7 @@ RECEIVING = [
     Mutant(
         id="CL03",
         rule="what one thread fetches is for all that wait -> for itself",
-        module="clients.python.blocking",
+        module="daybook.clients.python.blocking",
         name="_Source._take",
         replacement=Edit("timeout=-1 if left_s == inf else _lock_s(left_s)", "timeout=0"),
         caught_by=f"{_BLOCKING} -k several_threads",
@@ -40,7 +40,7 @@ RECEIVING = [
     Mutant(
         id="CL04",
         rule="what was fetched for a caller who is interrupted stays -> is lost",
-        module="clients.python.blocking",
+        module="daybook.clients.python.blocking",
         name="_Source._fetch",
         replacement=Edit(
             "        self._fetched.extend(messages)  # Here: the caller may be interrupted.\n"
@@ -86,7 +86,7 @@ PERMITS = [
     Mutant(
         id="CL14",
         rule="what waits in a reader that comes back counts as permitted -> is granted once more",
-        module="clients.python.protocol.permits",
+        module="daybook.clients.python.protocol.permits",
         name="Permits.restart",
         replacement=Edit("self._outstanding - waiting", "self._outstanding"),
         caught_by=f"{_PERMITS} -k reader_that_comes_back",
@@ -94,7 +94,7 @@ PERMITS = [
     Mutant(
         id="CL15",
         rule="messages of a batch that are acknowledged took no permits -> are given back",
-        module="clients.python.entries",
+        module="daybook.clients.python.entries",
         name="_permits",
         replacement=Edit("count if ack_set is None else", "count if True else"),
         caught_by=f"{_PERMITS} -k count_the_same",
@@ -102,7 +102,7 @@ PERMITS = [
     Mutant(
         id="CL16",
         rule="what cannot be read counts as the broker counts it -> as one message",
-        module="clients.python.entries",
+        module="daybook.clients.python.entries",
         name="permits_of",
         replacement=Edit("count_messages(memoryview(payload))", "1"),
         caught_by=f"{_PERMITS} -k every_kind",
@@ -161,7 +161,7 @@ GIVING_UP = [
     Mutant(
         id="CL24",
         rule="a reader that cannot go to its first place is closed -> belongs to nobody",
-        module="clients.python.client",
+        module="daybook.clients.python.client",
         name="Client._open_reader",
         replacement=Edit("reader.abandon()  # Nobody", "pass  # Nobody"),
         caught_by=f"{_GIVEN_UP} -k first_seek",
@@ -169,7 +169,7 @@ GIVING_UP = [
     Mutant(
         id="CL24b",
         rule="what is made for a caller who was interrupted is given up -> belongs to nobody",
-        module="clients.python.portal",
+        module="daybook.clients.python.portal",
         name="_give_up",
         replacement=Edit("unwanted(result.result())", "pass"),
         caught_by="tests:tests/clients/python/test_portal.py -k given_up",
@@ -177,7 +177,7 @@ GIVING_UP = [
     Mutant(
         id="CL25",
         rule="a close is answered when the opening of the consumer is undone -> at once",
-        module="broker.protocol.consuming",
+        module="daybook.broker.protocol.consuming",
         name="ConsumingProtocol._close",
         replacement=Edit(
             "consumer.close_requests.append(request_id)\n"
@@ -189,7 +189,7 @@ GIVING_UP = [
     Mutant(
         id="CL26",
         rule="a close is answered when the opening of the producer is undone -> at once",
-        module="broker.protocol.producing",
+        module="daybook.broker.protocol.producing",
         name="ProducingProtocol._close",
         replacement=Edit(
             "producer.close_requests.append(request_id)\n"
@@ -201,7 +201,7 @@ GIVING_UP = [
     Mutant(
         id="CL27",
         rule="a consumer that was closed while it was opened does not join -> joins and leaves",
-        module="broker.requests",
+        module="daybook.broker.requests",
         name="Requests._open_consumer",
         replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
         caught_by=f"{_CONNECTIONS} -k volatile",
@@ -209,7 +209,7 @@ GIVING_UP = [
     Mutant(
         id="CL28",
         rule="a volatile subscription goes with the opening that made it -> stays for ever",
-        module="broker.subscription",
+        module="daybook.broker.subscription",
         name="Subscription.drop_if_unused",
         replacement=Edit("self.drop()", "pass"),
         caught_by=f"{_CONNECTIONS} -k volatile",

@@ -2,9 +2,9 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_STATE = "managed_ledger.protocol.cursor"
-_LEDGER = "managed_ledger.cursor_ledger"
-_ACK_SET = "managed_ledger.ack_set"
+_STATE = "daybook.managed_ledger.protocol.cursor"
+_LEDGER = "daybook.managed_ledger.cursor_ledger"
+_ACK_SET = "daybook.managed_ledger.ack_set"
 _SHELL = "tests.storms.cursor_owner"
 _STORMS = "storms:cursor"
 
@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         id="C72",
         rule="holes are stored at a clean end -> only the mark-delete position",
-        module="managed_ledger.cursor_record",
+        module="daybook.managed_ledger.cursor_record",
         name="folded",
         replacement=Edit("message_ranges(runs)", "()"),
         caught_by=_STORMS,

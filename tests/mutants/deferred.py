@@ -2,10 +2,10 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_PROTOCOL = "bookie.ledger.protocol.deferred"
-_LANES = "bookie.ledger.lanes"
-_DIALECTS = "bookie.ledger.dialects"
-_RACKS = "bookie.ledger.protocol.racks"
+_PROTOCOL = "daybook.bookie.ledger.protocol.deferred"
+_LANES = "daybook.bookie.ledger.lanes"
+_DIALECTS = "daybook.bookie.ledger.dialects"
+_RACKS = "daybook.bookie.ledger.protocol.racks"
 _DEFERRED = "tests:tests/bookie/ledger/test_deferred.py tests/bookie/ledger/test_bookies.py"
 _STORMS = "storms:deferred"
 _IN_V3 = "tests:tests/bookie/ledger/test_dialects.py"
@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         id="D03",
         rule="an entry is confirmed when it was forced -> when it was taken",
-        module="bookie.ledger.deferred",
+        module="daybook.bookie.ledger.deferred",
         name="DeferredLedgerWriter.added",
         replacement=Edit(
             "self._step(Acknowledged(bookie, first, count))",
@@ -105,7 +105,7 @@ MUTANTS = [
     Mutant(
         id="D09",
         rule="who fails again and again is chosen last -> as soon as it answers",
-        module="bookie.ledger.quarantine",
+        module="daybook.bookie.ledger.quarantine",
         name="Quarantine.trusted",
         replacement=Edit("and now >= self._distrusted_until.get(bookie, now)", ""),
         caught_by=_IN_RACKS,
@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant(
         id="D10",
         rule="who waits until an entry is taken hears of a writer that stops -> waits for ever",
-        module="bookie.ledger.deferred",
+        module="daybook.bookie.ledger.deferred",
         name="DeferredLedgerWriter._withdraw",
         replacement=Edit("self._takers.let_all_go()", "pass"),
         caught_by=_DEFERRED,
@@ -121,7 +121,7 @@ MUTANTS = [
     Mutant(
         id="D11",
         rule="a bookie that has nothing to lose is not replaced when it fails -> it is",
-        module="bookie.ledger.deferred",
+        module="daybook.bookie.ledger.deferred",
         name="DeferredLedgerWriter.add_failed",
         replacement=Edit("if self.pending_entries:", "if True:"),
         caught_by=_DEFERRED,

@@ -2,17 +2,17 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_EXCLUSIVE = "broker.protocol.dispatch.exclusive"
-_FAILOVER = "broker.protocol.dispatch.failover"
-_SHARED = "broker.protocol.dispatch.shared"
-_PENDING = "broker.protocol.dispatch.pending"
+_EXCLUSIVE = "daybook.broker.protocol.dispatch.exclusive"
+_FAILOVER = "daybook.broker.protocol.dispatch.failover"
+_SHARED = "daybook.broker.protocol.dispatch.shared"
+_PENDING = "daybook.broker.protocol.dispatch.pending"
 _STORMS = "storms:dispatch"
 
 MUTANTS = [
     Mutant(
         id="C73",
         rule="an entry is done when all messages of its batch are -> when one is",
-        module="broker.partial_acks",
+        module="daybook.broker.partial_acks",
         name="PartialAcks.ack",
         replacement=Edit("if not left:", "if True:"),
         caught_by=_STORMS,

@@ -2,11 +2,11 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_ENDING = "managed_ledger.ending"
+_ENDING = "daybook.managed_ledger.ending"
 _GIVEN_UP = "tests:tests/managed_ledger/test_given_up.py"
-_BLOCKING = "clients.ledgers.blocking_writer"
-_PORTAL = "clients.python.portal"
-_ENTRIES = "clients.ledgers.entries"
+_BLOCKING = "daybook.clients.ledgers.blocking_writer"
+_PORTAL = "daybook.clients.python.portal"
+_ENTRIES = "daybook.clients.ledgers.entries"
 _CLIENTS = "tests:tests/clients/ledgers"
 _MISUSE = f"{_CLIENTS}/test_blocking_misuse.py"
 _CALLS = "tests:tests/clients/python/test_portal.py"
@@ -15,7 +15,7 @@ LOGS = [
     Mutant(
         id="E01",
         rule="an opening that fails gives its writer up -> it hears of bookies for ever",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit("        log.abandon()  # Else", "        pass  # Else"),
         caught_by=f"{_GIVEN_UP} -k hears_of_bookies",
@@ -136,7 +136,7 @@ CLIENTS = [
     Mutant(
         id="E10",
         rule="who waits for room behind another forces what that one appended -> waits for ever",
-        module="clients.ledgers.deferred",
+        module="daybook.clients.ledgers.deferred",
         name="DeferredWriter._make_room",
         replacement=Edit("self._deferred.request_force()", "pass"),
         caught_by=f"{_CLIENTS}/test_deferred.py -k not_stuck",
@@ -194,7 +194,7 @@ CLIENTS = [
     Mutant(
         id="E16",
         rule="nothing is kept of a wait that was given up -> until it is over",
-        module="bookie.ledger.waiters",
+        module="daybook.bookie.ledger.waiters",
         name="EntryWaiters.wait",
         replacement=Edit("events.remove(event)", "pass"),
         caught_by="tests:tests/bookie/ledger/test_waiters.py",
@@ -202,7 +202,7 @@ CLIENTS = [
     Mutant(
         id="E17",
         rule="an iterator that was given up goes on -> has come to its end",
-        module="clients.ledgers.blocking",
+        module="daybook.clients.ledgers.blocking",
         name="_Entries._fetch",
         replacement=Edit(
             "            batch = await", "            self._ended = True\n            batch = await"
@@ -212,7 +212,7 @@ CLIENTS = [
     Mutant(
         id="E18",
         rule="an exit from the block of a client comes out as it is -> in a group",
-        module="clients.ledgers.client",
+        module="daybook.clients.ledgers.client",
         name="open_client",
         replacement=Edit("except BaseException as error:", "except Exception as error:"),
         caught_by=f"{_CLIENTS}/test_client.py -k comes_out_as_it_is",
@@ -220,7 +220,7 @@ CLIENTS = [
     Mutant(
         id="E19",
         rule="a deletion without an answer when the client ends is in doubt -> was not made",
-        module="clients.ledgers.client",
+        module="daybook.clients.ledgers.client",
         name="Client.delete",
         replacement=Edit("lasting(MetadataInDoubtError)", "lasting()"),
         caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
@@ -228,7 +228,7 @@ CLIENTS = [
     Mutant(
         id="E20",
         rule="a reader believes its newest record -> what a server that lags says",
-        module="bookie.ledger.reader",
+        module="daybook.bookie.ledger.reader",
         name="LedgerReader.learn",
         replacement=Edit("stored.version >= self._stored.version", "True"),
         caught_by=f"{_CLIENTS}/test_reader.py -k server_of_the_store_lags",

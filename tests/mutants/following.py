@@ -13,7 +13,7 @@ MUTANTS = [
     Mutant(
         id="F01",
         rule="a LAC without a proof is not believed -> it is, whatever its digest",
-        module="bookie.ledger.lac",
+        module="daybook.bookie.ledger.lac",
         name="_proven",
         replacement=Edit(
             "decode_lac(memoryview(answer.lacBody), digester, ledger_id)",
@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         id="F02",
         rule="an entry is sent when all before it were given -> as soon as it is given",
-        module="bookie.ledger.advanced",
+        module="daybook.bookie.ledger.advanced",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(
             "if entry_id > self.writer.last_add_pushed + 1:",
@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant(
         id="F03",
         rule="an entry id is taken once -> one that waits may be given again",
-        module="bookie.ledger.advanced",
+        module="daybook.bookie.ledger.advanced",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(" or entry_id in self._held", ""),
         caught_by=f"{_ADVANCED}::test_an_id_is_taken_once_pending_held_or_confirmed",
@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant(
         id="F04",
         rule="an id that another ledger has is refused -> the ledger is taken over",
-        module="bookie.ledger.catalog",
+        module="daybook.bookie.ledger.catalog",
         name="Catalog.create_as",
         replacement=Edit("raise LedgerExistsError(ledger_id)", "pass"),
         caught_by=f"{_ADVANCED}::test_a_ledger_id_that_is_given_is_taken_once",
@@ -51,7 +51,7 @@ MUTANTS = [
     Mutant(
         id="F05",
         rule="a follower asks every member of the ensemble -> the first one",
-        module="bookie.ledger.follower",
+        module="daybook.bookie.ledger.follower",
         name="Follower._wait_for_a_hint",
         replacement=Edit(".last_fragment.ensemble:", ".last_fragment.ensemble[:1]:"),
         caught_by=f"{_READER}::test_following_a_striped_ledger_misses_nothing",
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         id="F06",
         rule="pauses behind hints that bring nothing grow -> they do not",
-        module="bookie.ledger.follower",
+        module="daybook.bookie.ledger.follower",
         name="Follower.wait",
         replacement=Edit("min(2 * pause_s, limits.lac_pause_s_max)", "pause_s"),
         caught_by=f"{_READER}::test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently",
@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant(
         id="F07",
         rule="a writer that pauses tells its LAC -> it does not",
-        module="bookie.ledger.lac",
+        module="daybook.bookie.ledger.lac",
         name="LacAnnouncer.confirmed",
         replacement=Edit("self._work.set()", "pass"),
         caught_by=f"{_READER}::test_each_entry_is_seen_soon_after_it_is_confirmed",

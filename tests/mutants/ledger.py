@@ -2,11 +2,11 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_PLACEMENT = "bookie.ledger.protocol.placement"
-_READ = "bookie.ledger.protocol.read"
-_RECOVER = "bookie.ledger.protocol.recover"
-_UPDATE = "bookie.ledger.protocol.update"
-_WRITE = "bookie.ledger.protocol.write"
+_PLACEMENT = "daybook.bookie.ledger.protocol.placement"
+_READ = "daybook.bookie.ledger.protocol.read"
+_RECOVER = "daybook.bookie.ledger.protocol.recover"
+_UPDATE = "daybook.bookie.ledger.protocol.update"
+_WRITE = "daybook.bookie.ledger.protocol.write"
 _STORMS = "storms:ledger"
 _OUTSIDE = "storms outside:ledger"  # without the rules that look into the machines
 

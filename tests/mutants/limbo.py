@@ -7,17 +7,17 @@ _EARLY = f"{_STORAGE}/test_ack_early.py"
 _LIMBO = f"{_STORAGE}/test_limbo.py"
 _REBORN = "tests:tests/bookie/server/test_reborn.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
-_VOLUME = "bookie.storage.volume"
-_STATES = "bookie.storage.states"
-_READS = "bookie.storage.reads"
-_UPKEEP = "bookie.storage.upkeep"
-_INDEX = "bookie.storage.index"
-_PLACES = "bookie.storage.places"
-_REBUILD = "bookie.storage.rebuild"
+_VOLUME = "daybook.bookie.storage.volume"
+_STATES = "daybook.bookie.storage.states"
+_READS = "daybook.bookie.storage.reads"
+_UPKEEP = "daybook.bookie.storage.upkeep"
+_INDEX = "daybook.bookie.storage.index"
+_PLACES = "daybook.bookie.storage.places"
+_REBUILD = "daybook.bookie.storage.rebuild"
 _DAMAGED = f"{_STORAGE}/test_damaged_index.py"
-_SERVER = "bookie.server.limbo"
-_IDENTITY = "bookie.server.identity"
-_STARTS = "bookie.server.starts"
+_SERVER = "daybook.bookie.server.limbo"
+_IDENTITY = "daybook.bookie.server.identity"
+_STARTS = "daybook.bookie.server.starts"
 _STARTED = "tests:tests/bookie/server/test_starts.py"
 
 MUTANTS = [
@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant(
         id="M42d",
         rule="whoever rewrites a segment takes the limbo marks along -> not",
-        module="bookie.storage.reclaim",
+        module="daybook.bookie.storage.reclaim",
         name="Reclaimer._known_of",
         replacement=Edit("if state.limbo:", "if False:"),
         caught_by=_LIMBO,
@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         id="M49b",
         rule="who has lost its memory asks for what it does not know -> takes it",
-        module="bookie.storage.contacts",
+        module="daybook.bookie.storage.contacts",
         name="standing_of",
         replacement=Edit("birth == NEVER_LOST", "True"),
         caught_by=f"{_REPAIRED} -k late_writer",
@@ -149,7 +149,7 @@ MUTANTS = [
     Mutant(
         id="M49c",
         rule="a copy of a ledger that has ended comes behind a fence -> without one",
-        module="bookie.storage.store",
+        module="daybook.bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("standing is Standing.ENDED", "False"),
         caught_by=f"{_REPAIRED} -k late_writer",
@@ -197,7 +197,7 @@ MUTANTS = [
     Mutant(
         id="M40g",
         rule="who repairs a cookie by command claims the directories first -> does not",
-        module="bookie.server.host",
+        module="daybook.bookie.server.host",
         name="repair_cookie",
         replacement=Edit("await identity.claim()", "pass"),
         caught_by=f"{_REBORN} -k cut_short",
@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant(
         id="M39c",
         rule="a ledger that comes while records are in doubt is asked for -> it is trusted",
-        module="bookie.storage.store",
+        module="daybook.bookie.storage.store",
         name="open_store",
         replacement=Edit("IN_DOUBT if store.limbo else ", ""),
         caught_by=f"{_LIMBO} -k not_trusted",
@@ -253,7 +253,7 @@ MUTANTS = [
     Mutant(
         id="M40j",
         rule="a bookie that runs is not repaired by command -> it is",
-        module="bookie.server.host",
+        module="daybook.bookie.server.host",
         name="repair_cookie",
         replacement=Edit("if info is not None:", "if False:"),
         caught_by=f"{_REBORN} -k repaired_elsewhere",
@@ -261,7 +261,7 @@ MUTANTS = [
     Mutant(
         id="M40k",
         rule="a copy of the directories is no later process of the same bookie -> it is",
-        module="bookie.server.registration",
+        module="daybook.bookie.server.registration",
         name="Registration._is_of_last_process",
         replacement=Edit(" and here", ""),
         caught_by="tests:tests/bookie/server/test_host.py -k a_copy_of",
@@ -269,7 +269,7 @@ MUTANTS = [
     Mutant(
         id="M40l",
         rule="who announces himself looks again, then -> not again",
-        module="bookie.registry.registrations",
+        module="daybook.bookie.registry.registrations",
         name="_announce_alone",
         replacement=Edit("    await _withdraw(store, path)  # Both", "    return True  # Both"),
         caught_by="tests:tests/bookie/registry/test_registrations.py -k begin_at_once",
@@ -359,7 +359,7 @@ MUTANTS = [
     Mutant(
         id="B11k",
         rule="the scrub reads the index as well -> the log alone",
-        module="bookie.storage.scrub",
+        module="daybook.bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit(
             "await self._volume.places.walk(self._volume.ledgers, self._pace.spend)", "pass"
@@ -369,7 +369,7 @@ MUTANTS = [
     Mutant(
         id="B11l",
         rule="behind the mark of a start there may be padding -> it is damage",
-        module="bookie.storage.scrub",
+        module="daybook.bookie.storage.scrub",
         name="Scrubber._durable_end",
         replacement=Edit("return self._volume.log.mark", "return self._volume.log.durable"),
         caught_by=f"{_STORAGE}/test_scrub.py -k padding",
@@ -417,7 +417,7 @@ MUTANTS = [
     Mutant(
         id="B10e",
         rule="one directory behind puts all in doubt, durably -> the first one only",
-        module="bookie.storage.store",
+        module="daybook.bookie.storage.store",
         name="open_store",
         replacement=Edit(
             "in_doubt=in_doubt or birth is None or behind or doubted",
@@ -444,7 +444,7 @@ MUTANTS = [
     Mutant(
         id="B10i",
         rule="a ledger of two directories is in limbo -> believed to be whole",
-        module="bookie.storage.directories",
+        module="daybook.bookie.storage.directories",
         name="Directories._one_home",
         replacement=Edit("limbo=True", "limbo=False"),
         caught_by="tests:tests/bookie/storage/test_limbo.py -k two_directories",

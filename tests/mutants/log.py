@@ -6,9 +6,9 @@ What storms and the model checker have of the same rules stands in `chain`, `cur
 
 from tests.mutants.patch import Edit, Mutant
 
-_CURSOR = "managed_ledger.cursor"
-_LIST = "managed_ledger.ledger_list"
-_LOG = "managed_ledger.log"
+_CURSOR = "daybook.managed_ledger.cursor"
+_LIST = "daybook.managed_ledger.ledger_list"
+_LOG = "daybook.managed_ledger.log"
 _SCENARIOS = "tests:tests/managed_ledger"
 _CURSOR_RECOVERY = f"{_SCENARIOS}/test_cursor_recovery.py"
 _CURSORS = f"{_SCENARIOS}/test_cursors.py"
@@ -25,7 +25,7 @@ OWNERS = [
     Mutant(
         id="K61 roll",
         rule="a ledger takes entries when the list names it -> while that is being written",
-        module="managed_ledger.rolling",
+        module="daybook.managed_ledger.rolling",
         name="Rolling.create_next",
         replacement=Edit(
             "await put_on_list(log.context, log.ledgers, writer, log.update_list)",
@@ -37,7 +37,7 @@ OWNERS = [
     Mutant(
         id="K61 open",
         rule="a log is served when the list is ours -> while that is being written",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
             "await put_on_list(context, ledgers, writer, update)",
@@ -57,7 +57,7 @@ OWNERS = [
     Mutant(
         id="K65d",
         rule="a log that has ended sends nothing -> what waited for the store is sent later",
-        module="managed_ledger.ending",
+        module="daybook.managed_ledger.ending",
         name="Ending.drop",
         replacement=Edit("self._log.context.nursery.cancel_scope.cancel()", "pass"),
         caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
@@ -65,7 +65,7 @@ OWNERS = [
     Mutant(
         id="K65e",
         rule="a log that was lost while it was opened is not opened -> it is",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("    log.check()", "    pass"),
         caught_by=f"{_GIVEN_UP}::test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened",
@@ -73,7 +73,7 @@ OWNERS = [
     Mutant(
         id="K65f",
         rule="a read of a log that was lost meanwhile begins nothing -> it reads ahead",
-        module="managed_ledger.reading",
+        module="daybook.managed_ledger.reading",
         name="LogReader._has_read",
         replacement=Edit("if reads_on and not self._context.stopped:", "if reads_on:"),
         caught_by=f"{_READ_AHEAD}::test_a_log_that_is_lost_while_it_is_read_begins_nothing",
@@ -89,7 +89,7 @@ OWNERS = [
     Mutant(
         id="M59 kept",
         rule="a ledger that the list may name is kept -> deleted when writing the list fails",
-        module="managed_ledger.rolling",
+        module="daybook.managed_ledger.rolling",
         name="put_on_list",
         replacement=Edit(" and not ledgers.doubtful", ""),
         caught_by=f"{_GIVEN_UP}::test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet",
@@ -108,7 +108,7 @@ OWNERS = [
     Mutant(
         id="M61b",
         rule="what one session has seen says nothing about the next -> it does",
-        module="managed_ledger.context",
+        module="daybook.managed_ledger.context",
         name="LogContext._synced",
         replacement=Edit("if self.store.session_id == session_id:", "if True:"),
         caught_by=f"{_FOLLOWERS}::test_another_session_in_the_middle_of_opening",
@@ -116,7 +116,7 @@ OWNERS = [
     Mutant(
         id="H01",
         rule="rolls that do not help become rare -> one each interval, for ever",
-        module="managed_ledger.protocol.healing",
+        module="daybook.managed_ledger.protocol.healing",
         name="Healing.due",
         replacement=Edit("self.rolls += 1", "pass"),
         caught_by=f"{_SCENARIOS}/test_healing.py",
@@ -124,7 +124,7 @@ OWNERS = [
     Mutant(
         id="C74b",
         rule="an entry that cannot be read is an error -> it is passed over",
-        module="managed_ledger.reading",
+        module="daybook.managed_ledger.reading",
         name="LogReader._fetch",
         replacement=Edit(
             "entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
@@ -150,7 +150,7 @@ TRIMMING = [
     Mutant(
         id="K67d",
         rule="a cursor that is being created holds ledgers -> when it is there",
-        module="managed_ledger.cursors",
+        module="daybook.managed_ledger.cursors",
         name="Cursors.held_from",
         replacement=Edit("() if self._new is None else (self._new,)", "()"),
         caught_by=f"{_TRIMMING}::test_a_cursor_that_comes_to_what_is_being_trimmed",
@@ -158,7 +158,7 @@ TRIMMING = [
     Mutant(
         id="T03",
         rule="what is trimmed is decided when the list is written -> before",
-        module="managed_ledger.trimming",
+        module="daybook.managed_ledger.trimming",
         name="Trimming.run",
         replacement=Edit(
             "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
@@ -179,7 +179,7 @@ CURSORS = [
     Mutant(
         id="C2 ahead",
         rule="what no entry is yet is not acknowledged -> it is, and is skipped later",
-        module="managed_ledger.ack_set",
+        module="daybook.managed_ledger.ack_set",
         name="AckSet.keep_within",
         replacement=Edit("lengths.get(ledger_id, 0)", "1 << 20"),
         caught_by=f"{_CURSOR_RECOVERY}::test_a_ledger_that_is_appended_to_later_is_not_acknowledged_before",
@@ -203,7 +203,7 @@ CURSORS = [
     Mutant(
         id="C5 version",
         rule="a write of a cursor names the version that it replaces -> any",
-        module="managed_ledger.cursor_record",
+        module="daybook.managed_ledger.cursor_record",
         name="CursorRecord.store",
         replacement=Edit("Set(self.path, value, self.version)", "Set(self.path, value, -1)"),
         caught_by=f"{_UNKNOWN}::test_a_cursor_write_that_comes_late_changes_nothing",
@@ -211,7 +211,7 @@ CURSORS = [
     Mutant(
         id="C5 strays",
         rule="cursors are removed while the list is ours -> whoever has it",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="ManagedLedgers._delete_stray_cursors",
         replacement=Edit(
             "[Check(path, version), Delete(child, record.stat.version)]", "[Delete(child, -1)]"
@@ -221,7 +221,7 @@ CURSORS = [
     Mutant(
         id="C7",
         rule="a range over ledgers covers those between -> only its ends",
-        module="managed_ledger.cursor_ledger",
+        module="daybook.managed_ledger.cursor_ledger",
         name="add_ranges",
         replacement=Edit("ids[behind : bisect_left(ids, upper.ledger_id)]", "()"),
         caught_by=f"{_CURSOR_RECOVERY}::test_ranges_over_ledgers_as_pulsar_writes_them",
@@ -247,7 +247,7 @@ CURSORS = [
     Mutant(
         id="C71c",
         rule="recovery moves a cursor on only -> to what was written last",
-        module="managed_ledger.protocol.cursor",
+        module="daybook.managed_ledger.protocol.cursor",
         name="apply_change",
         replacement=Edit("max(mark_delete, change.mark_delete)", "change.mark_delete"),
         caught_by=f"{_SCENARIOS}/test_cursor_state.py",
@@ -274,7 +274,7 @@ WHOSE = [
     Mutant(
         id="W01 whose",
         rule="a ledger that names another owner is not opened -> it is",
-        module="managed_ledger.records",
+        module="daybook.managed_ledger.records",
         name="Owner.contradicted_by",
         replacement=Edit(
             "    named = _UNNAMED if log is None else _shown(log)\n", "    return None\n"
@@ -284,7 +284,7 @@ WHOSE = [
     Mutant(
         id="W02 whose",
         rule="a ledger proves whose it is before it is recovered -> behind that",
-        module="managed_ledger.context",
+        module="daybook.managed_ledger.context",
         name="LogContext.open_ledger",
         replacement=Edit(
             "    stored = await self.proven(ledger_id, owner)\n"
@@ -298,7 +298,7 @@ WHOSE = [
     Mutant(
         id="W03 whose",
         rule="all ledgers prove whose they are before one is recovered -> each before its own",
-        module="managed_ledger.recovery",
+        module="daybook.managed_ledger.recovery",
         name="recover_tail",
         replacement=Edit(
             "ledger.ledgerId: await _proven(context, ledgers.owner, ledger.ledgerId)",
@@ -312,7 +312,7 @@ WHOSE = [
     Mutant(
         id="W04 whose",
         rule="a ledger that names another owner is not deleted -> it is",
-        module="managed_ledger.context",
+        module="daybook.managed_ledger.context",
         name="LogContext.delete",
         replacement=Edit("        await self.proven(ledger_id, owner)\n", ""),
         caught_by=_WHOSE,
@@ -325,7 +325,7 @@ LONG_LISTS = [
     Mutant(
         id="K6a",
         rule="no ledger is rolled above three quarters of its list's limit -> it is",
-        module="managed_ledger.protocol.room",
+        module="daybook.managed_ledger.protocol.room",
         name="Room.allows_roll",
         replacement=Edit("return not self._reaches(_NO_ROLL_ABOVE)", "return True"),
         caught_by=f"{_LONG}::test_above_three_quarters_nothing_rolls",
@@ -333,7 +333,7 @@ LONG_LISTS = [
     Mutant(
         id="K6b",
         rule="rolls are rarer the fuller the list is -> as frequent as ever",
-        module="managed_ledger.protocol.room",
+        module="daybook.managed_ledger.protocol.room",
         name="Room.stretch",
         replacement=Edit("return 1 << min", "return 1 or min"),
         caught_by=f"{_LONG}::test_rolls_become_rarer_and_end_at_three_quarters",
@@ -341,7 +341,7 @@ LONG_LISTS = [
     Mutant(
         id="K6c",
         rule="nothing is appended above fifteen sixteenths -> it is",
-        module="managed_ledger.protocol.room",
+        module="daybook.managed_ledger.protocol.room",
         name="Room.allows_append",
         replacement=Edit("return not self._reaches(_NO_APPEND_ABOVE)", "return True"),
         caught_by=f"{_LONG}::test_takeovers_without_end_do_not_fill_the_list",
@@ -349,7 +349,7 @@ LONG_LISTS = [
     Mutant(
         id="K6d",
         rule="opening trims what every cursor has let go -> without asking cursors",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit("held.values()", "()"),
         caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
@@ -357,7 +357,7 @@ LONG_LISTS = [
     Mutant(
         id="K6e",
         rule="opening trims what retention has let go -> whatever retention says",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
             "trimmable(ledgers.rows, held.values(), config, now_ms)",
@@ -368,7 +368,7 @@ LONG_LISTS = [
     Mutant(
         id="K6f",
         rule="cursors are read when the list is claimed -> without a claim",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
             "            await _claim(ledgers, learned, writer.ledger_id, next_offset)\n", ""
@@ -378,7 +378,7 @@ LONG_LISTS = [
     Mutant(
         id="K6g",
         rule="a claim names the ledger that will be listed -> all claims are the same",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_claim",
         replacement=Edit("str(ledger_id)", '"claimed"'),
         caught_by=f"{_LONG}::test_a_claim_whose_answer_was_lost_is_not_taken_for_that_of_another",
@@ -389,7 +389,7 @@ CURSOR_FORMATS = [
     Mutant(
         id="C82",
         rule="a change carries the mark-delete position after it -> the one before",
-        module="managed_ledger.protocol.cursor",
+        module="daybook.managed_ledger.protocol.cursor",
         name="CursorState.take_change",
         replacement=Edit("Change(self.mark_delete,", "Change(self._taken_mark_delete,"),
         caught_by=f"{_FORMATS}::test_version_2_is_written_when_all_announce_it",
@@ -397,7 +397,7 @@ CURSOR_FORMATS = [
     Mutant(
         id="C83",
         rule="a cursor with records of version 1 gets a new ledger at the open -> keeps it",
-        module="managed_ledger.open",
+        module="daybook.managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("await cursor.renew()", "pass"),
         caught_by=f"{_FORMATS}::test_records_of_version_1_are_left_when_the_log_is_opened",
@@ -445,7 +445,7 @@ CURSOR_FORMATS = [
     Mutant(
         id="C86b",
         rule="a format is allowed when all brokers announce it -> when one does",
-        module="broker.formats",
+        module="daybook.broker.formats",
         name="Formats._read",
         replacement=Edit("common &= ", "common |= "),
         caught_by="tests:tests/broker/control/test_announced_formats.py",
@@ -453,7 +453,7 @@ CURSOR_FORMATS = [
     Mutant(
         id="C87",
         rule="a record of ours without its snapshot is not one -> parts count as snapshots",
-        module="managed_ledger.cursor_ledger",
+        module="daybook.managed_ledger.cursor_ledger",
         name="Recovered.apply",
         replacement=Edit("self._part_2(info.part)", "self._snapshot(info)"),
         caught_by=f"{_SCENARIOS}/test_cursor_ledger.py::test_a_large_snapshot_is_several_records_and_counts_when_all_are_there",

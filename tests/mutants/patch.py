@@ -3,7 +3,7 @@
     mutant = Mutant(
         id="M02",
         rule="WQ - AQ + 1 negative answers -> one fewer",
-        module="bookie.ledger.protocol.placement",
+        module="daybook.bookie.ledger.protocol.placement",
         name="Quorums.absent",
         replacement=Edit("self.write - self.ack + 1", "max(1, self.write - self.ack)"),
         caught_by="storms",
@@ -30,7 +30,7 @@ from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
-_HOUSE = ("wire", "bookie", "managed_ledger", "broker", "clients", "tests")
+_HOUSE = ("daybook", "tests")
 
 
 class SourceChangedError(AssertionError):

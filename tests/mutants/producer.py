@@ -2,10 +2,10 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_PRODUCER = "broker.producer"
-_PRODUCING = "broker.protocol.producing"
-_ACCESS = "broker.protocol.access"
-_SENDS = "clients.python.protocol.sends"
+_PRODUCER = "daybook.broker.producer"
+_PRODUCING = "daybook.broker.protocol.producing"
+_ACCESS = "daybook.broker.protocol.access"
+_SENDS = "daybook.clients.python.protocol.sends"
 _STORMS = "storms:producer"
 
 MUTANTS = [

@@ -1,15 +1,15 @@
 """Rules of re-replication, broken one at a time; its own tests have to notice."""
 
-from bookie.replication.protocol.copies import Copy
+from daybook.bookie.replication.protocol.copies import Copy
 from tests.mutants.patch import Edit, Mutant
 
 _TESTS = "tests:tests/bookie/replication"
 _COPIES = f"{_TESTS}/test_copies.py"
 _WORKER = f"{_TESTS}/test_worker.py"
-_P_COPIES = "bookie.replication.protocol.copies"
-_P_REPLACE = "bookie.replication.protocol.replace"
-_MENDER = "bookie.replication.mender"
-_CATALOG = "bookie.ledger.catalog"
+_P_COPIES = "daybook.bookie.replication.protocol.copies"
+_P_REPLACE = "daybook.bookie.replication.protocol.replace"
+_MENDER = "daybook.bookie.replication.mender"
+_CATALOG = "daybook.bookie.ledger.catalog"
 _LIVES = "tests:tests/bookie/ledger/test_catalog.py"
 _NEWCOMERS = f"{_TESTS}/test_newcomers.py"
 
@@ -17,7 +17,7 @@ MUTANTS = [
     Mutant(
         id="RR01",
         rule="metadata name a newcomer when all is durable there -> when all was sent",
-        module="bookie.replication.replicator",
+        module="daybook.bookie.replication.replicator",
         name="_Sending.send",
         replacement=Edit("if self._failure is None:", "if False:"),
         caught_by=f"{_WORKER} -k only_when_it_has_everything",
@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant(
         id="RR13",
         rule="a mark goes under the version that was read before the work -> under the present one",
-        module="bookie.replication.marks",
+        module="daybook.bookie.replication.marks",
         name="Marks.resolve",
         replacement=Edit("delete(path, mark.version)", "delete(path, record.stat.version)"),
         caught_by=f"{_TESTS}/test_marks.py",
@@ -126,7 +126,7 @@ MUTANTS = [
     Mutant(
         id="RR14",
         rule="a bookie is forgotten when nothing names it -> whatever names it",
-        module="bookie.replication.decommission",
+        module="daybook.bookie.replication.decommission",
         name="Decommission.forget",
         replacement=Edit("if kept.ledgers or kept.unreadable:", "if False:"),
         caught_by=f"{_TESTS}/test_decommission.py -k what_is_named",
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         id="RR15",
         rule="with loss accepted only who was given up counts as a no -> whoever does not know",
-        module="bookie.replication.protocol.accept_loss",
+        module="daybook.bookie.replication.protocol.accept_loss",
         name="AcceptLoss._read_answered",
         replacement=Edit(" and inquiry.unknown <= self._given_up", ""),
         caught_by=f"{_TESTS}/test_accept_loss.py",
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         id="RR16",
         rule="one bookie that goes is waited for -> it is lost at once",
-        module="bookie.replication.protocol.lost",
+        module="daybook.bookie.replication.protocol.lost",
         name="LostBookies.look",
         replacement=Edit("len(fresh) + len(waited_before) > 1", "True"),
         caught_by=f"{_TESTS}/test_lost.py",
@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         id="RR17",
         rule="what is found again is written again, for whoever mends it -> it stays as it is",
-        module="bookie.ledger.marks",
+        module="daybook.bookie.ledger.marks",
         name="mark_under_replicated",
         replacement=Edit(
             "        mark.ctime = now_ms\n",
@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         id="RR18",
         rule="no new ledger names a bookie that leaves -> one that is short of bookies does",
-        module="bookie.ledger.ensemble",
+        module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.choose",
         replacement=Edit("await Orders(self._store, self._paths).going()", "set[str]()"),
         caught_by=f"{_TESTS}/test_decommission.py -k not_named_by_new",
@@ -171,7 +171,7 @@ MUTANTS = [
     Mutant(
         id="RR19",
         rule="a bookie with too much to do has no damage -> what it does not give is damaged",
-        module="bookie.replication.checker",
+        module="daybook.bookie.replication.checker",
         name="_Look._copy_of",
         replacement=Edit(
             "        case _:\n            return Copy.UNHEARD",
@@ -206,7 +206,7 @@ MUTANTS = [
     Mutant(
         id="RR23",
         rule="a bookie takes an entry again that its disk does not give -> it says that it has it",
-        module="bookie.storage.volume",
+        module="daybook.bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit("if recovery and", "if False and"),
         caught_by="tests:tests/bookie/storage/test_heal.py -k taken_again",
@@ -214,7 +214,7 @@ MUTANTS = [
     Mutant(
         id="RR24",
         rule="an entry that the disk gives keeps its first bytes -> a recovery add replaces it",
-        module="bookie.storage.volume",
+        module="daybook.bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit(" and self.reads.damaged.get((state.ledger_id, entry_id)) == place", ""),
         caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
@@ -222,7 +222,7 @@ MUTANTS = [
     Mutant(
         id="RR25",
         rule="damage that a bookie finds is marked for repair -> it is logged",
-        module="bookie.server.repairs",
+        module="daybook.bookie.server.repairs",
         name="Repairs._names_us",
         replacement=Edit("    try:\n", "    return False\n    try:\n"),
         caught_by=f"{_TESTS}/test_repairs.py -k bits_that_flip",
@@ -230,7 +230,7 @@ MUTANTS = [
     Mutant(
         id="RR26",
         rule="a bookie with new disks gets its fences before it takes entries -> it takes them",
-        module="bookie.replication.readmission",
+        module="daybook.bookie.replication.readmission",
         name="Readmission.admit",
         replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
         caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
@@ -238,7 +238,7 @@ MUTANTS = [
             Mutant(
                 id="RR26 reborn",
                 rule="it asks the metadata on first contact, too: each of them alone is enough",
-                module="bookie.storage.contacts",
+                module="daybook.bookie.storage.contacts",
                 name="standing_of",
                 replacement=Edit("if birth == NEVER_LOST:", "if True:"),
                 caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
@@ -248,7 +248,7 @@ MUTANTS = [
     Mutant(
         id="RR27",
         rule="a fence that is not answered keeps it out -> it is let in",
-        module="bookie.replication.readmission",
+        module="daybook.bookie.replication.readmission",
         name="Readmission.admit",
         replacement=Edit("raise DecommissionError(fence.failure)", "pass"),
         caught_by=f"{_TESTS}/test_readmission.py -k without_its_fences",
@@ -256,7 +256,7 @@ MUTANTS = [
     Mutant(
         id="RR28",
         rule="with loss accepted who is silent is waited for -> given up",
-        module="bookie.replication.forced",
+        module="daybook.bookie.replication.forced",
         name="_who_cannot_say",
         replacement=Edit("            return\n", "            return found.append(bookie)\n"),
         caught_by=f"{_TESTS}/test_forced.py -k silent",
@@ -272,7 +272,7 @@ MUTANTS = [
     Mutant(
         id="RR30",
         rule="a member that takes no entries stands in its rack -> in none",
-        module="bookie.ledger.ensemble",
+        module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.racks_of",
         replacement=Edit("infos.get(bookie) or await self._info(bookie)", "infos.get(bookie)"),
         caught_by=f"{_TESTS}/test_moved_copies.py -k takes_no_entries",
@@ -280,7 +280,7 @@ MUTANTS = [
     Mutant(
         id="RR31",
         rule="a copy of many pieces is done when each is durable -> though one has failed",
-        module="bookie.replication.replicator",
+        module="daybook.bookie.replication.replicator",
         name="Replicator.copy",
         replacement=Edit("if flow.failure is not None:", "if False:"),
         caught_by=f"{_TESTS}/test_moved_copies.py -k among_many",
@@ -288,7 +288,7 @@ MUTANTS = [
     Mutant(
         id="RR32",
         rule="a bookie that offers no lists is asked for each entry -> it counts as silent",
-        module="bookie.replication.checker",
+        module="daybook.bookie.replication.checker",
         name="Checker._list",
         replacement=Edit("if had_time and await", "if False and await"),
         caught_by=f"{_TESTS}/test_checker.py -k never_answers_a_question",
@@ -296,7 +296,7 @@ MUTANTS = [
     Mutant(
         id="RR33",
         rule="a lock of ours that nobody works under is given back -> it is somebody's",
-        module="bookie.replication.worker",
+        module="daybook.bookie.replication.worker",
         name="Worker._locked_by_others",
         replacement=Edit("if lock.ours:", "if False:"),
         caught_by=f"{_TESTS}/test_locks.py -k came_about_late",
@@ -304,7 +304,7 @@ MUTANTS = [
     Mutant(
         id="RR34",
         rule="a lock that is left over is given back before the next ledger -> after all of them",
-        module="bookie.replication.worker",
+        module="daybook.bookie.replication.worker",
         name="Worker._round",
         replacement=Edit("if self._mender.lock_left:", "if False:"),
         caught_by=f"{_TESTS}/test_locks.py -k before_the_next",
@@ -320,7 +320,7 @@ MUTANTS = [
     Mutant(
         id="RR36",
         rule="a cookie that was made anew is another life -> its version tells",
-        module="bookie.registry.cookies",
+        module="daybook.bookie.registry.cookies",
         name="read_life",
         replacement=Edit("record.stat.created_txid", "0"),
         caught_by=f"{_LIVES} -k life_is_over",
@@ -328,7 +328,7 @@ MUTANTS = [
     Mutant(
         id="RR37",
         rule="copies count in the life in which they were taken -> in any",
-        module="bookie.replication.replicator",
+        module="daybook.bookie.replication.replicator",
         name="Replicator.replace",
         replacement=Edit(", [newcomer])", ")"),
         caught_by=f"{_NEWCOMERS} -k copies",
@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant(
         id="RR39",
         rule="what recovery wrote counts in the life in which it was taken -> in any",
-        module="bookie.ledger.recoverer",
+        module="daybook.bookie.ledger.recoverer",
         name="recover_ledger",
         replacement=Edit("decide, lives)", "decide)"),
         caught_by=f"{_NEWCOMERS} -k recovery",
@@ -361,7 +361,7 @@ MUTANTS = [
     Mutant(
         id="RR40",
         rule="a new life begins before the metadata are asked what was lost -> it does not begin",
-        module="bookie.server.limbo",
+        module="daybook.bookie.server.limbo",
         name="LimboRepair._find_suspects",
         replacement=Edit("await renew_cookie(self._metadata, self._paths, self._cookie)", "1"),
         caught_by=f"{_NEWCOMERS} -k copies",

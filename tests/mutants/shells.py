@@ -5,7 +5,7 @@ The ledger client, the log of a topic, the broker and the clients: what is aroun
 
 from tests.mutants.patch import Edit, Mutant
 
-_CATALOG = "bookie.ledger.catalog"
+_CATALOG = "daybook.bookie.ledger.catalog"
 _LEDGER = "tests:tests/bookie/ledger"
 _LOG = "tests:tests/managed_ledger"
 
@@ -13,7 +13,7 @@ MUTANTS = [
     Mutant(
         id="M16",
         rule="opening a ledger to follow it fences nobody -> it is recovered",
-        module="bookie.ledger.client",
+        module="daybook.bookie.ledger.client",
         name="LedgerClient.open_stored",
         replacement=Edit("if recover and not stored", "if not stored"),
         caught_by=f"{_LEDGER}/test_reader.py",
@@ -21,7 +21,7 @@ MUTANTS = [
     Mutant(
         id="M17 shell",
         rule="recovery uses the fragments of what it has marked -> of what was read before",
-        module="bookie.ledger.recoverer",
+        module="daybook.bookie.ledger.recoverer",
         name="recover_ledger",
         replacement=Edit(
             "_Recovery(context, ledger_id, marked, make_protocol)",
@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant(
         id="M26",
         rule="a bookie is once in an ensemble -> a spare may be a member already",
-        module="bookie.ledger.ensemble",
+        module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.replace",
         replacement=Edit("{*ensemble, ", "{*failed, "),
         caught_by=f"{_LEDGER}/test_ensemble.py",
@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant(
         id="M31",
         rule="a writer that is fenced stops -> it replaces the bookie",
-        module="bookie.ledger.writer",
+        module="daybook.bookie.ledger.writer",
         name="LedgerWriter.add_refused",
         replacement=Edit(
             "    self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant(
         id="M38",
         rule="a bookie that does not know has not said no -> it has",
-        module="bookie.ledger.reader",
+        module="daybook.bookie.ledger.reader",
         name="verdict_of",
         replacement=Edit(
             "if status in _NEGATIVE", "if status in (*_NEGATIVE, Status.UNKNOWN_LEDGER_STATE)"
@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         id="M60 close",
         rule="a close that is given up without an answer is in doubt -> was not made",
-        module="bookie.ledger.changes",
+        module="daybook.bookie.ledger.changes",
         name="Changes.close",
         replacement=Edit("raise OutcomeUnknownError(", "raise StoreUnavailableError("),
         caught_by="tests:tests/clients/ledgers/test_writer.py -k close_without_an_answer",
@@ -104,7 +104,7 @@ MUTANTS = [
     Mutant(
         id="M61",
         rule="before a list is believed the server catches up -> whatever it says",
-        module="managed_ledger.context",
+        module="daybook.managed_ledger.context",
         name="LogContext._synced",
         replacement=Edit("await self.store.sync(path)", "pass"),
         caught_by=f"{_LOG}/test_followers.py",
@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         id="K67b",
         rule="ledgers are kept for what cursors have stored -> for what they know",
-        module="managed_ledger.cursor",
+        module="daybook.managed_ledger.cursor",
         name="Cursor.held_from",
         replacement=Edit("min(self._stored, self._state.mark_delete)", "self._state.mark_delete"),
         caught_by=f"{_LOG}/test_trimming.py",
@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(
         id="C74",
         rule="an entry that cannot be read now is read again -> it is passed over",
-        module="broker.feeder",
+        module="daybook.broker.feeder",
         name="Feeder._serve_once",
         replacement=Edit(
             "    except LedgerError:\n",
@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant(
         id="P78",
         rule="sequence ids go on after a reconnect -> they begin with what the broker says",
-        module="clients.python.topic_producer",
+        module="daybook.clients.python.topic_producer",
         name="TopicProducer._register",
         replacement=Edit(
             "if not self._ever_attached and self._initial_sequence_id is None:", "if True:"

@@ -5,9 +5,9 @@ from tests.mutants.patch import Edit, Mutant
 _STORAGE = "tests:tests/bookie/storage"
 _COLLECTED = "tests:tests/bookie/server/test_collector.py"
 _RECLAIMED = f"{_STORAGE}/test_reclaim.py"
-_COLLECTOR = "bookie.server.collector"
-_HEAL = "bookie.storage.heal"
-_RECLAIM = "bookie.storage.reclaim"
+_COLLECTOR = "daybook.bookie.server.collector"
+_HEAL = "daybook.bookie.storage.heal"
+_RECLAIM = "daybook.bookie.storage.reclaim"
 
 MUTANTS = [
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant(
         id="B03",
         rule="a read that finds its record moved looks again -> it is an I/O error",
-        module="bookie.storage.reads",
+        module="daybook.bookie.storage.reads",
         name="Reads.read",
         replacement=Edit("if place == read_at:", "if True:"),
         caught_by=_RECLAIMED,
@@ -126,7 +126,7 @@ MUTANTS = [
     Mutant(
         id="B04",
         rule="half of the reserve is for what makes room -> recovery may fill it",
-        module="bookie.storage.volume",
+        module="daybook.bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
         caught_by=_RECLAIMED,
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         id="B05",
         rule="the scrub names what it finds on the disk -> what is in memory may hide it",
-        module="bookie.storage.segments",
+        module="daybook.bookie.storage.segments",
         name="Segments.is_readable",
         replacement=Edit(
             "return record is not None and len(record.payload) == size", "return True"
@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         id="B06",
         rule="a torn write in front of a removed segment does not count -> it comes back",
-        module="bookie.storage.replay",
+        module="daybook.bookie.storage.replay",
         name="_Walk.gap",
         replacement=Edit("    self._tail = []\n", ""),
         caught_by=_RECLAIMED,
@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         id="B07",
         rule="behind a checkpoint inside a gap nothing is missing -> what was removed was lost",
-        module="bookie.storage.replay",
+        module="daybook.bookie.storage.replay",
         name="replay",
         replacement=Edit("reached=max(removed, default=0)", "reached=0"),
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
@@ -160,7 +160,7 @@ MUTANTS = [
     Mutant(
         id="B08",
         rule="the scrub finds segments that are gone -> it looks at those that are there",
-        module="bookie.storage.scrub",
+        module="daybook.bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit("self._holes()", "()"),
         caught_by=f"{_STORAGE}/test_scrub.py",
@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         id="B08c",
         rule="nothing is written behind a header that is damaged -> the segment goes on",
-        module="bookie.storage.scrub",
+        module="daybook.bookie.storage.scrub",
         name="Scrubber._look_at",
         replacement=Edit("self._volume.log.roll()", "pass"),
         caught_by=f"{_STORAGE}/test_scrub.py",
@@ -184,7 +184,7 @@ MUTANTS = [
     Mutant(
         id="B08d",
         rule="the index knows what lies where damage is looked up -> as of the last checkpoint",
-        module="bookie.storage.scrub",
+        module="daybook.bookie.storage.scrub",
         name="Scrubber._look_at",
         replacement=Edit("await self._checkpoint()", "pass"),
         caught_by=f"{_STORAGE}/test_scrub.py",
@@ -216,7 +216,7 @@ MUTANTS = [
     Mutant(
         id="B09",
         rule="what is accepted and not written yet has taken its room -> what is written has",
-        module="bookie.storage.volume",
+        module="daybook.bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.log.end >= self.plain_end and not recovery", "False"),
         caught_by=f"{_STORAGE}/test_room.py",
@@ -224,7 +224,7 @@ MUTANTS = [
     Mutant(
         id="B10",
         rule="a tombstone ends when no segment holds a record of its ledger -> when asked for",
-        module="bookie.storage.tombstones",
+        module="daybook.bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit(" and spread(state) == 0", ""),
         caught_by=f"{_STORAGE}/test_tombstones.py",
@@ -232,7 +232,7 @@ MUTANTS = [
     Mutant(
         id="B11",
         rule="the metadata let in what may have been forgotten -> anybody may bring it",
-        module="bookie.storage.store",
+        module="daybook.bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("self._contacts is None or not self._may_be_forgotten(ledger_id)", "True"),
         caught_by=f"{_STORAGE}/test_tombstones.py",
@@ -240,7 +240,7 @@ MUTANTS = [
     Mutant(
         id="B12",
         rule="the highest tombstone stays and speaks for the others -> it ends as well",
-        module="bookie.storage.tombstones",
+        module="daybook.bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("highest or ", ""),
         caught_by=f"{_STORAGE}/test_tombstones.py",
@@ -256,7 +256,7 @@ MUTANTS = [
     Mutant(
         id="B14",
         rule="a tombstone is forgotten when its row is gone durably -> before",
-        module="bookie.storage.tombstones",
+        module="daybook.bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit("    await self._checkpoint()\n", ""),
         caught_by=f"{_STORAGE}/test_tombstones.py",
@@ -264,7 +264,7 @@ MUTANTS = [
     Mutant(
         id="B15",
         rule="while records are lost no tombstone ends -> it does",
-        module="bookie.storage.tombstones",
+        module="daybook.bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("volume.reads.doubt or ", ""),
         caught_by=f"{_STORAGE}/test_tombstones.py",
@@ -272,7 +272,7 @@ MUTANTS = [
     Mutant(
         id="B16",
         rule="the record of a tombstone is written again unless all is gone -> it goes",
-        module="bookie.storage.tombstones",
+        module="daybook.bookie.storage.tombstones",
         name="Tombstones.staying",
         replacement=Edit("confirmed and self._may_end(state) and spread(state) == 1", "True"),
         caught_by=_RECLAIMED,
@@ -288,7 +288,7 @@ MUTANTS = [
     Mutant(
         id="M46b",
         rule="an index that needs what was removed since is made again -> it is believed",
-        module="bookie.storage.boot",
+        module="daybook.bookie.storage.boot",
         name="_is_old",
         replacement=Edit("live and gap.first <= first < gap.end", "False"),
         caught_by=f"{_STORAGE}/test_old_index.py -k moved_since",
@@ -296,7 +296,7 @@ MUTANTS = [
     Mutant(
         id="M46c",
         rule="so is one of before what was removed -> it is believed",
-        module="bookie.storage.boot",
+        module="daybook.bookie.storage.boot",
         name="_is_old",
         replacement=Edit("if any(gap.end > checkpoint.position for gap in gaps)", "if False"),
         caught_by=f"{_STORAGE}/test_old_index.py -k of_before",

@@ -12,13 +12,13 @@ _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
-_VOLUME = "bookie.storage.volume"
-_STATES = "bookie.storage.states"
-_READS = "bookie.storage.reads"
-_LOG = "bookie.storage.log"
-_UPKEEP = "bookie.storage.upkeep"
-_REPLAY = "bookie.storage.replay"
-_IDENTITY = "bookie.server.identity"
+_VOLUME = "daybook.bookie.storage.volume"
+_STATES = "daybook.bookie.storage.states"
+_READS = "daybook.bookie.storage.reads"
+_LOG = "daybook.bookie.storage.log"
+_UPKEEP = "daybook.bookie.storage.upkeep"
+_REPLAY = "daybook.bookie.storage.replay"
+_IDENTITY = "daybook.bookie.server.identity"
 
 MUTANTS = [
     Mutant(
@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant(
         id="M35b",
         rule="a fence is answered when it is durable -> when it is accepted",
-        module="bookie.storage.store",
+        module="daybook.bookie.storage.store",
         name="LedgerStore.fence",
         replacement=Edit("await volume.log.wait_durable(position)", "pass"),
         caught_by="tests:tests/bookie/server/test_durability.py",
@@ -123,7 +123,7 @@ MUTANTS = [
     Mutant(
         id="M44",
         rule="a record that is damaged is an I/O error -> no such entry",
-        module="bookie.storage.segments",
+        module="daybook.bookie.storage.segments",
         name="_checked",
         replacement=Edit("StoreStatus.IO_ERROR", "StoreStatus.NO_ENTRY"),
         caught_by=_BOOT,
@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant(
         id="M45",
         rule="a ledger is looked for where it was written -> where its id says",
-        module="bookie.storage.directories",
+        module="daybook.bookie.storage.directories",
         name="Directories.volume_of",
         replacement=Edit(
             "self.homes.get(ledger_id)", "self.volumes[ledger_id % len(self.volumes)]"
@@ -157,7 +157,7 @@ MUTANTS = [
     Mutant(
         id="M52",
         rule="a batch counts if all of it is there -> as far as it is there",
-        module="bookie.storage.batches",
+        module="daybook.bookie.storage.batches",
         name="read_batch",
         replacement=Edit(
             "whole and len(data) == header.size and len(records) == header.count", "True"
@@ -199,7 +199,7 @@ MUTANTS = [
     Mutant(
         id="M52i",
         rule="how far an idle log is durable is in the index, too -> in the log alone",
-        module="bookie.storage.upkeep",
+        module="daybook.bookie.storage.upkeep",
         name="Upkeep._committed",
         replacement=Edit("if not group.count and not group.flags:", "if False:"),
         caught_by=f"{_STORAGE}/test_marks.py -k is_not_denied",
@@ -223,7 +223,7 @@ MUTANTS = [
     Mutant(
         id="M54",
         rule="the name of a new segment is synced -> only its bytes",
-        module="bookie.storage.disk",
+        module="daybook.bookie.storage.disk",
         name="FileAppender._start",
         replacement=Edit("    _sync_directory(os.path.dirname(path))\n", ""),
         caught_by=_DISK,
@@ -242,7 +242,7 @@ MUTANTS = [
     Mutant(
         id="M55b",
         rule="an append returns when its bytes are synced -> when they are written",
-        module="bookie.storage.growing",
+        module="daybook.bookie.storage.growing",
         name="GrowingFile._append_direct",
         replacement=Edit("0 if pieces else os.RWF_DSYNC", "0"),
         caught_by=_DISK,
@@ -250,7 +250,7 @@ MUTANTS = [
     Mutant(
         id="M55c",
         rule="a large append is synced -> its last piece is",
-        module="bookie.storage.growing",
+        module="daybook.bookie.storage.growing",
         name="GrowingFile._append_direct",
         replacement=Edit("        os.fdatasync(self._descriptor)\n", "        pass\n"),
         caught_by=_DISK,

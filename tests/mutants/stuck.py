@@ -9,7 +9,7 @@ MUTANTS = [
     Mutant(
         id="H02",
         rule="a ledger without an ack quorum is left late -> at once",
-        module="managed_ledger.stuck",
+        module="daybook.managed_ledger.stuck",
         name="Watch.may_leave",
         replacement=Edit("self._stall.seconds(confirmed, now_s) < config.stuck_s or ", ""),
         caught_by=f"{_STUCK}::test_two_of_three_take_no_more_of_this_ledger",
@@ -17,7 +17,7 @@ MUTANTS = [
     Mutant(
         id="H03",
         rule="what is confirmed ends a stall -> it goes on",
-        module="managed_ledger.protocol.stuck",
+        module="daybook.managed_ledger.protocol.stuck",
         name="Stall.seconds",
         replacement=Edit(" or confirmed != self._confirmed", ""),
         caught_by=f"{_STUCK}::test_a_stall_begins_anew_with_each_confirmation",
@@ -25,7 +25,7 @@ MUTANTS = [
     Mutant(
         id="H04",
         rule="ledgers that are stuck again are left less and less often -> each interval",
-        module="managed_ledger.protocol.stuck",
+        module="daybook.managed_ledger.protocol.stuck",
         name="Pauses.may_leave",
         replacement=Edit("pause.number + 1", "0"),
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant(
         id="H04c",
         rule="what was kept after all is looked at again soon -> as if it had been left",
-        module="managed_ledger.protocol.stuck",
+        module="daybook.managed_ledger.protocol.stuck",
         name="Pauses.was_kept",
         replacement=Edit("self._pauses[key].number - 1", "self._pauses[key].number"),
         caught_by=f"{_STUCK}::test_what_was_kept_after_all_is_looked_at_again_and_does_not_count",
@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant(
         id="H04b",
         rule="how often a log gave up is known when it is opened anew -> forgotten",
-        module="managed_ledger.stuck",
+        module="daybook.managed_ledger.stuck",
         name="Watch.may_leave",
         replacement=Edit("context.pauses.may_leave", "type(context.pauses)().may_leave"),
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         id="H05",
         rule="a log that could not be recovered is not given up -> it is",
-        module="managed_ledger.stuck",
+        module="daybook.managed_ledger.stuck",
         name="Leaving._leave",
         replacement=Edit("not (recoverable and same", "not (same"),
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         id="H05b",
         rule="nor one with a cursor that could not be -> it is",
-        module="managed_ledger.log",
+        module="daybook.managed_ledger.log",
         name="ManagedLedger.unclosed",
         replacement=Edit(", *self._cursors.writers", ""),
         caught_by=f"{_STUCK}::test_a_cursor_that_could_not_be_recovered_keeps_its_log_from_being_given_up",
@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         id="H06",
         rule="a bookie that does not know is of no help to a recovery -> it is",
-        module="bookie.ledger.outlook",
+        module="daybook.bookie.ledger.outlook",
         name="is_recoverable",
         replacement=Edit("verdict_of(status) is Verdict.ABSENT", "status is not None"),
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant(
         id="H07",
         rule="a ledger is left when enough bookies for a new one answer -> with fewer",
-        module="bookie.ledger.writer",
+        module="daybook.bookie.ledger.writer",
         name="LedgerWriter.stuck",
         replacement=Edit("waits and len(answering) >= self.metadata.quorums.ensemble", "waits"),
         caught_by=f"{_STUCK}::test_with_too_few_bookies_for_a_new_ledger_it_waits",
@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant(
         id="H07b",
         rule="bookies that refuse a ledger count for a new one -> not while they refuse",
-        module="bookie.ledger.writer",
+        module="daybook.bookie.ledger.writer",
         name="LedgerWriter.stuck",
         replacement=Edit("directory.answering()", "directory.usable()"),
         caught_by=f"{_STUCK}::test_two_of_three_take_no_more_of_this_ledger",
@@ -89,7 +89,7 @@ MUTANTS = [
     Mutant(
         id="H08",
         rule="a log that goes on meanwhile is not given up -> it is",
-        module="managed_ledger.stuck",
+        module="daybook.managed_ledger.stuck",
         name="Leaving._leave",
         replacement=Edit("not (recoverable and same and writer.stuck)", "not recoverable"),
         caught_by=f"{_STUCK}::test_a_log_that_goes_on_while_its_bookies_are_asked_is_not_given_up",
@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant(
         id="H09",
         rule="a cursor leaves a ledger without an ack quorum -> waits for it",
-        module="managed_ledger.cursor",
+        module="daybook.managed_ledger.cursor",
         name="Cursor.check_stuck",
         replacement=Edit("writer.abandon()", "pass"),
         caught_by=f"{_STUCK}::test_a_cursor_goes_over_to_a_ledger_that_takes_its_records",
@@ -105,7 +105,7 @@ MUTANTS = [
     Mutant(
         id="M26b",
         rule="bookies that refuse writers are asked to take what is recovered -> they are not",
-        module="bookie.ledger.ensemble",
+        module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.replace",
         replacement=Edit(
             "self.usable() if refused_by is None else self.answering()", "self.usable()"
@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant(
         id="M26c",
         rule="a recovery asks nobody twice who takes nothing -> in turn, for ever",
-        module="bookie.ledger.recoverer",
+        module="daybook.bookie.ledger.recoverer",
         name="_Recovery.add_failed",
         replacement=Edit("self._failed.add(bookie)", "pass"),
         caught_by=f"{_LEDGER}/test_recoverer.py::test_a_recovery_asks_nobody_twice_who_takes_nothing",
@@ -123,7 +123,7 @@ MUTANTS = [
     Mutant(
         id="M26d",
         rule="a bookie that fails answers no more -> it does, if it has refused before",
-        module="bookie.ledger.quarantine",
+        module="daybook.bookie.ledger.quarantine",
         name="Quarantine.failed",
         replacement=Edit("self._refusing.discard(bookie)", "pass"),
         caught_by=f"{_LEDGER}/test_ensemble.py::test_one_that_refuses_answers_until_it_fails",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.ledger.protocol.placement import Quorums
+from daybook.bookie.ledger.protocol.placement import Quorums
 from tests.mutants import document, invariants
 from tests.mutants.catalogue import BY_ID, MUTANTS
 from tests.mutants.everything import ALL
@@ -69,7 +69,7 @@ def test_a_mutant_of_code_that_has_changed_is_refused() -> None:
     mutant = Mutant(
         id="X",
         rule="",
-        module="bookie.ledger.protocol.placement",
+        module="daybook.bookie.ledger.protocol.placement",
         name="Quorums.absent",
         replacement=Edit("self.gone", "1"),
         caught_by="storms:ledger",

@@ -8,14 +8,14 @@ from tests.mutants.patch import Edit, Mutant
 _MOVES = "tests:tests/broker/test_moves.py"
 _TOPICS = "tests:tests/broker/test_topics.py"
 _ORDER = "tests:tests/broker/test_order.py"
-_ORPHANS = "managed_ledger.protocol.orphans"
+_ORPHANS = "daybook.managed_ledger.protocol.orphans"
 _ORPHAN_TESTS = "tests:tests/managed_ledger/test_orphans.py"
 
 MUTANTS = [
     Mutant(
         id="TP01",
         rule="the log tells that its end has moved -> the producer does, while it is open",
-        module="managed_ledger.log",
+        module="daybook.managed_ledger.log",
         name="ManagedLedger._confirmed",
         replacement=Edit("self.on_confirmed()", "pass"),
         caught_by="tests:tests/managed_ledger/test_log.py",
@@ -23,7 +23,7 @@ MUTANTS = [
     Mutant(
         id="TP02",
         rule="all who wait for a producer to have nothing outstanding are told -> the last one",
-        module="broker.producer",
+        module="daybook.broker.producer",
         name="Producer._drained",
         replacement=Edit("for call in calls:", "for call in calls[-1:]:"),
         caught_by=f"{_TOPICS} -k unload",
@@ -31,7 +31,7 @@ MUTANTS = [
     Mutant(
         id="TP03",
         rule="the end of a topic is told to who has read all -> to who had read all",
-        module="broker.feeder",
+        module="daybook.broker.feeder",
         name="Feeder.at_end",
         replacement=Edit("self._end == self._topic.log.last_confirmed", "self._end is not None"),
         caught_by=f"{_TOPICS} -k end",
@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant(
         id="MV01",
         rule="acks of what nobody was given since a move are void -> they count",
-        module="broker.subscription",
+        module="daybook.broker.subscription",
         name="Subscription._is_void",
         replacement=Edit("furthest is not None and place > furthest", "False"),
         caught_by=f"{_MOVES} -k void",
@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant(
         id="MV02",
         rule="acks after a takeover count -> what was not delivered here is void",
-        module="broker.subscription",
+        module="daybook.broker.subscription",
         name="Subscription._is_void",
         replacement=Edit(
             "furthest is not None and place > furthest", "furthest is None or place > furthest"
@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         id="MV03",
         rule="a client that hears of a move acknowledges nothing of before -> it does",
-        module="clients.python.topic_consumer",
+        module="daybook.clients.python.topic_consumer",
         name="TopicConsumer._check_moved",
         replacement=Edit("self._forget(moved_by_us=self._seeking)", "pass"),
         caught_by=f"{_MOVES} -k outlives",
@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         id="MV04",
         rule="what was forgotten while it was told is not told again -> a cumulative ack is",
-        module="clients.python.protocol.acks",
+        module="daybook.clients.python.protocol.acks",
         name="AckTracker.give_back",
         replacement=Edit(" and self._mark == cumulative[:2]", ""),
         caught_by="tests:tests/clients/python/protocol/test_rules.py",
@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant(
         id="OR05",
         rule="a log is gone if the newest state has no list -> if this server has none",
-        module="managed_ledger.orphans",
+        module="daybook.managed_ledger.orphans",
         name="_Pass._is_of_gone",
         replacement=Edit("await self._context.newest(path) is not None", "False"),
         caught_by=f"{_ORPHAN_TESTS} -k not_seen",
@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant(
         id="OR06",
         rule="a log removes what it does not name while its list is its own -> later, too",
-        module="managed_ledger.orphans",
+        module="daybook.managed_ledger.orphans",
         name="_Pass._is_of_open",
         replacement=Edit("await log.ledgers.guarded([])", "pass"),
         caught_by="tests:tests/managed_ledger/test_trimming.py -k stale_owner",
@@ -123,7 +123,7 @@ MUTANTS = [
     Mutant(
         id="MV05",
         rule="nobody joins while the cursor is moved -> who has waited for a dead consumer does",
-        module="broker.subscription",
+        module="daybook.broker.subscription",
         name="Subscription.make_way",
         replacement=Edit(
             "await self._wait_moved()  # A move may have begun meanwhile.", "self._check_here()"
@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         id="MV06",
         rule="a new subscription waits until the old one of its name is deleted -> finds it",
-        module="broker.topic_subscriptions",
+        module="daybook.broker.topic_subscriptions",
         name="TopicSubscriptions._wait_removed",
         replacement=Edit("await removal.wait()", "break"),
         caught_by=f"{_ORDER} -k new_subscription",
@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         id="RQ10",
         rule="a seek takes consumers off in the turn in which it is begun -> in a task of its own",
-        module="broker.request_turns",
+        module="daybook.broker.request_turns",
         name="RequestQueue._start",
         replacement=Edit(
             "        request.begin()\n",
@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(
         id="MV07",
         rule="the next owner of a topic knows of the latest move -> only who has carried it out",
-        module="broker.subscription",
+        module="daybook.broker.subscription",
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),
         caught_by=f"{_MOVES} -k takeover",

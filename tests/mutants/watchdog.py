@@ -2,7 +2,7 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_MACHINE = "broker.protocol.watchdog"
+_MACHINE = "daybook.broker.protocol.watchdog"
 _TESTS = "tests:tests/broker/protocol/test_watchdog.py"
 _SHELL = "tests:tests/broker/test_watchdog.py"
 _ACCEPT = "tests:tests/broker/control/test_accept.py"
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         id="WD07",
         rule="another broker serves if the life that is registered answers -> if any does",
-        module="broker.peers",
+        module="daybook.broker.peers",
         name="serves",
         replacement=Edit(
             "connected.server_version == server_version(member.record.incarnation)", "True"
@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant(
         id="WD08",
         rule="a refusal for want of room is no readiness -> it is",
-        module="broker.peers",
+        module="daybook.broker.peers",
         name="why_not_served",
         replacement=Edit(
             "refused.error in (pb.AuthenticationError, pb.AuthorizationError)", "refused.error"
@@ -79,7 +79,7 @@ MUTANTS = [
     Mutant(
         id="WD09",
         rule="ports leave descriptors for everything else -> they get all of them",
-        module="wire.descriptors",
+        module="daybook.wire.descriptors",
         name="share_out",
         replacement=Edit("limit - min(reserve, limit // _RESERVE_SHARE)", "limit"),
         caught_by="tests:tests/wire/test_descriptors.py",
@@ -87,7 +87,7 @@ MUTANTS = [
     Mutant(
         id="WD10",
         rule="of brokers that are all stuck one ends at a time -> all of them do",
-        module="broker.watchdog",
+        module="daybook.broker.watchdog",
         name="Watchdog._do_others_serve",
         replacement=Edit("bool(silent) and self._broker_id < min(silent)", "bool(silent)"),
         caught_by=f"{_SHELL}::test_of_brokers_that_are_all_stuck_one_is_ended",

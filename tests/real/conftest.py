@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from clients.testing.standalone import ANY_PORTS, StandaloneProcess
+from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 
 _serial = count()
 

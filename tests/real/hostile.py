@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import trio
 
-from wire.batch import encode_payload_head
-from wire.messages.bookie import encode_read
-from wire.messages.client import encode_send
-from wire.messages.registry import encode
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.batch import encode_payload_head
+from daybook.wire.messages.bookie import encode_read
+from daybook.wire.messages.client import encode_send
+from daybook.wire.messages.registry import encode
+from daybook.wire.proto import pulsar_pb2 as pb
 
 MB = 1 << 20
 PATIENCE_S = 180.0  # A port cuts whoever deserves it: in seconds, unless the machine is busy.

@@ -17,25 +17,32 @@ from random import SystemRandom
 
 import trio
 
-from bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
-from bookie.ledger.metadata import encode_metadata
-from bookie.registry.paths import LedgerPaths
-from clients.testing.standalone import StandaloneProcess
-from managed_ledger.context import LogConfig
-from managed_ledger.log import ManagedLedger
-from managed_ledger.open import open_managed_ledgers
-from managed_ledger.position import Position
-from managed_ledger.protocol.trim import Retention
-from managed_ledger.records import LAST_OFFSET, log_path, set_property
-from managed_ledger.records_pb2 import ManagedLedgerInfo
-from wire.arena import ArenaPool
-from wire.batch import encode_payload_head
-from wire.clock import SystemClock
-from wire.metadata.store import ANY, VALUE_BYTES_MAX, Create, Delete, MetadataStore, Operation
-from wire.metadata.zookeeper import open_zookeeper
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.tcp import TcpNetwork
+from daybook.bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
+from daybook.bookie.ledger.metadata import encode_metadata
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.managed_ledger.context import LogConfig
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.open import open_managed_ledgers
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.trim import Retention
+from daybook.managed_ledger.records import LAST_OFFSET, log_path, set_property
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.arena import ArenaPool
+from daybook.wire.batch import encode_payload_head
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.store import (
+    ANY,
+    VALUE_BYTES_MAX,
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+)
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.tcp import TcpNetwork
 
 _NAME = "public/default/persistent/long-list"
 _MANY = "public/many/persistent"

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import trio
 
-from clients.python.connect import connect
-from clients.python.producer import Producer
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python.connect import connect
+from daybook.clients.python.producer import Producer
+from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire.messages.bookie import encode_read
+from daybook.wire.messages.registry import encode
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.real.hostile import CONNECT, GONE
 from tests.real.parts import part, resident_bytes
-from wire.messages.bookie import encode_read
-from wire.messages.registry import encode
-from wire.proto import pulsar_pb2 as pb
 
 MB = 1 << 20
 PATIENCE_S = 300.0

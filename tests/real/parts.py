@@ -5,9 +5,9 @@ from typing import Any
 
 import trio
 
-from clients.python.admin import Admin
-from clients.python.connect import connect
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python.admin import Admin
+from daybook.clients.python.connect import connect
+from daybook.clients.testing.standalone import StandaloneProcess
 
 PAGE_BYTES = 4096
 

@@ -19,10 +19,10 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from clients.cli.errors import UserError
-from clients.python import blocking
-from clients.python.errors import BrokerError
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.cli.errors import UserError
+from daybook.clients.python import blocking
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.testing.standalone import StandaloneProcess
 
 TOPIC = "rolling"
 _START_S = 2.5  # about what a start takes

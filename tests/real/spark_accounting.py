@@ -8,7 +8,7 @@ from typing import Any
 
 def counting_source(notes: str) -> type:
     """The source `counted`: `daybook`, and a file in `notes` for each question and each task."""
-    from clients.spark.source import BatchReader, DaybookDataSource, StreamReader
+    from daybook.clients.spark.source import BatchReader, DaybookDataSource, StreamReader
 
     def counted(role: str, work: Any) -> Any:
         """Do `work`; note the process, and what its sockets received meanwhile."""
@@ -17,7 +17,7 @@ def counting_source(notes: str) -> type:
         import uuid
         from pathlib import Path
 
-        from wire import tcp
+        from daybook.wire import tcp
 
         received = 0
         plain = tcp.TcpStream.try_recv_into

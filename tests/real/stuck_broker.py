@@ -1,13 +1,13 @@
-"""A broker whose service port accepts clients and answers none, as `python -m broker` otherwise."""
+"""A broker whose service port accepts clients and answers none; else it is a usual broker."""
 
 import sys
 
 import trio
 
-from broker import server
-from broker.__main__ import main
-from broker.context import BrokerContext
-from wire.transport import Stream
+from daybook.broker import server
+from daybook.broker.__main__ import main
+from daybook.broker.context import BrokerContext
+from daybook.wire.transport import Stream
 
 
 async def answer_nobody(_stream: Stream, _broker: BrokerContext) -> None:

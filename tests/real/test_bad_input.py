@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import trio
 
-from clients.python.connect import connect
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python.connect import connect
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real import hostile
 from tests.real.hostile import Attack, Target
 from tests.real.parts import admin_of, owner_of, part, resident_bytes

@@ -1,4 +1,4 @@
-"""`python -m broker` as a process: what it says, and how it ends."""
+"""`python -m daybook.broker` as a process: what it says, and how it ends."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from bookie.registry.instance import PATH
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from clients.testing.standalone import StandaloneProcess
-from wire.metadata.store import MetadataStore
-from wire.metadata.zookeeper import open_zookeeper
+from daybook.bookie.registry.instance import PATH
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.metadata.zookeeper import open_zookeeper
 
 pytestmark = pytest.mark.real
 T = TypeVar("T")
@@ -29,7 +29,7 @@ TIMEOUT_S = 180
 
 def command(**settings: object) -> tuple[list[str], dict[str, str]]:
     environment = {f"DAYBOOK_BROKER_{k.upper()}": str(v) for k, v in settings.items()}
-    return [sys.executable, "-m", "broker"], {**os.environ, **environment}
+    return [sys.executable, "-m", "daybook.broker"], {**os.environ, **environment}
 
 
 def run(**settings: object) -> subprocess.CompletedProcess[str]:

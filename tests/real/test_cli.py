@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PATIENCE_S = 180.0
-COMMAND = (sys.executable, "-m", "clients.cli.main")
+COMMAND = (sys.executable, "-m", "daybook.clients.cli.main")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).parents[2] / "tools" / "show_zookeeper.py"
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
-        [sys.executable, "-m", "clients.cli.demo", "--rows", str(ROWS), "--keep"],
+        [sys.executable, "-m", "daybook.clients.cli.demo", "--rows", str(ROWS), "--keep"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

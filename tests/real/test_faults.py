@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from clients.python.connect import connect
-from clients.python.errors import BrokerError, Outcome
-from clients.python.limits import ClientLimits
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError, Outcome
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real.parts import admin_of, order, owner_of, part, pids
 from tests.real.traffic import PATIENCE_S, Traffic, open_traffic
 

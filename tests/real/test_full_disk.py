@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from clients.python.connect import connect
-from clients.python.errors import BrokerError
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("full-disk")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from clients import ledgers
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients import ledgers
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
@@ -23,7 +23,7 @@ ADDRESS = "zk://localhost:2181/ledgers"
 PATIENCE_S = 60
 WRITER = """
 import sys
-from clients import ledgers
+from daybook.clients import ledgers
 
 with ledgers.blocking.connect(sys.argv[1]) as client:
     writer = client.create(digest="hmac", password=b"pw")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real.many_clients import MB, measure, raise_descriptors
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]

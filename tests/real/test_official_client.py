@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from clients.python import blocking
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python import blocking
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 

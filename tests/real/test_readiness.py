@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import trio
 
-from clients.python import blocking
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python import blocking
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
 
 # Other processes say nothing when they change: we have to look again and again.

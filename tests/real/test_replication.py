@@ -12,8 +12,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from clients import ledgers
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients import ledgers
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replication")]
 
@@ -29,7 +29,7 @@ def four() -> Iterator[StandaloneProcess]:
 
 
 def daybook(cluster: StandaloneProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "clients.cli.main", *arguments]
+    command = [sys.executable, "-m", "daybook.clients.cli.main", *arguments]
     command += ["--zookeeper", cluster.zookeeper]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
@@ -270,7 +270,15 @@ def wait_until_away(cluster: StandaloneProcess, count: int) -> None:
 
 
 def test_autorecovery_runs_without_a_bookie(four: StandaloneProcess) -> None:
-    command = [sys.executable, "-m", "clients.cli.main", "autorecovery", "run", "--name", "alone"]
+    command = [
+        sys.executable,
+        "-m",
+        "daybook.clients.cli.main",
+        "autorecovery",
+        "run",
+        "--name",
+        "alone",
+    ]
     command += ["--zookeeper", four.zookeeper]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.python import blocking
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python import blocking
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 

@@ -13,13 +13,13 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from clients.python import blocking
-from clients.python.messages import MessageId
-from clients.spark import DaybookDataSource
-from clients.spark.offsets import OffsetRange
-from clients.spark.read import read_task
-from clients.spark.task import ReadTask
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python import blocking
+from daybook.clients.python.messages import MessageId
+from daybook.clients.spark import DaybookDataSource
+from daybook.clients.spark.offsets import OffsetRange
+from daybook.clients.spark.read import read_task
+from daybook.clients.spark.task import ReadTask
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real import spark_accounting
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]

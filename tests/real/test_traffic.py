@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.python.errors import InDoubtError
-from clients.python.messages import MessageId
+from daybook.clients.python.errors import InDoubtError
+from daybook.clients.python.messages import MessageId
 from tests.real.traffic import History
 
 

@@ -21,12 +21,12 @@ from functools import partial
 
 import trio
 
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.consumer import Consumer
-from clients.python.errors import BrokerError, Outcome
-from clients.python.limits import ClientLimits
-from clients.python.messages import MessageId
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import BrokerError, Outcome
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.messages import MessageId
 
 STEP_S = 0.005
 BURST = 5

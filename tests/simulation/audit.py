@@ -6,13 +6,18 @@ It looks at each write, too: a ledger that a list or a cursor names is there, an
 from collections.abc import Callable
 from zlib import crc32
 
-from bookie.errors import MalformedMetadataError
-from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
-from bookie.ledger.protocol.placement import fragment_at
-from bookie.storage.status import StoreError, StoreStatus
-from managed_ledger.errors import LogCorruptError
-from managed_ledger.records import owner_of, parse
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.bookie.errors import MalformedMetadataError
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
+from daybook.bookie.ledger.protocol.placement import fragment_at
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.records import owner_of, parse
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.digest import Digester
+from daybook.wire.entry import decode_entry
+from daybook.wire.errors import WireError
+from daybook.wire.metadata.store import Record
+from daybook.wire.topics import url_decode
 from tests.history.events import (
     Belongs,
     Copy,
@@ -25,11 +30,6 @@ from tests.history.events import (
 from tests.history.recorder import Recorder
 from tests.simulation.cluster import Cluster
 from tests.simulation.settings import BOOKIE_PORT
-from wire.digest import Digester
-from wire.entry import decode_entry
-from wire.errors import WireError
-from wire.metadata.store import Record
-from wire.topics import url_decode
 
 _NO = (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)
 

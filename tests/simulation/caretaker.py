@@ -12,23 +12,27 @@ from functools import partial
 
 import trio
 
-from bookie.errors import LedgerError, RegistryError
-from bookie.ledger.client import LedgerClient, open_ledger_client
-from bookie.ledger.metadata import LedgerState
-from bookie.ledger.orders import Orders
-from bookie.ledger.protocol.placement import BookieId, fragment_at
-from bookie.ledger.recoverer import recover_ledger
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
-from bookie.replication.marks import Check, Marks
+from daybook.bookie.errors import LedgerError, RegistryError
+from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.protocol.placement import BookieId, fragment_at
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.decommission import (
+    Decommission,
+    DecommissionError,
+    DecommissionLimits,
+)
+from daybook.bookie.replication.marks import Check, Marks
+from daybook.wire.arena import ArenaPool
+from daybook.wire.metadata.store import MetadataError
+from daybook.wire.outbox import Flusher
 from tests.history.events import Replicated
 from tests.history.recorder import Recorder
 from tests.simulation.audit import MetadataAudit
 from tests.simulation.cluster import Cluster, Life
 from tests.simulation.settings import BOOKIE_PORT
-from wire.arena import ArenaPool
-from wire.metadata.store import MetadataError
-from wire.outbox import Flusher
 
 _PATHS = LedgerPaths()
 _AGAIN_S = 0.5

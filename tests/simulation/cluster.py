@@ -16,8 +16,9 @@ from typing import TypeVar, cast
 
 import trio
 
-from bookie.server.host import START_ERRORS, RunningBookie
-from broker.server import RunningBroker
+from daybook.bookie.server.host import START_ERRORS, RunningBookie
+from daybook.broker.server import RunningBroker
+from daybook.wire.metadata.store import MetadataError
 from tests.simulation.clock import VirtualClock
 from tests.simulation.disk import HostCrashedError, Platter
 from tests.simulation.host_log import HostLogs
@@ -26,7 +27,6 @@ from tests.simulation.metadata import Odds, SimulatedMetadata
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import BROKER_PORT, Settings
-from wire.metadata.store import MetadataError
 
 _START_AGAIN_S = 1.0
 _EXPECTED = (*START_ERRORS, MetadataError)  # what an operator may see

@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from bookie.storage.disk import (
+from daybook.bookie.storage.disk import (
     Appender,
     DirectoryInUseError,
     DirectoryLock,
     Reader,
 )
+from daybook.wire.transport import Buffer
 from tests.simulation.index import RottenIndex, SimulatedIndexes
-from wire.transport import Buffer
 
 SECTOR_BYTES = 512
 

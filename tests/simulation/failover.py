@@ -11,10 +11,10 @@ from random import Random
 
 import trio
 
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError
-from clients.python.messages import MessageId
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.messages import MessageId
 from tests.simulation.cluster import Cluster, eventually, start_cluster
 from tests.simulation.scheduler import HOST, Scheduler, run
 

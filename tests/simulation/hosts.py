@@ -5,11 +5,11 @@ from random import Random
 
 import trio
 
-from bookie.replication.host import run_autorecovery
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, run_bookie
-from broker.formats import READABLE
-from broker.server import RunningBroker, run_broker
+from daybook.bookie.replication.host import run_autorecovery
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.broker.formats import READABLE
+from daybook.broker.server import RunningBroker, run_broker
 from tests.simulation.clock import VirtualClock
 from tests.simulation.disk import Platter
 from tests.simulation.host_log import HostLog

@@ -10,9 +10,9 @@ import h11
 import trio
 from starlette.types import ASGIApp
 
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.transport import Stream
 from tests.simulation.network import HostNetwork
-from wire.errors import ConnectionLostError
-from wire.transport import Stream
 
 HTTP_PORT = 8080
 _CHUNK_BYTES = 1 << 14

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from bookie.storage.index import IndexDamagedError, IndexStore, MemoryIndex
+from daybook.bookie.storage.index import IndexDamagedError, IndexStore, MemoryIndex
 
 if TYPE_CHECKING:
     from tests.simulation.disk import Platter

@@ -25,11 +25,11 @@ from itertools import count
 
 import trio
 
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
+from daybook.wire.metadata.store import MetadataError, SessionState
 from tests.simulation.scheduler import Timers
 from tests.simulation.tree import Follower, RecordedTree
-from wire.clock import WallClock
-from wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
-from wire.metadata.store import MetadataError, SessionState
 
 
 @dataclass(frozen=True, slots=True)

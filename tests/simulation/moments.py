@@ -27,13 +27,13 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TypeAlias
 
-from bookie.errors import MalformedMetadataError
-from bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
-from managed_ledger.records import OPENING, owner_of
+from daybook.bookie.errors import MalformedMetadataError
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_metadata
+from daybook.managed_ledger.records import OPENING, owner_of
+from daybook.wire.messages.bookie import Flag, Operation, Status
+from daybook.wire.metadata.store import Record
 from tests.simulation.settings import BOOKIE_PORT
 from tests.simulation.stream import SimulatedStream
-from wire.messages.bookie import Flag, Operation, Status
-from wire.metadata.store import Record
 
 Happened: TypeAlias = Callable[[str, str], None]
 """Called with the subject and the peer ("" if there is none)."""

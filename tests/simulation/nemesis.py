@@ -8,8 +8,8 @@ comes back: what is drawn is survivable, and nothing may be lost.
 from dataclasses import replace
 from random import Random
 
-from bookie.ledger.protocol.placement import Quorums
-from broker.log_configs import automatic
+from daybook.bookie.ledger.protocol.placement import Quorums
+from daybook.broker.log_configs import automatic
 from tests.simulation.acts import Act, At, Kill, WipeDisk
 from tests.simulation.draw_faults import draw_faults, draw_old_image, draw_rot
 from tests.simulation.draw_more import draw_more

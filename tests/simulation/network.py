@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import trio
 
+from daybook.wire.errors import ConnectionLostError, NobodyListensError
+from daybook.wire.transport import Listener, Stream
 from tests.simulation.scheduler import Timers
 from tests.simulation.stream import SimulatedStream
-from wire.errors import ConnectionLostError, NobodyListensError
-from wire.transport import Listener, Stream
 
 _CONNECT_TIMEOUT_S = 3.0  # then the system gives up; callers may be less patient
 

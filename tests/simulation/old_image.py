@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from math import inf
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.starts import StartRecord
-from bookie.server.starts import STARTS_FILE
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.starts import StartRecord
+from daybook.bookie.server.starts import STARTS_FILE
 from tests.simulation.cluster import Cluster
 from tests.simulation.disk import Image
 from tests.simulation.settings import BOOKIE_PORT

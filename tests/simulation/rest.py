@@ -11,20 +11,25 @@ from collections.abc import Iterator
 
 import trio
 
-from broker.server import RunningBroker
-from broker.stats import TopicStats, statistics
+from daybook.broker.server import RunningBroker
+from daybook.broker.stats import TopicStats, statistics
 from tests.simulation.held_back import is_held_back
 from tests.simulation.scheduler import HOST
 
 _PRODUCERS = "a producer goes without a word, and its connection stays"
 _READERS = "a reader goes without a word, and its connection stays"
-_OF_TOPICS = ("managed_ledger.", "broker.topic.", "broker.subscription.", "broker.feeder.")
+_OF_TOPICS = (
+    "daybook.managed_ledger.",
+    "daybook.broker.topic.",
+    "daybook.broker.subscription.",
+    "daybook.broker.feeder.",
+)
 _OF_CONNECTIONS = (
-    "bookie.ledger.bookies.Channel._serve",
-    "bookie.ledger.exchange.Exchange._serve",
-    "broker.accept.ClientPort._serve_one",
-    "broker.client_connection.ClientConnection._keep_alive",
-    "broker.peers.Peers._watch_over",
+    "daybook.bookie.ledger.bookies.Channel._serve",
+    "daybook.bookie.ledger.exchange.Exchange._serve",
+    "daybook.broker.accept.ClientPort._serve_one",
+    "daybook.broker.client_connection.ClientConnection._keep_alive",
+    "daybook.broker.peers.Peers._watch_over",
 )
 _AT_ONCE_MAX = 2  # of any other; there is one for each kind of request
 

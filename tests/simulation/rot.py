@@ -7,7 +7,7 @@ No bookie can tell these two apart, and none is asked to.
 
 from random import Random
 
-from bookie.storage.records import (
+from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,

@@ -20,7 +20,9 @@ from random import Random
 
 import trio
 
-from broker.policies import DEFAULT_NAMESPACE
+from daybook.broker.policies import DEFAULT_NAMESPACE
+from daybook.wire.metadata.store import Record
+from daybook.wire.topics import TopicName
 from tests.history.check import check
 from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet, Run, Stamped
 from tests.simulation import scheduler
@@ -41,8 +43,6 @@ from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
 from tests.simulation.workloads.scene import Scene
-from wire.metadata.store import Record
-from wire.topics import TopicName
 
 LIVENESS_S = 120.0  # virtual, for each step of the end
 STEPS_MAX = 3_000_000

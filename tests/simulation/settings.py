@@ -6,12 +6,12 @@ reclaimed, copies are compared, lost bookies are given up.
 
 from dataclasses import dataclass, field
 
-from bookie.replication.limits import ReplicationLimits
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
-from broker.config import BrokerConfig, QuorumsConfig
-from broker.limits import BrokerLimits, ConnectionLimits, RequestLimits, TopicLimits
-from managed_ledger.context import LogConfig
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.broker.config import BrokerConfig, QuorumsConfig
+from daybook.broker.limits import BrokerLimits, ConnectionLimits, RequestLimits, TopicLimits
+from daybook.managed_ledger.context import LogConfig
 
 BOOKIE_PORT = 3181
 BROKER_PORT = 6650

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from wire.errors import ConnectionLostError
-from wire.transport import Buffer
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.transport import Buffer
 
 if TYPE_CHECKING:
     from tests.simulation.network import SimulatedNetwork

@@ -6,8 +6,8 @@ from typing import cast
 import msgspec
 import trio
 
-from broker.errors import CannotJoinError
-from broker.server import RunningBroker, run_broker
+from daybook.broker.errors import CannotJoinError
+from daybook.broker.server import RunningBroker, run_broker
 from tests.simulation import scheduler
 from tests.simulation.cluster import Cluster, Life, start_cluster
 from tests.simulation.disk import Platter

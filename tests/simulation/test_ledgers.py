@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.history.events import Event, LedgerVersion
 from tests.history.ledger_events import Confirmed, LedgerCreate, LedgerEnd, LedgerRead
 from tests.simulation.acts import At, Kill, KillAll, SlowDisk

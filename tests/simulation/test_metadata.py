@@ -7,11 +7,16 @@ from functools import partial
 import pytest
 import trio
 
+from daybook.wire.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    OutcomeUnknownError,
+    SessionState,
+)
+from daybook.wire.metadata.update import update
 from tests.simulation import scheduler
 from tests.simulation.metadata import Odds, SimulatedMetadata
 from tests.simulation.scheduler import HOST, Scheduler
-from wire.metadata.store import MetadataError, MetadataStore, OutcomeUnknownError, SessionState
-from wire.metadata.update import update
 
 
 class VirtualClock:

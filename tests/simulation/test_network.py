@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 import trio
 
+from daybook.wire.errors import ConnectionLostError, NobodyListensError
+from daybook.wire.transport import Stream
 from tests.simulation import scheduler
 from tests.simulation.network import SimulatedNetwork, Slow
 from tests.simulation.scheduler import Scheduler
-from wire.errors import ConnectionLostError, NobodyListensError
-from wire.transport import Stream
 
 PORT = 1
 

@@ -4,14 +4,14 @@ import re
 
 import trio
 
-from bookie.ledger.client import LedgerClient, Quorums
-from managed_ledger.records import custom_metadata
-from managed_ledger.tree import tree_id
+from daybook.bookie.ledger.client import LedgerClient, Quorums
+from daybook.managed_ledger.records import custom_metadata
+from daybook.managed_ledger.tree import tree_id
+from daybook.wire.topics import TopicName
 from tests.simulation import scheduler
 from tests.simulation.caretaker import as_caretaker
 from tests.simulation.cluster import Cluster, eventually, start_cluster
 from tests.simulation.scheduler import Scheduler
-from wire.topics import TopicName
 
 NAME = TopicName.parse("persistent://public/default/t")
 GONE = "public/default/persistent/gone"

@@ -13,10 +13,12 @@ from weakref import ref
 import pytest
 import trio
 
-from clients.python.connection import BrokerConnection
-from clients.python.consumer import Consumer
-from clients.python.errors import NotAllowedError
-from clients.python.topic_consumer import TopicConsumer
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import NotAllowedError
+from daybook.clients.python.topic_consumer import TopicConsumer
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
 from tests.simulation import acts, plan, run, scheduler, settings
@@ -42,8 +44,6 @@ from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.shrink import as_python, rule_of, shrink
 from tests.simulation.steps import KINDS, STEP_OF, STEPS, mark_of
-from wire.messages.consumer import Delivery
-from wire.proto import pulsar_pb2 as pb
 
 SAMPLE = range(2, 42)
 CAUSED = [step.name for step in STEPS if step.cause]
@@ -99,7 +99,7 @@ def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
 
 
 TOPIC = "persistent://public/default/t1"
-PER_CONNECTION = "broker.peers.Peers._watch_over"
+PER_CONNECTION = "daybook.broker.peers.Peers._watch_over"
 CONSUME = Consume("c1-t1", "client-1", TOPIC, "s1")
 SMALL = Plan(
     seed=7,
@@ -165,7 +165,8 @@ def test_a_task_that_is_left_is_a_leak() -> None:
     async def main(_: Scheduler) -> list[str]:
         HOST.set("broker-1#1")
         async with trio.open_nursery() as nursery:
-            for name in ("managed_ledger.left", *3 * ["broker.many"], *3 * [PER_CONNECTION]):
+            many = (*3 * ["broker.many"], *3 * [PER_CONNECTION])
+            for name in ("daybook.managed_ledger.left", *many):
                 nursery.start_soon(trio.sleep_forever, name=name)
             await trio.lowlevel.checkpoint()
             found = tasks_left("broker-1#1", connections=3)
@@ -174,7 +175,7 @@ def test_a_task_that_is_left_is_a_leak() -> None:
 
     assert scheduler.run(main, seed=1) == [
         "broker-1#1 runs 3 times broker.many",
-        "broker-1#1 runs 1 times managed_ledger.left, and has no topic",
+        "broker-1#1 runs 1 times daybook.managed_ledger.left, and has no topic",
     ]
 
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import trio
 
-from wire.clock import WallClock
-from wire.metadata.paths import parent_of
-from wire.metadata.store import Check, Create, Operation, Record, Watch
-from wire.metadata.tree import Notify, Tree
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.paths import parent_of
+from daybook.wire.metadata.store import Check, Create, Operation, Record, Watch
+from daybook.wire.metadata.tree import Notify, Tree
 
 Observer = Callable[[str, str, Record | None], None]
 """Hears of a write: who, the path, and what is there now."""

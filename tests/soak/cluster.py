@@ -19,11 +19,11 @@ from typing import Any
 
 import trio
 
-from clients.cli.errors import UserError
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.cli.errors import UserError
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real.parts import order
 from tests.simulation.workloads.drain import LivenessError
 from tests.soak.links import Address, Link, open_links

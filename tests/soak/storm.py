@@ -15,9 +15,9 @@ from pathlib import Path
 
 import trio
 
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.limits import ClientLimits
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.limits import ClientLimits
 from tests.history.check import check
 from tests.history.events import Healed, HistoryError, Run
 from tests.history.record import Violation

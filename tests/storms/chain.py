@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from managed_ledger.ledger_list import Row
-from managed_ledger.position import Position
-from managed_ledger.protocol import log
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.ledger_list import Row
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol import log
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from tests.storms.chain_broker import Broker, Sent
 from tests.storms.chance import Chance
 from tests.storms.network import Network

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from managed_ledger import recovery
-from managed_ledger.ledger_list import Row, sealed_row, set_sealed
-from managed_ledger.position import Position
-from managed_ledger.protocol import log, trim
-from managed_ledger.records import LedgerInfo
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger import recovery
+from daybook.managed_ledger.ledger_list import Row, sealed_row, set_sealed
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol import log, trim
+from daybook.managed_ledger.records import LedgerInfo
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 
 if TYPE_CHECKING:
     from tests.storms.chain import ChainStorm

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
-from managed_ledger import cursor_ledger
-from managed_ledger.ack_set import AckSet
-from managed_ledger.context import LogContext
-from managed_ledger.cursor_record import IN_RECORD, set_position
-from managed_ledger.ledger_list import LedgerList, Row
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import CursorState
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger import cursor_ledger
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.cursor_record import IN_RECORD, set_position
+from daybook.managed_ledger.ledger_list import LedgerList, Row
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import CursorState
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from tests.storms.chance import Chance
 from tests.storms.cursor_owner import Owner
 from tests.storms.network import Network

@@ -7,13 +7,18 @@ one after an error, is a whole snapshot in a new ledger, and then the cursor's r
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from managed_ledger import cursor_ledger
-from managed_ledger.ack_set import AckSet
-from managed_ledger.cursor_ledger import Recovered, add_ranges, encode_change, encode_snapshot
-from managed_ledger.cursor_record import IN_RECORD, folded, pointing
-from managed_ledger.position import Position
-from managed_ledger.protocol.cursor import CursorState
-from managed_ledger.records_pb2 import ManagedCursorInfo
+from daybook.managed_ledger import cursor_ledger
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.cursor_ledger import (
+    Recovered,
+    add_ranges,
+    encode_change,
+    encode_snapshot,
+)
+from daybook.managed_ledger.cursor_record import IN_RECORD, folded, pointing
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.cursor import CursorState
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 
 if TYPE_CHECKING:
     from tests.storms.cursor import CursorStorm

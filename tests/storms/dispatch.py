@@ -11,8 +11,8 @@ permits and limits are kept.
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from broker.partial_acks import PartialAcks
-from broker.protocol.dispatch.events import (
+from daybook.broker.partial_acks import PartialAcks
+from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
     Activate,
@@ -37,9 +37,9 @@ from broker.protocol.dispatch.events import (
     Want,
     Writable,
 )
-from broker.protocol.dispatch.exclusive import ExclusiveDispatch
-from broker.protocol.dispatch.failover import FailoverDispatch
-from broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from tests.storms.chance import Chance
 from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.dispatch_rules import (

@@ -4,8 +4,8 @@ They know what a bystander knows: the log, what is acknowledged, what each consu
 back and permitted.
 """
 
-from broker.protocol.dispatch.events import Dispatch, DispatchLimits, Entry, Place
-from broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.events import Dispatch, DispatchLimits, Entry, Place
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from tests.storms.chance import Chance
 from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.network import Network

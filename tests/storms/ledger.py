@@ -6,9 +6,9 @@ The rules are those of `safety`: S for the ledger, W for its clients, L for the 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bookie.ledger.protocol import read, write
-from bookie.ledger.protocol.placement import Ensemble, Quorums
-from bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol import read, write
+from daybook.bookie.ledger.protocol.placement import Ensemble, Quorums
+from daybook.bookie.ledger.protocol.read import Verdict
 from tests.storms.chance import Chance
 from tests.storms.ledger_clients import Client, Recoverer, Writer
 from tests.storms.ledger_reader import Reader

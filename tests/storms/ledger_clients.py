@@ -8,10 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol import recover, update, write
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment, fragment_at
-from bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol import recover, update, write
+from daybook.bookie.ledger.protocol.placement import (
+    NO_ENTRY,
+    BookieId,
+    Ensemble,
+    Fragment,
+    fragment_at,
+)
+from daybook.bookie.ledger.protocol.read import Verdict
 
 if TYPE_CHECKING:
     from tests.storms.ledger_world import LedgerWorld

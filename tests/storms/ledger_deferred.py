@@ -8,8 +8,8 @@ is confirmed has to be on disks.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bookie.ledger.protocol import deferred, write
-from bookie.ledger.protocol.placement import BookieId, Ensemble
+from daybook.bookie.ledger.protocol import deferred, write
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from tests.storms.chance import Chance
 from tests.storms.ledger import LedgerStorm
 from tests.storms.ledger_clients import Answer, Request, Writer

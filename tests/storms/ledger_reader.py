@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol import read
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId
-from bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol import read
+from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId
+from daybook.bookie.ledger.protocol.read import Verdict
 from tests.storms.ledger_clients import Answer, Client, Request, Stored
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ later.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol import update
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment, Quorums
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol import update
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment, Quorums
 from tests.storms.chance import Chance
 from tests.storms.ledger_clients import (
     ENTRY_BYTES,

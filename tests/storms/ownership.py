@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership_events import Answer, Event, Owner
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership_events import Answer, Event, Owner
+from daybook.wire.metadata.store import SessionState
 from tests.storms.chance import Chance
 from tests.storms.network import Network
 from tests.storms.ownership_broker import Broker
 from tests.storms.storm import SOME, Storm
-from wire.metadata.store import SessionState
 
 BUNDLES = ("x", "y")
 STORE, FIRST_BROKER = 0, 1

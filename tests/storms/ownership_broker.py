@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership import Holding, OwnershipProtocol, Standing
-from broker.protocol.ownership_events import (
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership import Holding, OwnershipProtocol, Standing
+from daybook.broker.protocol.ownership_events import (
     Acquire,
     Answer,
     Answered,
@@ -32,7 +32,7 @@ from broker.protocol.ownership_events import (
     SessionChanged,
     TopicsClosed,
 )
-from wire.metadata.store import SessionState
+from daybook.wire.metadata.store import SessionState
 
 if TYPE_CHECKING:
     from tests.storms.ownership import OwnershipStorm, Reply, Request

@@ -10,15 +10,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from broker.producer import Producer
-from broker.protocol.access import AccessMode
-from managed_ledger.position import Position
+from daybook.broker.producer import Producer
+from daybook.broker.protocol.access import AccessMode
+from daybook.managed_ledger.position import Position
+from daybook.wire.batch import parse_metadata
 from tests.storms.chance import Chance
 from tests.storms.network import Network
 from tests.storms.producer_broker import Connection, Topic
 from tests.storms.producer_client import Open, ProducerClient
 from tests.storms.storm import OFTEN, SOME, Storm
-from wire.batch import parse_metadata
 
 BROKER, LOG, FIRST_CLIENT = 0, 1, 2
 NAMES = ("p1", "p2", "p3")

@@ -7,16 +7,16 @@ producers go, without tasks; the producers themselves are real.
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.producer import Producer
-from broker.protocol import access, producing
-from broker.protocol.producing import Sending
-from managed_ledger.errors import FencedError
-from managed_ledger.position import Position
+from daybook.broker.producer import Producer
+from daybook.broker.protocol import access, producing
+from daybook.broker.protocol.producing import Sending
+from daybook.managed_ledger.errors import FencedError
+from daybook.managed_ledger.position import Position
+from daybook.wire.fields import U32
+from daybook.wire.messages.client import Send, SendReceipt
+from daybook.wire.messages.registry import Command, decode_frame
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.storms.producer_client import PRODUCER_ID, Close, Open, ProducerClient
-from wire.fields import U32
-from wire.messages.client import Send, SendReceipt
-from wire.messages.registry import Command, decode_frame
-from wire.proto import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.storms.producer import ProducerStorm

@@ -5,11 +5,11 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING
 
-from broker.protocol.access import AccessMode
-from clients.python.protocol.sends import PendingSend, PendingSends, Surprise
-from wire.batch import encode_payload
-from wire.messages.client import Send, SendReceipt
-from wire.proto import pulsar_pb2 as pb
+from daybook.broker.protocol.access import AccessMode
+from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
+from daybook.wire.batch import encode_payload
+from daybook.wire.messages.client import Send, SendReceipt
+from daybook.wire.proto import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.storms.producer import ProducerStorm

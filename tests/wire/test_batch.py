@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.batch import (
+from daybook.wire.batch import (
     BatchReader,
     SingleMetadata,
     broker_entry_metadata,
@@ -22,8 +22,8 @@ from wire.batch import (
     verify_checksum,
     without_checksum,
 )
-from wire.errors import ChecksumError, MalformedError, TruncatedError, WireError
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.errors import ChecksumError, MalformedError, TruncatedError, WireError
+from daybook.wire.proto import pulsar_pb2 as pb
 
 GOLDEN = bytes.fromhex(
     "0e01 ae21f2e5 0000000c 0a0170 1002 1880d095ffbc31 68656c6c6f".replace(" ", "")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.digest import Digester, DigestType, master_key
-from wire.entry import encode_header
-from wire.errors import MalformedError, WireError
-from wire.messages.blocks import (
+from daybook.wire.digest import Digester, DigestType, master_key
+from daybook.wire.entry import encode_header
+from daybook.wire.errors import MalformedError, WireError
+from daybook.wire.messages.blocks import (
     ADD_BYTES,
     BLOCK_HEADER,
     decode_block,
@@ -17,7 +17,7 @@ from wire.messages.blocks import (
     encode_block_answer,
     encode_block_header,
 )
-from wire.messages.bookie import (
+from daybook.wire.messages.bookie import (
     FRAME_BYTES_MAX,
     AddRun,
     Flag,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import entry
-from wire.digest import Digester, master_key
-from wire.errors import WireError
-from wire.messages import bookie, bookie_v3
-from wire.messages.bookie import (
+from daybook.wire import entry
+from daybook.wire.digest import Digester, master_key
+from daybook.wire.errors import WireError
+from daybook.wire.messages import bookie, bookie_v3
+from daybook.wire.messages.bookie import (
     Add,
     AddRun,
     AuthAnswer,
@@ -24,8 +24,8 @@ from wire.messages.bookie import (
     ReadAnswer,
     Status,
 )
-from wire.messages.entry_list import decode_entry_list, encode_entry_list, group_entries
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.messages.entry_list import decode_entry_list, encode_entry_list, group_entries
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -211,7 +211,7 @@ def test_striping_makes_one_group() -> None:
 
 def test_the_compiled_definitions_are_those_of_the_proto_file(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools")
-    source = "wire/proto/bookkeeper.proto"
+    source = "daybook/wire/proto/bookkeeper.proto"
     subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", "-I."]
         + [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi")]
@@ -220,5 +220,5 @@ def test_the_compiled_definitions_are_those_of_the_proto_file(tmp_path: Path) ->
         check=True,
     )
     for suffix in ("py", "pyi"):
-        name = f"wire/proto/bookkeeper_pb2.{suffix}"
+        name = f"daybook/wire/proto/bookkeeper_pb2.{suffix}"
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.compression import CompressionType, compress, decompress
-from wire.errors import MalformedError, OversizeError, WireError
+from daybook.wire.compression import CompressionType, compress, decompress
+from daybook.wire.errors import MalformedError, OversizeError, WireError
 
 KINDS = list(CompressionType)
 REAL = KINDS[1:]

@@ -10,14 +10,14 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import CLIENT_PACE, FrameConnection, FramePace
+from daybook.wire.errors import OversizeError
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.transport import Network, Stream
 from tests.simulation import scheduler
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.connection import CLIENT_PACE, FrameConnection, FramePace
-from wire.errors import OversizeError
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
-from wire.transport import Network, Stream
 
 
 def frame(body: bytes) -> bytes:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from wire import descriptors
-from wire.descriptors import LIMIT_MIN, Descriptors, ShortageLog, share_out
-from wire.errors import ConnectionLostError
-from wire.settings import ConfigError
-from wire.tcp import TcpNetwork
+from daybook.wire import descriptors
+from daybook.wire.descriptors import LIMIT_MIN, Descriptors, ShortageLog, share_out
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.settings import ConfigError
+from daybook.wire.tcp import TcpNetwork
 
 EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import digest, entry
-from wire.digest import Digester, DigestType
-from wire.errors import ChecksumError, MalformedError, WireError
+from daybook.wire import digest, entry
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.errors import ChecksumError, MalformedError, WireError
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 DIGESTERS = st.builds(Digester, st.sampled_from(DigestType), st.binary(max_size=8))

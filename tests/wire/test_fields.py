@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import fields
-from wire.errors import MalformedError, TruncatedError, WireError
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.wire import fields
+from daybook.wire.errors import MalformedError, TruncatedError, WireError
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 TABLE = {0: "00", 1: "01", 127: "7f", 128: "8001", 300: "ac02", -1: "ffffffffffffffffff01"}
 

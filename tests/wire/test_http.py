@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from wire.http import HttpPort
+from daybook.wire.http import HttpPort
 
 PATIENCE_S = 60.0
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

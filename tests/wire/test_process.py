@@ -1,6 +1,6 @@
 """A process gives memory back when most of many connections have gone."""
 
-from wire.process import Crowd
+from daybook.wire.process import Crowd
 
 
 def test_memory_is_given_back_when_most_of_many_connections_have_gone() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.errors import MalformedError, TruncatedError, WireError
-from wire.messages.client import Send, SendReceipt, encode_send, encode_send_receipts
-from wire.messages.consumer import (
+from daybook.wire.errors import MalformedError, TruncatedError, WireError
+from daybook.wire.messages.client import Send, SendReceipt, encode_send, encode_send_receipts
+from daybook.wire.messages.consumer import (
     Ack,
     AckedId,
     Delivery,
@@ -18,7 +18,7 @@ from wire.messages.consumer import (
     encode_ack_set,
     encode_message,
 )
-from wire.messages.registry import (
+from daybook.wire.messages.registry import (
     NO_ID,
     BaseType,
     Command,
@@ -28,7 +28,7 @@ from wire.messages.registry import (
     type_name,
     unsigned,
 )
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto import pulsar_pb2 as pb
 
 U64 = st.integers(0, (1 << 64) - 1)
 ID = st.one_of(st.integers(0, 300), st.integers(-1, (1 << 63) - 1))

@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from wire import arena as arena_module
-from wire.arena import LITTLE_BYTES, ArenaPool
-from wire.connection import FrameConnection, FramePace
-from wire.errors import OversizeError
-from wire.outbox import Flusher
-from wire.transport import Buffer
+from daybook.wire import arena as arena_module
+from daybook.wire.arena import LITTLE_BYTES, ArenaPool
+from daybook.wire.connection import FrameConnection, FramePace
+from daybook.wire.errors import OversizeError
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Buffer
 
 MIB = 1 << 20
 

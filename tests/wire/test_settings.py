@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from wire.settings import ConfigError, load
+from daybook.wire.settings import ConfigError, load
 
 DEEP = "[" * 100_000
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.errors import MalformedError, WireError
-from wire.topics import TopicName, check_namespace, url_decode, url_encode
+from daybook.wire.errors import MalformedError, WireError
+from daybook.wire.topics import TopicName, check_namespace, url_decode, url_encode
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ nothing of any of them.
 from dataclasses import dataclass
 from struct import Struct
 
-from wire.entry import ENTRY_HEADER_BYTES
-from wire.errors import MalformedError, TruncatedError
-from wire.fields import U32
-from wire.messages.bookie import (
+from daybook.wire.entry import ENTRY_HEADER_BYTES
+from daybook.wire.errors import MalformedError, TruncatedError
+from daybook.wire.fields import U32
+from daybook.wire.messages.bookie import (
     ADD_HEADER,
     ADD_REQUEST_HEADER_BYTES,
     AddRun,

@@ -30,11 +30,11 @@ from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from wire.digest import MASTER_KEY_BYTES, Digester
-from wire.entry import ENTRY_HEADER_BYTES, FIELDS
-from wire.errors import MalformedError, TruncatedError
-from wire.proto.bookkeeper_pb2 import AuthMessage
-from wire.transport import Buffer
+from daybook.wire.digest import MASTER_KEY_BYTES, Digester
+from daybook.wire.entry import ENTRY_HEADER_BYTES, FIELDS
+from daybook.wire.errors import MalformedError, TruncatedError
+from daybook.wire.proto.bookkeeper_pb2 import AuthMessage
+from daybook.wire.transport import Buffer
 
 VERSION = 2
 FRAME_BYTES_MAX = 5 * 1024 * 1024  # what Apache's bookies and clients take by default

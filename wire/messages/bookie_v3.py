@@ -9,11 +9,11 @@ Answers repeat version, operation and txnId of the request.  Every encoder retur
 
 from google.protobuf.message import DecodeError, Message
 
-from wire.errors import MalformedError
-from wire.fields import U32, encode_tag, encode_varint
-from wire.messages.bookie import Status
-from wire.proto import bookkeeper_pb2 as pb
-from wire.transport import Buffer
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32, encode_tag, encode_varint
+from daybook.wire.messages.bookie import Status
+from daybook.wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.transport import Buffer
 
 _FIRST_BYTE = 0x0A  # field 1, with a length: the header; no v2 packet begins with it
 HIGH_PRIORITY = 100

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from wire.errors import MalformedError
-from wire.fields import U32, encode_varint
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32, encode_varint
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _MESSAGES_MAX = (1 << 31) - 1
 _ABSENT = (1 << 64) - 1

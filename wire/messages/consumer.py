@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from wire.errors import MalformedError
-from wire.fields import U32, encode_varint
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32, encode_varint
+from daybook.wire.proto import pulsar_pb2 as pb
 
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1

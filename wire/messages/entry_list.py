@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 
-from wire.errors import MalformedError, TruncatedError
+from daybook.wire.errors import MalformedError, TruncatedError
 
 _HEADER = Struct(">ii56x")
 _GROUP = Struct(">qqii")

@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
 
-from wire.errors import MalformedError, TruncatedError
-from wire.fields import U32
-from wire.messages.client import Send, SendReceipt
-from wire.messages.consumer import Ack, Delivery
-from wire.proto import pulsar_pb2 as pb
-from wire.protobuf import check_readable
+from daybook.wire.errors import MalformedError, TruncatedError
+from daybook.wire.fields import U32
+from daybook.wire.messages.client import Send, SendReceipt
+from daybook.wire.messages.consumer import Ack, Delivery
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.protobuf import check_readable
 
 BROKER_PROTOCOL_VERSION = 21
 CLIENT_PROTOCOL_VERSION = (

@@ -19,7 +19,7 @@ from kazoo.handlers.utils import (
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
-from wire.metadata.store import (
+from daybook.wire.metadata.store import (
     MetadataError,
     NoRecordError,
     NotEmptyError,

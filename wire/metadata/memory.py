@@ -26,9 +26,9 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from wire.clock import WallClock
-from wire.metadata.session import HostSession, create_with_parents
-from wire.metadata.store import (
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.session import HostSession, create_with_parents
+from daybook.wire.metadata.store import (
     Create,
     Delete,
     MetadataError,
@@ -40,7 +40,7 @@ from wire.metadata.store import (
     StoreUnavailableError,
     Watch,
 )
-from wire.metadata.tree import SessionExpiredError, Tree
+from daybook.wire.metadata.tree import SessionExpiredError, Tree
 
 T = TypeVar("T")
 

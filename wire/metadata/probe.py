@@ -7,9 +7,9 @@ waits for the rest of a line.
 
 import trio
 
-from wire.errors import ConnectionLostError, NobodyListensError
-from wire.tcp import TcpNetwork
-from wire.transport import Stream
+from daybook.wire.errors import ConnectionLostError, NobodyListensError
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.transport import Stream
 
 _DEFAULT_PORT = 2181
 _PATIENCE_S = 1.0

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from wire.metadata.paths import ancestors_of
-from wire.metadata.store import (
+from daybook.wire.metadata.paths import ancestors_of
+from daybook.wire.metadata.store import (
     NoRecordError,
     OutcomeUnknownError,
     RecordExistsError,

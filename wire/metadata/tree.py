@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
-from wire.clock import WallClock
-from wire.metadata.paths import check_path, name_of, parent_of
-from wire.metadata.store import (
+from daybook.wire.clock import WallClock
+from daybook.wire.metadata.paths import check_path, name_of, parent_of
+from daybook.wire.metadata.store import (
     ANY,
     Check,
     Create,

@@ -18,7 +18,7 @@ So values that two hosts could write independently have to carry something that 
 
 from collections.abc import Callable
 
-from wire.metadata.store import (
+from daybook.wire.metadata.store import (
     MetadataStore,
     NoRecordError,
     OutcomeUnknownError,

@@ -30,7 +30,7 @@ from typing import TypeVar, TypeVarTuple, Unpack, assert_never
 
 import trio
 
-from wire.metadata.kazoo_client import (
+from daybook.wire.metadata.kazoo_client import (
     RETRY_DELAY_S,
     AsyncResult,
     Kazoo,
@@ -45,10 +45,10 @@ from wire.metadata.kazoo_client import (
     stop_client,
     to_stat,
 )
-from wire.metadata.paths import ancestors_of, check_path
-from wire.metadata.probe import why_no_session
-from wire.metadata.session import HostSession, create_with_parents
-from wire.metadata.store import (
+from daybook.wire.metadata.paths import ancestors_of, check_path
+from daybook.wire.metadata.probe import why_no_session
+from daybook.wire.metadata.session import HostSession, create_with_parents
+from daybook.wire.metadata.store import (
     Check,
     Create,
     Delete,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias, assert_never
 
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId
+from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId
 
 # -- Events
 

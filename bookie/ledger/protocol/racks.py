@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 
 DEFAULT_RACK = "/default-rack"  # of bookies of which nothing is known
 _TRIES_MAX = 2000  # steps of the search for an arrangement, before a weaker one will do

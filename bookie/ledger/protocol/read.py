@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums, fragment_at
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums, fragment_at
 
 
 class Verdict(Enum):

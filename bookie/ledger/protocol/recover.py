@@ -35,16 +35,16 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from bookie.ledger.protocol import write
-from bookie.ledger.protocol.placement import (
+from daybook.bookie.ledger.protocol import write
+from daybook.bookie.ledger.protocol.placement import (
     NO_ENTRY,
     BookieId,
     Ensemble,
     Fragment,
     Quorums,
 )
-from bookie.ledger.protocol.read import Inquiry, InquirySnapshot, Verdict, asking_order
-from bookie.ledger.protocol.write import (
+from daybook.bookie.ledger.protocol.read import Inquiry, InquirySnapshot, Verdict, asking_order
+from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
     Append,

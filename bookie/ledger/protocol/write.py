@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Quorums
+from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Quorums
 
 # -- Events: what has happened
 

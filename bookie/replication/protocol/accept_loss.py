@@ -11,9 +11,9 @@ and does not answer still aborts the recovery.
 
 from collections.abc import Collection, Sequence
 
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.protocol.recover import READS_MAX, LastEntry, RecoverProtocol
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol.recover import READS_MAX, LastEntry, RecoverProtocol
 
 
 class AcceptLoss(RecoverProtocol):

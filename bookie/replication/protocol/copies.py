@@ -28,9 +28,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
-from wire.messages.entry_list import Group
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from daybook.wire.messages.entry_list import Group
 
 
 class Copy(IntEnum):

@@ -7,7 +7,7 @@ many they are: a cluster that starts comes up one by one.
 
 from collections.abc import Collection
 
-from bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.placement import BookieId
 
 
 class LostBookies:

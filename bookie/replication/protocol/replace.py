@@ -8,10 +8,10 @@ recovered, or mended by somebody else meanwhile.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Fragment
-from bookie.ledger.protocol.update import Decide, Ruling
-from bookie.replication.protocol.copies import Stretch, settled_stretches
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
+from daybook.bookie.ledger.protocol.update import Decide, Ruling
+from daybook.bookie.replication.protocol.copies import Stretch, settled_stretches
 
 
 @dataclass(frozen=True, slots=True)

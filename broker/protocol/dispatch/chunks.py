@@ -5,7 +5,7 @@ consumer leaves.  While that consumer cannot take more, its chunks are *held*, a
 chunk also waits while an earlier one of its message does, for whatever reason.
 """
 
-from broker.protocol.dispatch.events import ConsumerKey, Entry, Place
+from daybook.broker.protocol.dispatch.events import ConsumerKey, Entry, Place
 
 _GROUPS_MAX = 10_000  # Messages whose last chunk never came are forgotten, the oldest first.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from broker.protocol.dispatch.events import (
+from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
     Activate,
@@ -36,7 +36,7 @@ from broker.protocol.dispatch.events import (
     Want,
     Writable,
 )
-from broker.protocol.dispatch.pending import MeanEntry
+from daybook.broker.protocol.dispatch.pending import MeanEntry
 
 
 @dataclass(slots=True)

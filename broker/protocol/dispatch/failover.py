@@ -13,9 +13,9 @@ has to wait a moment: consumers often come together, and each change makes entri
 
 from bisect import bisect_left
 
-from broker.protocol.dispatch.events import Activate, ConsumerKey, DispatchLimits, Effect
-from broker.protocol.dispatch.exclusive import ExclusiveDispatch, Served
-from broker.protocol.dispatch.murmur import murmur3
+from daybook.broker.protocol.dispatch.events import Activate, ConsumerKey, DispatchLimits, Effect
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch, Served
+from daybook.broker.protocol.dispatch.murmur import murmur3
 
 _POINTS = 100
 

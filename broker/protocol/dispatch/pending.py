@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from broker.protocol.dispatch.events import ConsumerKey, Place
+from daybook.broker.protocol.dispatch.events import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from broker.protocol.dispatch.chunks import Chunks
-from broker.protocol.dispatch.events import (
+from daybook.broker.protocol.dispatch.chunks import Chunks
+from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
     Blocked,
@@ -39,7 +39,7 @@ from broker.protocol.dispatch.events import (
     Want,
     Writable,
 )
-from broker.protocol.dispatch.pending import Delayed, MeanEntry, ReplayQueue, Unacked
+from daybook.broker.protocol.dispatch.pending import Delayed, MeanEntry, ReplayQueue, Unacked
 
 
 @dataclass(slots=True)

@@ -18,14 +18,14 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from clients.cli.demo import chart
-from clients.cli.demo.flights import Flights, load
-from clients.cli.demo.pipelines import SparkResult, read_with_spark
-from clients.cli.demo.tally import Tally
-from clients.cli.demo.traffic import run_traffic
-from clients.cli.demo.verdict import failures, table
-from clients.python import blocking
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.cli.demo import chart
+from daybook.clients.cli.demo.flights import Flights, load
+from daybook.clients.cli.demo.pipelines import SparkResult, read_with_spark
+from daybook.clients.cli.demo.tally import Tally
+from daybook.clients.cli.demo.traffic import run_traffic
+from daybook.clients.cli.demo.verdict import failures, table
+from daybook.clients.python import blocking
+from daybook.clients.testing.standalone import StandaloneProcess
 
 TOPIC = "flights"
 PARTITIONS = 4

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.cli.demo.flights import CARRIER_COLUMN, Flights
-from clients.cli.demo.spark import open_session
+from daybook.clients.cli.demo.flights import CARRIER_COLUMN, Flights
+from daybook.clients.cli.demo.spark import open_session
 
 DELAY_COLUMN = 5
 TOLERANCE = 1e-9
@@ -45,7 +45,7 @@ def expected_by_carrier(flights: Flights) -> dict[str, tuple[int, float]]:
 
 def read_with_spark(service_url: str, topic: str, flights: Flights, directory: Path) -> SparkResult:
     """Run both queries and compare them with pandas."""
-    from clients.spark.source import DaybookDataSource
+    from daybook.clients.spark.source import DaybookDataSource
 
     expected = expected_by_carrier(flights)
     with open_session(directory) as spark:

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from clients.cli.demo.flights import Flights
-from clients.cli.demo.tally import Tally
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError
-from clients.python.messages import MessageId
+from daybook.clients.cli.demo.flights import Flights
+from daybook.clients.cli.demo.tally import Tally
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.messages import MessageId
 
 SUBSCRIPTION = "demo"
 BATCH_MESSAGES_MAX = 1000

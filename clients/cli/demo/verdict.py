@@ -1,7 +1,7 @@
 """What the demo says at the end: a table, and whether all is well."""
 
-from clients.cli.demo.pipelines import SparkResult
-from clients.cli.demo.tally import Tally
+from daybook.clients.cli.demo.pipelines import SparkResult
+from daybook.clients.cli.demo.tally import Tally
 
 
 def failures(tally: Tally, spark: SparkResult) -> list[str]:

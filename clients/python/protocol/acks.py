@@ -16,7 +16,7 @@ only: one that is forgotten comes again as the broker knows it, whole if need be
 from collections import deque
 from collections.abc import Sequence
 
-from clients.python.protocol.acks_in_doubt import AcksInDoubt, AckTuple, EntryKey
+from daybook.clients.python.protocol.acks_in_doubt import AcksInDoubt, AckTuple, EntryKey
 
 _INDEX_UNKNOWN = -1
 _MISSING = object()

@@ -9,9 +9,9 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wire.fields import U32, encode_varint
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Buffer
+from daybook.wire.fields import U32, encode_varint
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Buffer
 
 _KNOWN_MAX = 4096
 

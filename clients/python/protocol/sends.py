@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from wire.transport import Buffer
+from daybook.wire.transport import Buffer
 
 
 @dataclass(slots=True)

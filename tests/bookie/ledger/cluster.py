@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 
 import trio
 
-from bookie.ledger.client import LedgerClient, LedgerLimits, open_ledger_client
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, register_bookie
-from tests.bookie.ledger.fake_v3 import handle_v3
-from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.connection import FrameConnection
-from wire.entry import peek_ids
-from wire.fields import U32
-from wire.messages import bookie_v3
-from wire.messages.blocks import (
+from daybook.bookie.ledger.client import LedgerClient, LedgerLimits, open_ledger_client
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, register_bookie
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.connection import FrameConnection
+from daybook.wire.entry import peek_ids
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie_v3
+from daybook.wire.messages.blocks import (
     ADD_BYTES,
     BLOCK_HEADER,
     BLOCKS_PROPERTY,
@@ -35,7 +33,7 @@ from wire.messages.blocks import (
     decode_block,
     encode_block_answer,
 )
-from wire.messages.bookie import (
+from daybook.wire.messages.bookie import (
     ADD_HEADER,
     FRAME_BYTES_MAX,
     LAST_ENTRY,
@@ -49,10 +47,12 @@ from wire.messages.bookie import (
     encode_batch_answer_header,
     encode_read_answer,
 )
-from wire.messages.bookie_v3 import is_v3
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
-from wire.outbox import Flusher
-from wire.transport import Stream
+from daybook.wire.messages.bookie_v3 import is_v3
+from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.transport import Stream
+from tests.bookie.ledger.fake_v3 import handle_v3
+from tests.simulation.network import SimulatedNetwork
 
 PATHS = LedgerPaths()
 PORT = 3181

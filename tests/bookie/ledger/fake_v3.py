@@ -6,9 +6,9 @@ that dies forgets it (`FakeBookie.unsynced`).
 
 from typing import TYPE_CHECKING
 
-from wire.messages.bookie import Add, Flag, Read, Status
-from wire.messages.bookie_v3 import DEFERRED_SYNC, encode, response_to, to_v3
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.messages.bookie import Add, Flag, Read, Status
+from daybook.wire.messages.bookie_v3 import DEFERRED_SYNC, encode, response_to, to_v3
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.bookie.ledger.cluster import FakeBookie

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from trio.abc import Clock
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     DuplicateEntryError,
     EntryNotSentError,
     EntryTooLargeError,
@@ -13,8 +13,8 @@ from bookie.errors import (
     LedgerClosedError,
     LedgerExistsError,
 )
-from bookie.ledger.advanced import AdvancedLedgerWriter
-from bookie.ledger.client import Quorums
+from daybook.bookie.ledger.advanced import AdvancedLedgerWriter
+from daybook.bookie.ledger.client import Quorums
 from tests.bookie.ledger.cluster import Cluster, open_cluster
 
 QUORUMS = Quorums(3, 3, 2)

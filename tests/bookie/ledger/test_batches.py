@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import NoSuchEntryError, ReadUnknownError
+from daybook.bookie.errors import NoSuchEntryError, ReadUnknownError
+from daybook.wire.messages.bookie import LAST_ENTRY, BatchRead, Read, Status
 from tests.bookie.ledger.cluster import Cluster, open_cluster
 from tests.bookie.ledger.test_reader import QUORUMS, append, closed, expected, read_all
-from wire.messages.bookie import LAST_ENTRY, BatchRead, Read, Status
 
 
 def requests(cluster: Cluster) -> tuple[int, int]:

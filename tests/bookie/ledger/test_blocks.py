@@ -6,21 +6,21 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import InDoubtError, LedgerFencedError
-from bookie.ledger.adds import Adds
-from bookie.ledger.bookies import BookieLimits
-from bookie.ledger.client import LedgerClient, LedgerLimits, Quorums
-from bookie.ledger.dialects import V2, V3
-from bookie.ledger.writer import LedgerWriter
+from daybook.bookie.errors import InDoubtError, LedgerFencedError
+from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.client import LedgerClient, LedgerLimits, Quorums
+from daybook.bookie.ledger.dialects import V2, V3
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.wire.digest import Digester, master_key
+from daybook.wire.errors import MalformedError
+from daybook.wire.fields import U32
+from daybook.wire.messages import bookie_v3
+from daybook.wire.messages.blocks import decode_block, encode_block_answer
+from daybook.wire.messages.bookie import Add, AddRun, Status, encode_adds
+from daybook.wire.transport import Buffer
 from tests.bookie.ledger.cluster import Cluster, FakeBookie, open_cluster
 from tests.bookie.ledger.writing import QUORUMS, contents, expected
-from wire.digest import Digester, master_key
-from wire.errors import MalformedError
-from wire.fields import U32
-from wire.messages import bookie_v3
-from wire.messages.blocks import decode_block, encode_block_answer
-from wire.messages.bookie import Add, AddRun, Status, encode_adds
-from wire.transport import Buffer
 
 KEY = master_key(b"")
 

@@ -7,14 +7,14 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.bookies import BookieLimits, Bookies, Channel, Purpose
-from bookie.ledger.lanes import Lane
-from bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.bookies import BookieLimits, Bookies, Channel, Purpose
+from daybook.bookie.ledger.lanes import Lane
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.digest import Digester, master_key
+from daybook.wire.entry import encode_header
+from daybook.wire.messages.bookie import ADD_ANSWER, ADD_HEADER, Status, encode_add_header
+from daybook.wire.transport import Buffer
 from tests.bookie.ledger.cluster import PORT, Cluster, FakeBookie, open_cluster
-from wire.digest import Digester, master_key
-from wire.entry import encode_header
-from wire.messages.bookie import ADD_ANSWER, ADD_HEADER, Status, encode_add_header
-from wire.transport import Buffer
 
 B1 = BookieId(f"b1:{PORT}")
 KEY = master_key(b"")

@@ -7,17 +7,17 @@ from random import Random
 import pytest
 import trio
 
-from bookie.ledger.catalog import Catalog, StoredMetadata
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
-from bookie.registry.cookies import Cookie, create_cookie, renew_cookie
-from bookie.replication.protocol.copies import Stretch
-from bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.bookie.ledger.catalog import Catalog, StoredMetadata
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
+from daybook.bookie.registry.cookies import Cookie, create_cookie, renew_cookie
+from daybook.bookie.replication.protocol.copies import Stretch
+from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
+from daybook.wire.metadata.store import ANY, MetadataStore
 from tests.bookie.ledger.cluster import PATHS
-from wire.clock import SystemClock
-from wire.metadata.memory import DirectLink, MemoryStore, Request
-from wire.metadata.store import ANY, MetadataStore
 
 ONE, TWO = BookieId("b1:3181"), BookieId("b2:3181")
 PATH = PATHS.ledger(0)

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import InDoubtError, LedgerFencedError
-from bookie.ledger.client import LedgerClient, LedgerReader, Quorums
-from bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.errors import InDoubtError, LedgerFencedError
+from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
+from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.wire.messages.bookie import Add, Status
 from tests.bookie.ledger.cluster import Cluster, open_cluster
-from wire.messages.bookie import Add, Status
 
 QUORUMS = Quorums(3, 3, 2)
 

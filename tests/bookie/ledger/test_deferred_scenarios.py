@@ -6,7 +6,7 @@ are runs of entries, `force b1` is a request.  The ack quorum is 2.
 
 import pytest
 
-from bookie.ledger.protocol.deferred import (
+from daybook.bookie.ledger.protocol.deferred import (
     Acknowledged,
     AskToForce,
     DeferredProtocol,
@@ -18,7 +18,7 @@ from bookie.ledger.protocol.deferred import (
     Lost,
     Taken,
 )
-from bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.placement import BookieId
 
 SCENARIOS = {
     "an entry is taken once an ack quorum says so, in order, and nothing is on disk": """

@@ -6,18 +6,18 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import InDoubtError, LedgerFencedError
-from bookie.ledger.bookies import BookieLimits
-from bookie.ledger.client import LedgerLimits, Quorums
-from bookie.ledger.dialects import V3, Spoken, Wire, WireChoice
-from bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.errors import InDoubtError, LedgerFencedError
+from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.client import LedgerLimits, Quorums
+from daybook.bookie.ledger.dialects import V3, Spoken, Wire, WireChoice
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.wire.digest import Digester, master_key
+from daybook.wire.entry import encode_header
+from daybook.wire.messages import bookie_v3
+from daybook.wire.messages.bookie import Add, Flag, Read, Status, encode_add_header
+from daybook.wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.transport import Buffer
 from tests.bookie.ledger.cluster import Cluster, open_cluster
-from wire.digest import Digester, master_key
-from wire.entry import encode_header
-from wire.messages import bookie_v3
-from wire.messages.bookie import Add, Flag, Read, Status, encode_add_header
-from wire.proto import bookkeeper_pb2 as pb
-from wire.transport import Buffer
 
 B1 = BookieId("b1:3181")
 KEY = master_key(b"pw")

@@ -8,18 +8,18 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import NotEnoughBookiesError
-from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
-from bookie.ledger.marks import mark_path, mark_under_replicated
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
-from wire.clock import SystemClock
-from wire.errors import ConnectionLostError
-from wire.messages.bookie import Status
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+from daybook.bookie.errors import NotEnoughBookiesError
+from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.ledger.marks import mark_path, mark_under_replicated
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
+from daybook.wire.clock import SystemClock
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore
 
 PATHS = LedgerPaths()
 QUORUMS = Quorums(3, 3, 2)

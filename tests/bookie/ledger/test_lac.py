@@ -11,20 +11,20 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import LedgerError, ReadUnknownError
-from bookie.ledger.context import LedgerContext, LedgerLimits
-from bookie.ledger.lac import LacAnnouncer, lac_moved, read_lac, write_lac
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.errors import LedgerError, ReadUnknownError
+from daybook.bookie.ledger.context import LedgerContext, LedgerLimits
+from daybook.bookie.ledger.lac import LacAnnouncer, lac_moved, read_lac, write_lac
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.wire.connection import FrameConnection
+from daybook.wire.digest import Digester, DigestType, master_key
+from daybook.wire.entry import decode_lac, encode_header, encode_lac
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX, Status
+from daybook.wire.messages.bookie_v3 import decode_request, encode, encode_read_lac, response_to
+from daybook.wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.transport import Stream
 from tests.bookie.ledger.cluster import Cluster, open_cluster
-from wire.connection import FrameConnection
-from wire.digest import Digester, DigestType, master_key
-from wire.entry import decode_lac, encode_header, encode_lac
-from wire.errors import ConnectionLostError
-from wire.messages.bookie import FRAME_BYTES_MAX, Status
-from wire.messages.bookie_v3 import decode_request, encode, encode_read_lac, response_to
-from wire.proto import bookkeeper_pb2 as pb
-from wire.transport import Stream
 
 LEDGER = 7
 PASSWORD = b"pw"

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.errors import MalformedMetadataError
-from bookie.ledger.metadata import (
+from daybook.bookie.errors import MalformedMetadataError
+from daybook.bookie.ledger.metadata import (
     LedgerMetadata,
     LedgerState,
     decode_metadata,
     encode_metadata,
 )
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from wire.digest import DigestType
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.wire.digest import DigestType
 
 
 def ensemble(*names: str) -> tuple[BookieId, ...]:

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from bookie.ledger.protocol.placement import (
+from daybook.bookie.ledger.protocol.placement import (
     BookieId,
     Fragment,
     Quorums,

@@ -11,12 +11,12 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import NotEnoughBookiesError
-from bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
-from bookie.ledger.quarantine import Quarantine, QuarantineLimits
-from bookie.ledger.racks import (
+from daybook.bookie.errors import NotEnoughBookiesError
+from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
+from daybook.bookie.ledger.quarantine import Quarantine, QuarantineLimits
+from daybook.bookie.ledger.racks import (
     RACK_PROPERTY,
     Placement,
     RackError,
@@ -26,13 +26,13 @@ from bookie.ledger.racks import (
     RackTable,
     RegisteredRacks,
 )
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
-from wire.clock import SystemClock
-from wire.messages.bookie import Status
-from wire.metadata.memory import MemorySession, MemoryStore
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
+from daybook.wire.clock import SystemClock
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
 PATHS = LedgerPaths()
 QUORUMS = Quorums(3, 3, 2)

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule, Racks
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule, Racks
 
 STRICT = RackRule(2, enforced=True)
 QUORUMS = [Quorums(e, w, 1) for e in range(1, 6) for w in range(1, e + 1)]

@@ -6,8 +6,8 @@ for entry 0.  One fragment on b1 b2 b3, write quorum 3, unless the first line sa
 
 import pytest
 
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.ledger.protocol.read import (
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.protocol.read import (
     Answered,
     Ask,
     Effect,

@@ -8,15 +8,15 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import NoSuchEntryError, ReadUnknownError, UnauthorizedError
-from bookie.ledger.client import LedgerClient, LedgerReader, Quorums
-from bookie.ledger.metadata import encode_metadata
-from bookie.ledger.protocol.placement import BookieId, Fragment
-from bookie.ledger.reader import usual_bookie
-from bookie.ledger.writer import LedgerWriter
+from daybook.bookie.errors import NoSuchEntryError, ReadUnknownError, UnauthorizedError
+from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
+from daybook.bookie.ledger.metadata import encode_metadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
+from daybook.bookie.ledger.reader import usual_bookie
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.wire.digest import DigestType
+from daybook.wire.messages.bookie import Status
 from tests.bookie.ledger.cluster import PATHS, Cluster, open_cluster
-from wire.digest import DigestType
-from wire.messages.bookie import Status
 
 QUORUMS = Quorums(3, 3, 2)
 

@@ -11,9 +11,9 @@ from itertools import permutations, product
 
 import pytest
 
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.protocol.recover import (
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol.recover import (
     Abort,
     CloseLedger,
     Drop,
@@ -28,7 +28,7 @@ from bookie.ledger.protocol.recover import (
     RecoverProtocol,
     Start,
 )
-from bookie.ledger.protocol.write import (
+from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
     ChangeEnsemble,

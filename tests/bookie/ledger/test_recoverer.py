@@ -7,19 +7,19 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     LedgerFencedError,
     NoSuchLedgerError,
     RecoveryAbortedError,
     UnauthorizedError,
 )
-from bookie.ledger.client import LedgerClient, LedgerReader, Quorums
-from bookie.ledger.metadata import LedgerState, encode_metadata
-from bookie.ledger.recoverer import recover_ledger
-from bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
+from daybook.bookie.ledger.metadata import LedgerState, encode_metadata
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.wire.messages.bookie import Add, Flag, Read, Status
+from daybook.wire.metadata.store import StoreUnavailableError
 from tests.bookie.ledger.cluster import PATHS, Cluster, open_cluster
-from wire.messages.bookie import Add, Flag, Read, Status
-from wire.metadata.store import StoreUnavailableError
 
 QUORUMS = Quorums(3, 3, 2)
 

@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.client import LedgerClient, Quorums
-from bookie.ledger.protocol.placement import BookieId, Fragment
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.protocol.recover import (
+from daybook.bookie.ledger.client import LedgerClient, Quorums
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol.recover import (
     Effect,
     FenceAnswered,
     FencingRead,
@@ -17,9 +17,9 @@ from bookie.ledger.protocol.recover import (
     RecoverProtocol,
     Start,
 )
-from bookie.ledger.protocol.write import Added
+from daybook.bookie.ledger.protocol.write import Added
+from daybook.wire.messages.bookie import Read
 from tests.bookie.ledger.cluster import Cluster, open_cluster
-from wire.messages.bookie import Read
 
 QUORUMS = Quorums(3, 3, 2)
 ROUND_TRIP_S = 0.01

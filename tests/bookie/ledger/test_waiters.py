@@ -3,7 +3,7 @@
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.waiters import EntryWaiters
+from daybook.bookie.ledger.waiters import EntryWaiters
 
 
 async def test_a_wait_that_was_given_up_leaves_nothing(autojump_clock: Clock) -> None:

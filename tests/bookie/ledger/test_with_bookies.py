@@ -8,28 +8,28 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.errors import InDoubtError, LedgerFencedError
-from bookie.ledger.bookies import BookieLimits
-from bookie.ledger.client import (
+from daybook.bookie.errors import InDoubtError, LedgerFencedError
+from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.client import (
     LedgerClient,
     LedgerLimits,
     LedgerReader,
     Quorums,
     open_ledger_client,
 )
-from bookie.ledger.dialects import WireChoice
-from bookie.ledger.writer import LedgerWriter
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, run_bookie
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import open_rocks_index
+from daybook.bookie.ledger.dialects import WireChoice
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.digest import DigestType
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.test_hostile import wait_until
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.digest import DigestType
-from wire.metadata.memory import MemoryStore
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
 
 QUORUMS = Quorums(3, 3, 2)
 

@@ -7,8 +7,8 @@ first line says otherwise.
 
 import pytest
 
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.ledger.protocol.write import (
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
     Append,

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from trio.abc import Clock
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     EntryTooLargeError,
     NoSuchEntryError,
 )
-from bookie.ledger.client import Quorums
+from daybook.bookie.ledger.client import Quorums
+from daybook.wire.messages.bookie import Add, Flag
 from tests.bookie.ledger.cluster import Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
-from wire.messages.bookie import Add, Flag
 
 
 async def test_entries_are_confirmed_read_and_kept(three: Cluster, autojump_clock: Clock) -> None:

@@ -4,15 +4,15 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     NotEnoughBookiesError,
 )
-from bookie.ledger.bookies import BookieLimits
-from bookie.ledger.client import LedgerLimits, Quorums
-from bookie.ledger.marks import mark_path
+from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.client import LedgerLimits, Quorums
+from daybook.bookie.ledger.marks import mark_path
+from daybook.wire.messages.bookie import Status
 from tests.bookie.ledger.cluster import PATHS, Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
-from wire.messages.bookie import Status
 
 
 async def test_a_bookie_that_dies_is_replaced(four: Cluster, autojump_clock: Clock) -> None:

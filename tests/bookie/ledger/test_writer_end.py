@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     InDoubtError,
     LedgerClosedError,
     LedgerError,
@@ -12,11 +12,11 @@ from bookie.errors import (
     NoSuchLedgerError,
     WriterWithdrawnError,
 )
-from bookie.ledger.metadata import LedgerState, encode_metadata
+from daybook.bookie.ledger.metadata import LedgerState, encode_metadata
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.store import StoreUnavailableError
 from tests.bookie.ledger.cluster import PATHS, Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
-from wire.messages.bookie import Status
-from wire.metadata.store import StoreUnavailableError
 
 
 async def test_a_fenced_writer_withdraws(three: Cluster, autojump_clock: Clock) -> None:

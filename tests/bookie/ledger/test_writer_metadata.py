@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import LedgerError
-from bookie.ledger.client import LedgerLimits, Quorums
-from bookie.ledger.metadata import LedgerMetadata, encode_metadata
-from bookie.ledger.protocol.placement import BookieId, Fragment
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.client import LedgerLimits, Quorums
+from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
 from tests.bookie.ledger.cluster import PATHS, Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
 
@@ -138,7 +138,7 @@ async def test_a_change_that_the_store_refuses_does_not_end_the_client(
     client = await four.client()
     writer = await client.create(QUORUMS)
     await append(writer, 1)
-    monkeypatch.setattr("wire.metadata.store.REQUEST_BYTES_MAX", 200)
+    monkeypatch.setattr("daybook.wire.metadata.store.REQUEST_BYTES_MAX", 200)
     four.of(writer.metadata.last_fragment.ensemble)[0].kill()
     await append(writer, 2)
     await trio.sleep(5)

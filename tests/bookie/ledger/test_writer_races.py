@@ -12,13 +12,13 @@ import trio
 import trio.lowlevel
 from trio.abc import Clock
 
-from bookie.errors import InDoubtError, LedgerError, LedgerFencedError
-from bookie.ledger.client import LedgerClient, LedgerReader, LedgerWriter
-from bookie.ledger.metadata import LedgerState
+from daybook.bookie.errors import InDoubtError, LedgerError, LedgerFencedError
+from daybook.bookie.ledger.client import LedgerClient, LedgerReader, LedgerWriter
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.wire.metadata.memory import Link, NoAnswerError, Request
+from daybook.wire.metadata.store import MetadataError
 from tests.bookie.ledger.cluster import Cluster, open_cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
-from wire.metadata.memory import Link, NoAnswerError, Request
-from wire.metadata.store import MetadataError
 
 T = TypeVar("T")
 

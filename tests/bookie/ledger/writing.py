@@ -1,7 +1,7 @@
 """What tests of writers share: entries that say their number."""
 
-from bookie.ledger.client import Quorums
-from bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.ledger.writer import LedgerWriter
 
 QUORUMS = Quorums(3, 3, 2)
 

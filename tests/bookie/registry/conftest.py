@@ -2,8 +2,8 @@
 
 import pytest
 
-from wire.clock import SystemClock
-from wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
 
 @pytest.fixture

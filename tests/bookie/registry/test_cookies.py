@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.cookies import (
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.cookies import (
     Cookie,
     create_cookie,
     delete_cookie,
@@ -14,10 +14,10 @@ from bookie.registry.cookies import (
     renew_cookie,
     update_cookie,
 )
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.memory import MemorySession
-from wire.metadata.store import RecordExistsError, VersionConflictError
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.memory import MemorySession
+from daybook.wire.metadata.store import RecordExistsError, VersionConflictError
 
 PATHS = LedgerPaths()
 COOKIE = Cookie("10.0.0.1:3181", ["/j"], ["/d0", "/d1"], "7a1f")

@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.errors import LayoutError
-from bookie.registry.layout import check_layout, ensure_layout, read_instance_id
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import writable_bookies
-from wire.metadata.memory import MemorySession, MemoryStore
+from daybook.bookie.errors import LayoutError
+from daybook.bookie.registry.layout import check_layout, ensure_layout, read_instance_id
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import writable_bookies
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
 PATHS = LedgerPaths()
 

@@ -7,12 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.errors import LayoutError
-from bookie.registry.layout import ensure_layout
-from bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
-from bookie.registry.paths import LedgerPaths
-from wire.metadata.memory import MemorySession
-from wire.metadata.store import StoreUnavailableError
+from daybook.bookie.errors import LayoutError
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.wire.metadata.memory import MemorySession
+from daybook.wire.metadata.store import StoreUnavailableError
 
 PATHS = LedgerPaths()
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bookie.errors import MalformedRecordError
-from bookie.registry.paths import LedgerPaths, check_bookie_id
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id
 
 PATHS = LedgerPaths()
 

@@ -8,10 +8,10 @@ import trio
 import trio.testing
 from trio.abc import Clock
 
-from bookie.errors import BookieIdTakenError, MalformedRecordError
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import (
+from daybook.bookie.errors import BookieIdTakenError, MalformedRecordError
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import (
     BookieInfo,
     bookie_info,
     readonly_bookies,
@@ -19,7 +19,7 @@ from bookie.registry.registrations import (
     unregister_bookie,
     writable_bookies,
 )
-from wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
 PATHS = LedgerPaths()
 INFO = BookieInfo("b1", "10.0.0.1", 3181)

@@ -9,25 +9,25 @@ from typing import Literal, TypeAlias
 
 import trio
 
-from bookie.ledger.client import LedgerClient, LedgerLimits, Quorums, open_ledger_client
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.orders import Orders
-from bookie.ledger.protocol.placement import BookieId, Fragment
-from bookie.ledger.writer import LedgerWriter
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.board import Board
-from bookie.replication.host import AutoRecovery, open_autorecovery
-from bookie.replication.limits import ReplicationLimits
-from bookie.replication.marks import Marks
+from daybook.bookie.ledger.client import LedgerClient, LedgerLimits, Quorums, open_ledger_client
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.board import Board
+from daybook.bookie.replication.host import AutoRecovery, open_autorecovery
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.marks import Marks
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import SystemClock
+from daybook.wire.digest import Digester, DigestType, master_key
+from daybook.wire.entry import encode_header
+from daybook.wire.messages.bookie import Status
+from daybook.wire.messages.bookie_v3 import encode_add, from_v3
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.outbox import Flusher
 from tests.clients.ledgers.world import World, open_world
-from wire.arena import ArenaPool
-from wire.clock import SystemClock
-from wire.digest import Digester, DigestType, master_key
-from wire.entry import encode_header
-from wire.messages.bookie import Status
-from wire.messages.bookie_v3 import encode_add, from_v3
-from wire.metadata.store import MetadataStore
-from wire.outbox import Flusher
 
 PATHS = LedgerPaths()
 QUORUMS = Quorums(3, 3, 2)

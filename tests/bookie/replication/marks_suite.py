@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 import trio
 
-from bookie.errors import LayoutError, MalformedRecordError
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.election import Election
-from bookie.replication.marks import Check, Lock, Marks
-from wire.metadata.store import ANY, MetadataStore
+from daybook.bookie.errors import LayoutError, MalformedRecordError
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.marks import Check, Lock, Marks
+from daybook.wire.metadata.store import ANY, MetadataStore
 
 PATHS = LedgerPaths()
 BASE = "/ledgers/underreplication"

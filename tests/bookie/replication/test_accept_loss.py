@@ -2,9 +2,9 @@
 
 import pytest
 
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.protocol.recover import (
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol.recover import (
     Abort,
     CloseLedger,
     Effect,
@@ -15,8 +15,8 @@ from bookie.ledger.protocol.recover import (
     RecoverProtocol,
     Start,
 )
-from bookie.ledger.protocol.write import Added, Send
-from bookie.replication.protocol.accept_loss import AcceptLoss
+from daybook.bookie.ledger.protocol.write import Added, Send
+from daybook.bookie.replication.protocol.accept_loss import AcceptLoss
 
 A, B, C = (BookieId(name) for name in "abc")
 QUORUMS = Quorums(3, 3, 2)

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.replication.marks import Check
+from daybook.bookie.replication.marks import Check
 from tests.bookie.replication.cluster import (
     LIMITS,
     Cluster,

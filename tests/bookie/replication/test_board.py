@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bookie.errors import MalformedRecordError
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.board import Alarm, Board, Status, Trouble
-from bookie.replication.config import load
-from bookie.replication.protocol.backlog import Backlog, Candidate
-from wire.clock import SystemClock
-from wire.metadata.memory import MemoryStore
-from wire.settings import ConfigError
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
+from daybook.bookie.replication.config import load
+from daybook.bookie.replication.protocol.backlog import Backlog, Candidate
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.settings import ConfigError
 
 PATHS = LedgerPaths()
 ALARM = Alarm(7, Trouble.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))

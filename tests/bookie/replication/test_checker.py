@@ -6,13 +6,13 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.exchange import Encode
-from bookie.ledger.protocol.placement import BookieId
-from bookie.replication.checker import Checker
-from bookie.replication.protocol.copies import Fill, Presence, Report
+from daybook.bookie.ledger.exchange import Encode
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.replication.checker import Checker
+from daybook.bookie.replication.protocol.copies import Fill, Presence, Report
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.proto import bookkeeper_pb2 as pb
 from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, closed_on, open_cluster
-from wire.errors import ConnectionLostError
-from wire.proto import bookkeeper_pb2 as pb
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
 HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.ledger.protocol.update import Ruling
-from bookie.replication.protocol.copies import (
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.protocol.update import Ruling
+from daybook.bookie.replication.protocol.copies import (
     Copy,
     Fill,
     Move,
@@ -23,8 +23,8 @@ from bookie.replication.protocol.copies import (
     runs,
     settled_stretches,
 )
-from bookie.replication.protocol.replace import Replacement, newcomers, replace_bookie
-from wire.messages.entry_list import group_entries
+from daybook.bookie.replication.protocol.replace import Replacement, newcomers, replace_bookie
+from daybook.wire.messages.entry_list import group_entries
 
 A, B, C, D, X = (BookieId(name) for name in "abcdx")
 ALL = dict.fromkeys((A, B, C, D, X), Presence.WRITABLE)

@@ -7,22 +7,22 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import NotEnoughBookiesError
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import Quorums
-from bookie.registry.cookies import known_bookies
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.decommission import (
+from daybook.bookie.errors import NotEnoughBookiesError
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import Quorums
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
     DecommissionLimits,
     Kept,
 )
-from bookie.replication.marks import Marks
+from daybook.bookie.replication.marks import Marks
+from daybook.wire.metadata.memory import DirectLink, Request
+from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import LIMITS as RECOVERING
 from tests.bookie.replication.cluster import PATHS, Cluster, bookie_id, open_cluster, until
-from wire.metadata.memory import DirectLink, Request
-from wire.metadata.store import ANY
 
 B1 = bookie_id("b1")
 LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)

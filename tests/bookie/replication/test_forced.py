@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import RecoveryAbortedError
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import Fragment, Quorums
-from bookie.ledger.recoverer import recover_ledger
-from bookie.replication.forced import AcceptedLoss, accept_loss
+from daybook.bookie.errors import RecoveryAbortedError
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import Fragment, Quorums
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.replication.forced import AcceptedLoss, accept_loss
 from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, open_cluster
 from tests.bookie.replication.test_repairs import damaged, flip_bits, restart
 

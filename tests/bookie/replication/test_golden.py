@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.paths import LedgerPaths
-from bookie.replication.board import Alarm, Board, Status, Trouble
-from bookie.replication.election import Election
-from bookie.replication.marks import Check, Lock, Marks
-from wire.clock import SystemClock
-from wire.metadata.memory import MemorySession, MemoryStore
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
+from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.marks import Check, Lock, Marks
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replication_v1"
 PATHS = LedgerPaths()

@@ -8,13 +8,17 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.metadata import LedgerState
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.server.limbo import suspicion
-from bookie.storage.memory import BIRTH_FILE
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore
-from bookie.storage.suspects import Suspect
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.server.limbo import suspicion
+from daybook.bookie.storage.memory import BIRTH_FILE
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore
+from daybook.bookie.storage.suspects import Suspect
+from daybook.wire.digest import master_key
+from daybook.wire.messages.bookie import Status
+from daybook.wire.messages.bookie_v3 import encode_add, from_v3
+from daybook.wire.metadata.memory import DirectLink, Request
 from tests.bookie.replication.cluster import (
     PATHS,
     Cluster,
@@ -25,10 +29,6 @@ from tests.bookie.replication.cluster import (
     until,
 )
 from tests.bookie.storage.conftest import status_of
-from wire.digest import master_key
-from wire.messages.bookie import Status
-from wire.messages.bookie_v3 import encode_add, from_v3
-from wire.metadata.memory import DirectLink, Request
 
 B1, B2, B3 = (bookie_id(f"b{n}") for n in range(1, 4))
 UNKNOWN = StoreStatus.UNKNOWN

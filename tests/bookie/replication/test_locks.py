@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from trio.abc import Clock
 
-from bookie.replication.marks import Marks
+from daybook.bookie.replication.marks import Marks
+from daybook.wire.metadata.memory import DirectLink
 from tests.bookie.replication.cluster import (
     LIMITS,
     PATHS,
@@ -20,7 +21,6 @@ from tests.bookie.replication.cluster import (
     open_cluster,
     until,
 )
-from wire.metadata.memory import DirectLink
 
 B1 = bookie_id("b1")
 LOCKS = f"{PATHS.underreplication}/locks"

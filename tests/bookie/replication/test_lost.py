@@ -2,9 +2,9 @@
 
 import pytest
 
-from bookie.ledger.protocol.placement import BookieId
-from bookie.replication.protocol.lost import LostBookies
-from bookie.replication.protocol.pace import Pace, Progress
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.replication.protocol.lost import LostBookies
+from daybook.bookie.replication.protocol.pace import Pace, Progress
 
 A, B, C = (BookieId(name) for name in "abc")
 

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bookie.replication.marks import Marks
+from daybook.bookie.replication.marks import Marks
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore
+from daybook.wire.metadata.store import MetadataStore
 from tests.bookie.replication.marks_suite import B1, PATHS, MarksSuite, ids
-from wire.clock import SystemClock
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
-from wire.metadata.store import MetadataStore
 
 
 @pytest.fixture

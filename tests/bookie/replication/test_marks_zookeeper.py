@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from clients.cli.ports import PortChooser
-from clients.cli.zookeeper import find_server
+from daybook.clients.cli.ports import PortChooser
+from daybook.clients.cli.zookeeper import find_server
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.metadata.zookeeper import open_zookeeper
 from tests.bookie.replication.marks_suite import MarksSuite
-from wire.metadata.store import MetadataStore
-from wire.metadata.zookeeper import open_zookeeper
 
 pytestmark = pytest.mark.real
 _serial = count()

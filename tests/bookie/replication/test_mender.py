@@ -7,15 +7,18 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.bookies import Bookies
-from bookie.ledger.metadata import LedgerMetadata, encode_metadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.replication.board import Alarm, Trouble
-from bookie.replication.checker import Checker
-from bookie.replication.host import AutoRecovery
-from bookie.replication.mender import Outcome
-from bookie.replication.protocol.copies import Presence
-from bookie.replication.protocol.pace import Pace
+from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.replication.board import Alarm, Trouble
+from daybook.bookie.replication.checker import Checker
+from daybook.bookie.replication.host import AutoRecovery
+from daybook.bookie.replication.mender import Outcome
+from daybook.bookie.replication.protocol.copies import Presence
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.memory import DirectLink, Request
+from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import (
     LIMITS,
     PATHS,
@@ -26,9 +29,6 @@ from tests.bookie.replication.cluster import (
     open_cluster,
     until,
 )
-from wire.messages.bookie import Status
-from wire.metadata.memory import DirectLink, Request
-from wire.metadata.store import ANY
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
 HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)

@@ -7,14 +7,14 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import ReadUnknownError
-from bookie.ledger.client import Quorums
-from bookie.ledger.orders import Kind, Order
-from bookie.ledger.protocol.placement import BookieId
-from bookie.replication.host import AutoRecovery
-from bookie.replication.protocol.copies import Presence
-from bookie.replication.protocol.pace import Pace
-from bookie.replication.replicator import CopyLimits, Replicator, Room
+from daybook.bookie.errors import ReadUnknownError
+from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.ledger.orders import Kind, Order
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.replication.host import AutoRecovery
+from daybook.bookie.replication.protocol.copies import Presence
+from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.replicator import CopyLimits, Replicator, Room
 from tests.bookie.replication.cluster import (
     Cluster,
     Entry,

@@ -7,8 +7,9 @@ import trio
 import trio.lowlevel
 from trio.abc import Clock
 
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.wire.metadata.memory import DirectLink, Request
 from tests.bookie.replication.cluster import (
     PATHS,
     Cluster,
@@ -20,7 +21,6 @@ from tests.bookie.replication.cluster import (
     until,
 )
 from tests.simulation.disk import Platter
-from wire.metadata.memory import DirectLink, Request
 
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
 DENIALS = (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.errors import LedgerError
-from bookie.ledger.metadata import LedgerState
-from bookie.ledger.recoverer import recover_ledger
-from bookie.registry.starts import read_starts
-from bookie.storage.status import StoreStatus
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.registry.starts import read_starts
+from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.replication.cluster import PATHS, Cluster, open_cluster, until
 from tests.bookie.replication.test_limbo import is_free, store_of
 from tests.bookie.storage.conftest import status_of

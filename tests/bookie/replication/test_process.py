@@ -1,4 +1,4 @@
-"""`python -m bookie.replication`: its settings, its line, its end."""
+"""`python -m daybook.bookie.replication`: its settings, its line, its end."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 pytestmark = pytest.mark.real
-COMMAND = [sys.executable, "-m", "bookie.replication"]
+COMMAND = [sys.executable, "-m", "daybook.bookie.replication"]
 
 
 def run(**settings: str) -> subprocess.CompletedProcess[str]:

@@ -7,15 +7,19 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.orders import Kind
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.replication.decommission import Decommission, DecommissionError, DecommissionLimits
-from bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.bookie.ledger.orders import Kind
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.replication.decommission import (
+    Decommission,
+    DecommissionError,
+    DecommissionLimits,
+)
+from daybook.bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.wire.digest import master_key
+from daybook.wire.messages.bookie import Status
+from daybook.wire.messages.bookie_v3 import encode_add, from_v3
 from tests.bookie.replication.cluster import PATHS, Cluster, entry_bytes, open_cluster, until
-from wire.digest import master_key
-from wire.messages.bookie import Status
-from wire.messages.bookie_v3 import encode_add, from_v3
 
 LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
 

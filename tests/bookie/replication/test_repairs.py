@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.storage.status import StoreError, StoreStatus
 from tests.bookie.replication.cluster import Cluster, bookie_id, open_cluster, until
 from tests.bookie.storage.conftest import status_of
 

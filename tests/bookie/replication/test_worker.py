@@ -11,12 +11,14 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.ledger.metadata import LedgerState
-from bookie.ledger.protocol.placement import BookieId, Quorums
-from bookie.replication.board import Trouble
-from bookie.replication.host import AutoRecovery
-from bookie.replication.limits import ReplicationLimits
-from bookie.replication.mender import Outcome
+from daybook.bookie.ledger.metadata import LedgerState
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.replication.board import Trouble
+from daybook.bookie.replication.host import AutoRecovery
+from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.mender import Outcome
+from daybook.wire.metadata.memory import DirectLink, Request
+from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import (
     LIMITS,
     PATHS,
@@ -27,8 +29,6 @@ from tests.bookie.replication.cluster import (
     open_cluster,
     until,
 )
-from wire.metadata.memory import DirectLink, Request
-from wire.metadata.store import ANY
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")

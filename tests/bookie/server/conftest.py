@@ -9,16 +9,16 @@ from typing import Protocol
 import pytest
 import trio
 
-from bookie.server.logs import silent_log
-from bookie.server.requests import DiskSpace, ServerLimits
-from bookie.server.serve import BookieServer
-from bookie.storage.disk import Disk, FileDisk
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.server.logs import silent_log
+from daybook.bookie.server.requests import DiskSpace, ServerLimits
+from daybook.bookie.server.serve import BookieServer
+from daybook.bookie.storage.disk import Disk, FileDisk
+from daybook.bookie.storage.index import MemoryIndexes
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.wire.clock import SystemClock
+from daybook.wire.outbox import Flusher
+from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.peer import Peer, connect
-from wire.clock import SystemClock
-from wire.outbox import Flusher
-from wire.tcp import TcpNetwork
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from wire import entry
-from wire.digest import Digester, master_key
-from wire.messages import bookie, bookie_v3
-from wire.messages.bookie import Answer, Status
-from wire.proto import bookkeeper_pb2 as pb
+from daybook.wire import entry
+from daybook.wire.digest import Digester, master_key
+from daybook.wire.messages import bookie, bookie_v3
+from daybook.wire.messages.bookie import Answer, Status
+from daybook.wire.proto import bookkeeper_pb2 as pb
 
 KEY = master_key(b"")
 DIGESTER = Digester()

@@ -24,7 +24,7 @@ class BookieProcess:
 
         with (config.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bookie.server", "--config", str(config)],
+                [sys.executable, "-m", "daybook.bookie.server", "--config", str(config)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -15,20 +15,20 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from trio.abc import Clock
 
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.server.__main__ import _open_metadata
-from bookie.server.admin import _body, admin_routes
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie
-from bookie.server.http import create_app, serve_http
-from bookie.server.logs import log_to_stderr
-from bookie.server.metrics import registry_of
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.server.__main__ import _open_metadata
+from daybook.bookie.server.admin import _body, admin_routes
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie
+from daybook.bookie.server.http import create_app, serve_http
+from daybook.bookie.server.logs import log_to_stderr
+from daybook.bookie.server.metrics import registry_of
+from daybook.wire.clock import SystemClock
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.metadata.store import MetadataStore
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_host import PATHS, Cluster
-from wire.clock import SystemClock
-from wire.messages.bookie import Status
-from wire.metadata.memory import MemoryStore
-from wire.metadata.store import MetadataStore
 
 
 class Admin:
@@ -209,7 +209,7 @@ async def test_that_it_waits_for_zookeeper_is_said(
         await trio.sleep(connect_s)
         yield MemoryStore(SystemClock()).session("bookie")
 
-    monkeypatch.setattr("bookie.server.__main__.open_zookeeper", open_late)
+    monkeypatch.setattr("daybook.bookie.server.__main__.open_zookeeper", open_late)
     config = BookieConfig(directories=("/d0",), zookeeper="zk:1")
     async with _open_metadata(config, log_to_stderr()):
         await trio.sleep(10)

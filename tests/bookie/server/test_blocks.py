@@ -2,11 +2,11 @@
 
 import struct
 
+from daybook.wire.digest import master_key
+from daybook.wire.messages.blocks import decode_block_answer, encode_block_header
+from daybook.wire.messages.bookie import AddRun, Status
 from tests.bookie.server.conftest import Start
 from tests.bookie.server.peer import KEY, Peer, add_frame, make_entry
-from wire.digest import master_key
-from wire.messages.blocks import decode_block_answer, encode_block_header
-from wire.messages.bookie import AddRun, Status
 
 
 def block(ledger_id: int, first: int, count: int, *, key: bytes = KEY, size: int = 10) -> bytes:

@@ -11,23 +11,23 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.registry.cookies import Cookie, create_cookie, delete_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.ledger_ids import prune_parents
-from bookie.registry.paths import LedgerPaths
-from bookie.server.collector import Collector, facts_of
-from bookie.server.housekeeping import Housekeeping
-from bookie.server.logs import silent_log
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.registry.cookies import Cookie, create_cookie, delete_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.ledger_ids import prune_parents
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.server.collector import Collector, facts_of
+from daybook.bookie.server.housekeeping import Housekeeping
+from daybook.bookie.server.logs import silent_log
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.metadata.store import ANY, Record, StoreUnavailableError, Watch
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock
 from tests.simulation.disk import Platter
-from wire.clock import SystemClock
-from wire.metadata.memory import MemorySession, MemoryStore
-from wire.metadata.store import ANY, Record, StoreUnavailableError, Watch
 
 PATHS = LedgerPaths()
 OK, NO_LEDGER, FENCED = StoreStatus.OK, StoreStatus.NO_LEDGER, StoreStatus.FENCED

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers
 from tests.bookie.storage.oracle import FixedClock
 from tests.simulation.disk import Platter

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.config import BookieConfig, load, parse
-from bookie.storage.limits import StoreLimits
-from wire.settings import ConfigError
+from daybook.bookie.server.config import BookieConfig, load, parse
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.wire.settings import ConfigError
 
 
 def test_a_file_and_the_environment_over_it(tmp_path: Path) -> None:

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import trio
 
-from bookie.server.requests import STATUSES, ServerLimits
-from bookie.server.v2 import CODES
-from bookie.storage.disk import Appender, FileDisk
-from bookie.storage.status import StoreStatus
+from daybook.bookie.server.requests import STATUSES, ServerLimits
+from daybook.bookie.server.v2 import CODES
+from daybook.bookie.storage.disk import Appender, FileDisk
+from daybook.bookie.storage.status import StoreStatus
+from daybook.wire.messages import bookie_v3
+from daybook.wire.messages.bookie import AddRun, ReadAnswer, Status, encode_read
+from daybook.wire.proto import bookkeeper_pb2 as pb
+from daybook.wire.transport import Buffer
 from tests.bookie.server.conftest import Start
 from tests.bookie.server.peer import KEY, Peer, add_frame, make_entry
 from tests.bookie.server.test_hostile import wait_until
-from wire.messages import bookie_v3
-from wire.messages.bookie import AddRun, ReadAnswer, Status, encode_read
-from wire.proto import bookkeeper_pb2 as pb
-from wire.transport import Buffer
 
 
 class GatedAppender:

@@ -11,27 +11,27 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.registry.cookies import delete_cookie, read_cookie
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import (
+from daybook.bookie.registry.cookies import delete_cookie, read_cookie
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import (
     BookieInfo,
     bookie_info,
     readonly_bookies,
     writable_bookies,
 )
-from bookie.server.config import BookieConfig
-from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
-from bookie.server.identity import COOKIE_FILE
-from bookie.server.metrics import exposition, registry_of
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.limits import StoreLimits
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
+from daybook.bookie.server.identity import COOKIE_FILE
+from daybook.bookie.server.metrics import exposition, registry_of
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import MemoryIndexes
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.wire.clock import SystemClock
+from daybook.wire.messages.bookie import Status
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_hostile import wait_until
-from wire.clock import SystemClock
-from wire.messages.bookie import Status
-from wire.metadata.memory import MemorySession, MemoryStore
-from wire.tcp import TcpNetwork
 
 PATHS = LedgerPaths()
 

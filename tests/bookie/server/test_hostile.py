@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.server.requests import ServerLimits
+from daybook.bookie.server.requests import ServerLimits
+from daybook.wire.messages import bookie
+from daybook.wire.messages.bookie import AddRun, Status
 from tests.bookie.server.conftest import Running, Start
 from tests.bookie.server.peer import PATIENCE_S, Peer, add_frame, dial, make_entry
-from wire.messages import bookie
-from wire.messages.bookie import AddRun, Status
 
 MIB = 1 << 20
 

@@ -18,13 +18,13 @@ from random import Random, SystemRandom
 import pytest
 import trio
 
-from clients import ledgers
-from clients.cli.ports import PortChooser
-from clients.cli.zookeeper import find_server
+from daybook.clients import ledgers
+from daybook.clients.cli.ports import PortChooser
+from daybook.clients.cli.zookeeper import find_server
+from daybook.wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
 from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
 from tests.bookie.server.process import PATIENCE_S, BookieProcess
 from tests.wire.metadata.test_zookeeper import RunningServer
-from wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
 
 # Other processes say nothing when they change: we have to look again and again.
 # ruff: noqa: ASYNC110
@@ -145,7 +145,7 @@ async def test_what_it_cannot_start_with_is_one_sentence(config: Path) -> None:
     bookie = await BookieProcess(config).wait_ready()
     try:
         second = await trio.run_process(
-            [sys.executable, "-m", "bookie.server", "--config", str(config)],
+            [sys.executable, "-m", "daybook.bookie.server", "--config", str(config)],
             capture_stderr=True,
             capture_stdout=True,
             check=False,
@@ -163,7 +163,7 @@ async def test_what_it_cannot_start_with_is_one_sentence(config: Path) -> None:
 def test_settings_that_make_no_sense_end_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "bookie.toml").write_text("prot = 1\n")
     run = subprocess.run(
-        [sys.executable, "-m", "bookie.server", "--config", str(tmp_path / "bookie.toml")],
+        [sys.executable, "-m", "daybook.bookie.server", "--config", str(tmp_path / "bookie.toml")],
         capture_output=True,
         text=True,
         check=False,
@@ -314,7 +314,14 @@ async def test_a_cookie_that_was_lost_is_given_back_by_command(config: Path) -> 
     bookie.close()
     shutil.rmtree(tomllib.loads(config.read_text())["directories"][0])  # noqa: ASYNC240
     environ = {**os.environ, "DAYBOOK_BOOKIE_BOOKIE_ID": bookie.ready["name"]}
-    command = [sys.executable, "-m", "bookie.server", "--config", str(config), "--repair-cookie"]
+    command = [
+        sys.executable,
+        "-m",
+        "daybook.bookie.server",
+        "--config",
+        str(config),
+        "--repair-cookie",
+    ]
     for code, told in ((0, json.dumps({"repaired": bookie.ready["name"]})), (2, "")):
         done = await trio.run_process(
             command, env=environ, capture_stdout=True, capture_stderr=True, check=False

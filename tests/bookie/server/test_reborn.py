@@ -9,21 +9,21 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import read_life
-from bookie.registry.registrations import readonly_bookies, writable_bookies
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, repair_cookie
-from bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
-from bookie.server.logs import silent_log
-from bookie.storage.disk import FileDisk
-from bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import read_life
+from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, repair_cookie
+from daybook.bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
+from daybook.bookie.server.logs import silent_log
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.wire.clock import SystemClock
+from daybook.wire.messages.bookie import Status
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_admin import administered
 from tests.bookie.server.test_host import PATHS, Cluster
-from wire.clock import SystemClock
-from wire.messages.bookie import Status
 
 
 @pytest.fixture

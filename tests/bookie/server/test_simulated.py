@@ -6,18 +6,13 @@ from contextlib import suppress
 import pytest
 import trio
 
-from bookie.server.config import BookieConfig
-from bookie.server.host import RunningBookie, run_bookie
-from bookie.storage.limits import StoreLimits
-from tests.bookie.server.peer import KEY, add_frame, make_entry
-from tests.simulation import scheduler
-from tests.simulation.disk import HostCrashedError, Platter
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import HOST, Scheduler
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError
-from wire.messages.bookie import (
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.bookie import (
     FRAME_BYTES_MAX,
     ReadAnswer,
     Status,
@@ -25,8 +20,13 @@ from wire.messages.bookie import (
     decode_answer,
     encode_read,
 )
-from wire.metadata.memory import MemorySession, MemoryStore
-from wire.outbox import Flusher
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.outbox import Flusher
+from tests.bookie.server.peer import KEY, add_frame, make_entry
+from tests.simulation import scheduler
+from tests.simulation.disk import HostCrashedError, Platter
+from tests.simulation.network import SimulatedNetwork
+from tests.simulation.scheduler import HOST, Scheduler
 
 PORT = 3181
 LIVES = 4

@@ -13,28 +13,28 @@ from random import Random
 import pytest
 import trio
 
-from bookie.errors import MalformedRecordError
-from bookie.ledger.orders import Orders
-from bookie.ledger.protocol.placement import BookieId
-from bookie.registry.cookies import create_cookie, delete_cookie, read_cookie
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.starts import StartRecord, read_starts
-from bookie.server.config import BookieConfig
-from bookie.server.host import START_ERRORS, RunningBookie, run_bookie
-from bookie.server.limbo import LimboRepair
-from bookie.server.starts import STARTS_FILE, Starts, read_number, write_number
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import Log, LogLimits
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore
+from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import create_cookie, delete_cookie, read_cookie
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.starts import StartRecord, read_starts
+from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
+from daybook.bookie.server.limbo import LimboRepair
+from daybook.bookie.server.starts import STARTS_FILE, Starts, read_number, write_number
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import Log, LogLimits
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
+from daybook.wire.metadata.store import OutcomeUnknownError
+from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.test_hostile import wait_until
 from tests.bookie.storage.conftest import Answers, has, status_of
 from tests.bookie.storage.oracle import FixedClock
 from tests.simulation.disk import HostCrashedError, Image, Platter, SimulatedDisk
-from wire.clock import SystemClock
-from wire.metadata.memory import DirectLink, MemoryStore, Request
-from wire.metadata.store import OutcomeUnknownError
-from wire.tcp import TcpNetwork
 
 PATHS = LedgerPaths()
 Work = Callable[[RunningBookie], Awaitable[None]]
@@ -510,7 +510,7 @@ async def test_an_outcome_that_is_unknown_is_read_again(
         await swap(starts, record)
 
     monkeypatch.setattr(Starts, "_swap", flaky)
-    monkeypatch.setattr("bookie.server.starts._RETRY_S", 0.0)
+    monkeypatch.setattr("daybook.bookie.server.starts._RETRY_S", 0.0)
 
     async def work(running: RunningBookie) -> None:
         await trusts(running)

@@ -2,11 +2,11 @@
 
 import struct
 
+from daybook.wire.digest import master_key
+from daybook.wire.messages import bookie
+from daybook.wire.messages.bookie import AddRun, AuthAnswer, BatchReadAnswer, Status
 from tests.bookie.server.conftest import Start
 from tests.bookie.server.peer import KEY, add_frame, make_entry
-from wire.digest import master_key
-from wire.messages import bookie
-from wire.messages.bookie import AddRun, AuthAnswer, BatchReadAnswer, Status
 
 OTHER_KEY = master_key(b"other")
 

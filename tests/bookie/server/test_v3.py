@@ -2,16 +2,16 @@
 
 import trio
 
-from bookie.server.requests import ServerLimits
+from daybook.bookie.server.requests import ServerLimits
+from daybook.wire import entry
+from daybook.wire.digest import master_key
+from daybook.wire.messages import bookie_v3
+from daybook.wire.messages.bookie import Status
+from daybook.wire.messages.bookie_v3 import from_v3, to_v3
+from daybook.wire.messages.entry_list import decode_entry_list
+from daybook.wire.proto import bookkeeper_pb2 as pb
 from tests.bookie.server.conftest import Start
 from tests.bookie.server.peer import DIGESTER, KEY, Peer, add_frame, make_entry
-from wire import entry
-from wire.digest import master_key
-from wire.messages import bookie_v3
-from wire.messages.bookie import Status
-from wire.messages.bookie_v3 import from_v3, to_v3
-from wire.messages.entry_list import decode_entry_list
-from wire.proto import bookkeeper_pb2 as pb
 
 OTHER_KEY = master_key(b"other")
 

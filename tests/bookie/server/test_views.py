@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from bookie.server.views import COPIED_MAX, Taken, ViewedBytes, Views
+from daybook.bookie.server.views import COPIED_MAX, Taken, ViewedBytes, Views
 
 KB = 1 << 10
 ENTRY = 10 * KB

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from bookie.storage.limits import StoreLimits
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.oracle import FixedClock, entry, key
 from tests.simulation.disk import HostCrashedError, Platter
 

@@ -9,11 +9,11 @@ from math import inf
 import trio
 import trio.lowlevel
 
-from bookie.storage.limits import ReclaimLimits, StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.records import RECORD_HEADER_BYTES, Run
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore
+from daybook.bookie.storage.limits import ReclaimLimits, StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Run
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.store import LedgerStore
 
 _HEADER = struct.Struct(">qqqq")
 

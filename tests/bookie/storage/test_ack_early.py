@@ -6,10 +6,10 @@ import random
 import pytest
 import trio.lowlevel
 
-from bookie.storage.memory import DIRTY_FILE
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
-from bookie.storage.suspects import Suspect
+from daybook.bookie.storage.memory import DIRTY_FILE
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries

@@ -4,12 +4,12 @@ import pytest
 import trio
 import trio.lowlevel
 
-from bookie.storage import records
-from bookie.storage.disk import DirectoryInUseError
-from bookie.storage.log import LogLimits
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.records import SegmentHeader, UnsupportedVersionError
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage import records
+from daybook.bookie.storage.disk import DirectoryInUseError
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.records import SegmentHeader, UnsupportedVersionError
+from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.storage import records
-from bookie.storage.ledgers import LedgerState
-from bookie.storage.log import Log
-from bookie.storage.places import Places
-from bookie.storage.reads import Reads
-from bookie.storage.records import Kind
-from bookie.storage.states import States
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
-from bookie.storage.upkeep import Upkeep
-from bookie.storage.volume import Volume
+from daybook.bookie.storage import records
+from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.log import Log
+from daybook.bookie.storage.places import Places
+from daybook.bookie.storage.reads import Reads
+from daybook.bookie.storage.records import Kind
+from daybook.bookie.storage.states import States
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.upkeep import Upkeep
+from daybook.bookie.storage.volume import Volume
 from tests.bookie.storage.conftest import has
 from tests.bookie.storage.oracle import FixedClock, Oracle, random_workload, small_limits, workload
 from tests.simulation import scheduler

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import (
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import (
     IndexDamagedError,
     IndexStore,
     WatchedIndex,
@@ -19,12 +19,12 @@ from bookie.storage.index import (
     ledger_key,
     open_rocks_index,
 )
-from bookie.storage.limits import StoreLimits
-from bookie.storage.rebuild import IndexRebuild, IndexRecord
-from bookie.storage.records import UnsupportedVersionError
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore, open_store
-from bookie.storage.suspects import Suspect
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.rebuild import IndexRebuild, IndexRecord
+from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill

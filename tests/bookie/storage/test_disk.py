@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.storage.disk import Disk, FileDisk
-from bookie.storage.growing import Buffer, GrowingFile
+from daybook.bookie.storage.disk import Disk, FileDisk
+from daybook.bookie.storage.growing import Buffer, GrowingFile
 from tests.conformance.disk import DiskSuite
 from tests.simulation.disk import HostCrashedError, Platter
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from bookie.registry.cookies import Cookie
-from bookie.server.identity import COOKIE_FILE, NEW_FILE
-from bookie.storage.records import Kind
-from bookie.storage.removed import Gap, decode_gaps, encode_gaps
-from bookie.storage.shares import Shares
+from daybook.bookie.registry.cookies import Cookie
+from daybook.bookie.server.identity import COOKIE_FILE, NEW_FILE
+from daybook.bookie.storage.records import Kind
+from daybook.bookie.storage.removed import Gap, decode_gaps, encode_gaps
+from daybook.bookie.storage.shares import Shares
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "bookie_storage_v1"

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 from tests.simulation.disk import Platter

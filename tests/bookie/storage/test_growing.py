@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from bookie.storage import growing
-from bookie.storage.growing import BLOCK_BYTES, GrowingFile
+from daybook.bookie.storage import growing
+from daybook.bookie.storage.growing import BLOCK_BYTES, GrowingFile
 
 
 def appended(file: GrowingFile, pieces: list[bytes]) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.storage.index import (
+from daybook.bookie.storage.index import (
     Checkpoint,
     IndexStore,
     MemoryIndexes,
@@ -20,9 +20,9 @@ from bookie.storage.index import (
     ledger_of_key,
     open_rocks_index,
 )
-from bookie.storage.ledgers import LedgerState, decode_row, encode_row
-from bookie.storage.recent import BLOCK_ENTRIES, Block, RecentEntries
-from bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.recent import BLOCK_ENTRIES, Block, RecentEntries
+from daybook.bookie.storage.records import UnsupportedVersionError
 from tests.simulation.disk import Platter
 
 

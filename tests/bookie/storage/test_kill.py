@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import open_rocks_index
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.status import StoreError
-from bookie.storage.store import open_store
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.status import StoreError
+from daybook.bookie.storage.store import open_store
+from daybook.wire.clock import SystemClock
 from tests.bookie.storage.oracle import entry
-from wire.clock import SystemClock
 
 LIMITS = StoreLimits(log=LogLimits(segment_bytes=300_000), checkpoint_entries=300, free_bytes_min=0)
 

@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.lowlevel
 
-from bookie.storage.contacts import LedgerFacts
-from bookie.storage.directories import StorageLayoutError
-from bookie.storage.limits import StoreLimits
-from bookie.storage.memory import BIRTH_FILE, read_birth
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.store import LedgerStore, open_store
-from bookie.storage.suspects import Suspect
+from daybook.bookie.storage.contacts import LedgerFacts
+from daybook.bookie.storage.directories import StorageLayoutError
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs

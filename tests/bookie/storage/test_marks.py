@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from bookie.storage.log import LogLimits
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry
 

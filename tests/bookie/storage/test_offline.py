@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.storage.disk import DirectoryInUseError, FileDisk
-from bookie.storage.index import open_rocks_index
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.memory import make_dirty
-from bookie.storage.offline import (
+from daybook.bookie.storage.disk import DirectoryInUseError, FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.memory import make_dirty
+from daybook.bookie.storage.offline import (
     ExportedEntry,
     OfflineError,
     check_directory,
@@ -21,9 +21,9 @@ from bookie.storage.offline import (
     log_bytes,
     remake_index,
 )
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
-from bookie.storage.suspects import Suspect
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
 

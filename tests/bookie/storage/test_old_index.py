@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill

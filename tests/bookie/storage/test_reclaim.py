@@ -10,17 +10,17 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.batches import scan
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import open_rocks_index, shares_key
-from bookie.storage.limits import ReclaimLimits, StoreLimits
-from bookie.storage.log import LogLimits
-from bookie.storage.reclaim import Reclaimer
-from bookie.storage.records import Kind
-from bookie.storage.removed import Gap, decode_gaps, encode_gaps, with_gap
-from bookie.storage.segments import Segment
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.batches import scan
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import open_rocks_index, shares_key
+from daybook.bookie.storage.limits import ReclaimLimits, StoreLimits
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.reclaim import Reclaimer
+from daybook.bookie.storage.records import Kind
+from daybook.bookie.storage.removed import Gap, decode_gaps, encode_gaps, with_gap
+from daybook.bookie.storage.segments import Segment
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
 

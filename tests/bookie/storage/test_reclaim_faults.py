@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from bookie.storage.boot import load
-from bookie.storage.index import Checkpoint, checkpoint_key
-from bookie.storage.places import Places
-from bookie.storage.reclaim import Reclaimer
-from bookie.storage.removed import decode_gaps
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage.boot import load
+from daybook.bookie.storage.index import Checkpoint, checkpoint_key
+from daybook.bookie.storage.places import Places
+from daybook.bookie.storage.reclaim import Reclaimer
+from daybook.bookie.storage.removed import decode_gaps
+from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Host, has, status_of
 from tests.bookie.storage.test_reclaim import SMALL, check, fill
 from tests.simulation.disk import HostCrashedError

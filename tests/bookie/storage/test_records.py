@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.storage.log import LogLimits
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.records import (
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     BatchFlag,
     Kind,

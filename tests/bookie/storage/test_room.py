@@ -5,8 +5,8 @@ import errno
 import pytest
 import trio.testing
 
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 from tests.bookie.storage.test_reclaim import SMALL

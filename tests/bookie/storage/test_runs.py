@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.log import Done
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.records import RECORD_HEADER_BYTES, SharedRun
-from bookie.storage.status import StoreStatus
-from bookie.storage.together import Together
+from daybook.bookie.storage.log import Done
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES, SharedRun
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.together import Together
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key, run_of
 from tests.simulation.disk import Platter

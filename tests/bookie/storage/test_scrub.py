@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.log import LogLimits
-from bookie.storage.scrub import Finding
-from bookie.storage.segments import ReadLimits
-from bookie.storage.status import StoreStatus
-from bookie.storage.store import LedgerStore
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.scrub import Finding
+from daybook.bookie.storage.segments import ReadLimits
+from daybook.bookie.storage.status import StoreStatus
+from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import EAGER, entry
 

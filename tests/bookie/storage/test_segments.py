@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.disk import FileDisk, Reader
-from bookie.storage.growing import Buffer
-from bookie.storage.records import (
+from daybook.bookie.storage.disk import FileDisk, Reader
+from daybook.bookie.storage.growing import Buffer
+from daybook.bookie.storage.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Kind,
@@ -16,8 +16,8 @@ from bookie.storage.records import (
     encode_record_header,
     record_seed,
 )
-from bookie.storage.segments import ReadLimits, Segment, Segments
-from bookie.storage.status import StoreError
+from daybook.bookie.storage.segments import ReadLimits, Segment, Segments
+from daybook.bookie.storage.status import StoreError
 
 PAYLOAD = 1000
 RECORD = RECORD_HEADER_BYTES + PAYLOAD

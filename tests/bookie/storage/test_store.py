@@ -3,9 +3,9 @@
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.log import LogLimits
-from bookie.storage.reads import LAST_ENTRY
-from bookie.storage.status import StoreStatus
+from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookie.storage.disk import FileDisk
+from daybook.bookie.storage.disk import FileDisk
 
 
 class Calls:

@@ -7,28 +7,28 @@ from dataclasses import dataclass, field
 
 import trio
 
-from broker.config import BrokerConfig, parse
-from broker.formats import READABLE, Formats
-from broker.leader import Leader
-from broker.logs import silent_log
-from broker.lookup import LookupResult, Lookups
-from broker.membership import Identity
-from broker.ownership import Ownership
-from broker.peers import Greeter, Peers, Verdict, server_version
-from broker.policies import Policies
-from broker.protocol.bundles import BundleName
-from broker.records import BrokerRecord
-from broker.tenancy import Tenancy
+from daybook.broker.config import BrokerConfig, parse
+from daybook.broker.formats import READABLE, Formats
+from daybook.broker.leader import Leader
+from daybook.broker.logs import silent_log
+from daybook.broker.lookup import LookupResult, Lookups
+from daybook.broker.membership import Identity
+from daybook.broker.ownership import Ownership
+from daybook.broker.peers import Greeter, Peers, Verdict, server_version
+from daybook.broker.policies import Policies
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.records import BrokerRecord
+from daybook.broker.tenancy import Tenancy
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError
+from daybook.wire.messages.registry import encode
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
+from daybook.wire.transport import Stream
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import ConnectionLostError
-from wire.messages.registry import encode
-from wire.metadata.memory import MemorySession, MemoryStore
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
-from wire.transport import Stream
 
 PORT = 6650
 CONFIG = parse({"cluster": "test"})

@@ -5,18 +5,18 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import wait_all_tasks_blocked
 
-from broker.accept import ClientPort
-from broker.logs import silent_log
-from broker.peers import greeting, why_not_served
-from wire.arena import ArenaPool
-from wire.connection import FrameConnection
-from wire.errors import MalformedError
-from wire.messages.registry import NO_ID, Command, decode_frame, encode
-from wire.outbox import Flusher
-from wire.probe import PortProbe
-from wire.proto import pulsar_pb2 as pb
-from wire.tcp import TcpNetwork
-from wire.transport import Stream
+from daybook.broker.accept import ClientPort
+from daybook.broker.logs import silent_log
+from daybook.broker.peers import greeting, why_not_served
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import MalformedError
+from daybook.wire.messages.registry import NO_ID, Command, decode_frame, encode
+from daybook.wire.outbox import Flusher
+from daybook.wire.probe import PortProbe
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.transport import Stream
 
 
 async def test_a_client_too_many_is_told_and_cut() -> None:

@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.admin.app import create_app
-from broker.admin.calls import PeerCalls
-from broker.balancer import Balancer
-from broker.errors import (
+from daybook.broker.admin.app import create_app
+from daybook.broker.admin.calls import PeerCalls
+from daybook.broker.balancer import Balancer
+from daybook.broker.errors import (
     BrokerError,
     ConflictError,
     NotAllowedError,
@@ -20,13 +20,13 @@ from broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from broker.logs import silent_log
-from broker.operations import Operations
-from broker.owned_topics import MessageIdData, Start
+from daybook.broker.logs import silent_log
+from daybook.broker.operations import Operations
+from daybook.broker.owned_topics import MessageIdData, Start
+from daybook.wire.http import HttpPort
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
-from wire.http import HttpPort
-from wire.tcp import TcpNetwork
-from wire.topics import TopicName
 
 NAMESPACES = "/admin/v2/namespaces"
 TOPICS = "/admin/v2/persistent/public/default"

@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker import records
-from broker.formats import READABLE, Formats
-from broker.membership import ensure, members
-from broker.records import BrokerRecord, GuardRecord
+from daybook.broker import records
+from daybook.broker.formats import READABLE, Formats
+from daybook.broker.membership import ensure, members
+from daybook.broker.records import BrokerRecord, GuardRecord
+from daybook.wire.metadata.store import ANY, SessionState
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
-from wire.metadata.store import ANY, SessionState
 
 (FORMAT,) = READABLE
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocol.balance import BrokerLoad, next_move, place
-from broker.protocol.bundles import HASH_MAX, BundleName, Bundles
-from wire.topics import TopicName
+from daybook.broker.protocol.balance import BrokerLoad, next_move, place
+from daybook.broker.protocol.bundles import HASH_MAX, BundleName, Bundles
+from daybook.wire.topics import TopicName
 
 
 def test_four_equal_bundles_have_pulsars_boundaries() -> None:

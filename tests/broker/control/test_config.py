@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, QuorumsConfig, load, parse
-from wire.settings import ConfigError
+from daybook.broker.config import BrokerConfig, QuorumsConfig, load, parse
+from daybook.wire.settings import ConfigError
 
 
 def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:

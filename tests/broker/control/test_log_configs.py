@@ -3,14 +3,14 @@
 import pytest
 from trio.testing import MockClock
 
-from bookie.ledger.client import Quorums
-from bookie.registry.paths import LedgerPaths
-from broker.config import BrokerConfig, parse
-from broker.errors import NotFoundError
-from broker.log_configs import LogConfigs
-from broker.logs import silent_log
-from broker.policies import Persistence, Retention
-from managed_ledger.protocol import trim
+from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.broker.config import BrokerConfig, parse
+from daybook.broker.errors import NotFoundError
+from daybook.broker.log_configs import LogConfigs
+from daybook.broker.logs import silent_log
+from daybook.broker.policies import Persistence, Retention
+from daybook.managed_ledger.protocol import trim
 from tests.broker.control.brokers import ControlPlane, open_cluster
 
 

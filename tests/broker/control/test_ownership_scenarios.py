@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership import OwnershipProtocol
-from broker.protocol.ownership_events import (
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership import OwnershipProtocol
+from daybook.broker.protocol.ownership_events import (
     Acquire,
     Answered,
     CloseTopics,
@@ -32,7 +32,7 @@ from broker.protocol.ownership_events import (
     SessionChanged,
     TopicsClosed,
 )
-from wire.metadata.store import SessionState
+from daybook.wire.metadata.store import SessionState
 
 JOIN = """
         connected           -> join

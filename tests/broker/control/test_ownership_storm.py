@@ -7,11 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.errors import BrokerError
-from broker.membership import owners
-from broker.protocol.bundles import BundleName
+from daybook.broker.errors import BrokerError
+from daybook.broker.membership import owners
+from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
-from wire.topics import TopicName
 
 HOSTS = ("one", "two", "three")
 TOPICS = [TopicName.parse(f"topic-{index}") for index in range(8)]

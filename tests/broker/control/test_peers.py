@@ -8,15 +8,15 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import MockClock
 
-from broker.membership import Member
-from broker.peers import Greeter, Verdict, address_of, server_version
-from broker.records import BrokerRecord
+from daybook.broker.membership import Member
+from daybook.broker.peers import Greeter, Verdict, address_of, server_version
+from daybook.broker.records import BrokerRecord
+from daybook.wire.arena import ArenaPool
+from daybook.wire.messages.registry import NO_ID, encode
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Stream
 from tests.simulation.network import SimulatedNetwork
-from wire.arena import ArenaPool
-from wire.messages.registry import NO_ID, encode
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.transport import Stream
 
 PORT = 6650
 

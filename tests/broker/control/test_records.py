@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.registry.instance import InstanceRecord
-from broker import records
-from broker.protocol.bundles import Bundles, bundle_name
-from broker.records import (
+from daybook.bookie.registry.instance import InstanceRecord
+from daybook.broker import records
+from daybook.broker.protocol.bundles import Bundles, bundle_name
+from daybook.broker.records import (
     BrokerRecord,
     BundlesData,
     ClusterData,
@@ -20,9 +20,9 @@ from broker.records import (
     PartitionedTopic,
     TenantInfo,
 )
-from managed_ledger.tree import TreeRecord
-from wire.errors import MalformedError
-from wire.topics import TopicName
+from daybook.managed_ledger.tree import TreeRecord
+from daybook.wire.errors import MalformedError
+from daybook.wire.topics import TopicName
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "broker_metadata_v1"
 RECORDS: dict[str, object] = {

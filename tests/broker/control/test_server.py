@@ -9,25 +9,25 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.config import BrokerConfig
-from broker.errors import (
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import (
     ConflictError,
     NotAllowedError,
     NotFoundError,
     PreconditionError,
     SubscriptionNotFoundError,
 )
-from broker.owned_topics import Start
-from broker.policies import Retention
-from broker.records import TenantInfo
-from broker.server import RunningBroker, run_broker
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError as ClientError
+from daybook.broker.owned_topics import Start
+from daybook.broker.policies import Retention
+from daybook.broker.records import TenantInfo
+from daybook.broker.server import RunningBroker, run_broker
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError as ClientError
+from daybook.wire.topics import TopicName
 from tests.simulation.cluster import Cluster
 from tests.simulation.scheduler import HOST, Scheduler, run
 from tests.simulation.settings import BROKER_PORT
-from wire.topics import TopicName
 
 ORDERS = TopicName.parse("orders")
 

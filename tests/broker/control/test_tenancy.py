@@ -4,18 +4,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.errors import (
+from daybook.broker.errors import (
     ConflictError,
     InvalidNameError,
     NotFoundError,
     PreconditionError,
     UnavailableError,
 )
-from broker.policies import Persistence, Retention
-from broker.protocol.bundles import Bundles
-from broker.records import TenantInfo, policies_path
+from daybook.broker.policies import Persistence, Retention
+from daybook.broker.protocol.bundles import Bundles
+from daybook.broker.records import TenantInfo, policies_path
+from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import open_cluster
-from wire.topics import TopicName
 
 
 async def test_public_default_is_there_from_the_start(autojump_clock: MockClock) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.protocol import access, consuming, producing, session
-from broker.protocol.access import AccessMode, AccessProtocol
-from broker.protocol.consuming import ConsumingProtocol
-from broker.protocol.producing import ProducingProtocol, Sending
-from broker.protocol.session import NOT_OFFERED, Admission, SessionProtocol
-from wire.messages.registry import BaseType
-from wire.proto import pulsar_pb2 as pb
+from daybook.broker.protocol import access, consuming, producing, session
+from daybook.broker.protocol.access import AccessMode, AccessProtocol
+from daybook.broker.protocol.consuming import ConsumingProtocol
+from daybook.broker.protocol.producing import ProducingProtocol, Sending
+from daybook.broker.protocol.session import NOT_OFFERED, Admission, SessionProtocol
+from daybook.wire.messages.registry import BaseType
+from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.protocol.dispatch.events import (
+from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
     Activate,
@@ -33,10 +33,10 @@ from broker.protocol.dispatch.events import (
     Want,
     Writable,
 )
-from broker.protocol.dispatch.exclusive import ExclusiveDispatch
-from broker.protocol.dispatch.failover import FailoverDispatch
-from broker.protocol.dispatch.murmur import murmur3
-from broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.murmur import murmur3
+from daybook.broker.protocol.dispatch.shared import SharedDispatch
 
 LIMITS = DispatchLimits(
     turn_messages_min=2,

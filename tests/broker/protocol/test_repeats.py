@@ -1,13 +1,13 @@
 """A command that is refused again and again is answered later and later, and no other one is."""
 
-from broker.protocol.repeats import (
+from daybook.broker.protocol.repeats import (
     DELAY_MAX_S,
     DELAY_MIN_S,
     FORGOTTEN_AFTER_S,
     Repeats,
     repeated_as,
 )
-from wire.proto import pulsar_pb2 as pb
+from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocol import topics
-from broker.protocol.topics import TopicsProtocol
+from daybook.broker.protocol import topics
+from daybook.broker.protocol.topics import TopicsProtocol
 
 SCENARIOS = {
     "two who ask share one load": """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
+from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
 
 LIMITS = WatchdogLimits()
 ASK, END = Effect.ASK, Effect.END

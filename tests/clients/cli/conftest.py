@@ -18,7 +18,7 @@ import pytest
 import trio
 import trio.testing
 
-from clients.cli.main import main
+from daybook.clients.cli.main import main
 from tests.clients.python.fake_broker import FakeCluster, fake_cluster
 
 PATIENCE_S = 120.0
@@ -49,7 +49,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_hurried(function: Callable[[], Awaitable[object]]) -> object:
         return run(function, clock=trio.testing.MockClock(autojump_threshold=_MOMENT_S))
 
-    monkeypatch.setattr("clients.cli.run.trio.run", run_hurried)
+    monkeypatch.setattr("daybook.clients.cli.run.trio.run", run_hurried)
 
 
 @pytest.fixture

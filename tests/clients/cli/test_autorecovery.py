@@ -9,24 +9,24 @@ from random import Random
 import pytest
 import trio
 
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo
-from bookie.registry.registrations import register_bookie as register
-from bookie.replication.board import Alarm, Board, Status, Trouble
-from bookie.replication.decommission import Decommission
-from bookie.replication.marks import Marks
-from managed_ledger.records import custom_metadata, log_path
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo
+from daybook.bookie.registry.registrations import register_bookie as register
+from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
+from daybook.bookie.replication.decommission import Decommission
+from daybook.bookie.replication.marks import Marks
+from daybook.managed_ledger.records import custom_metadata, log_path
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.metadata.store import ANY
 from tests.clients.cli.conftest import Daybook
-from wire.clock import SystemClock
-from wire.metadata.memory import MemorySession, MemoryStore
-from wire.metadata.store import ANY
 
 PATHS = LedgerPaths()
 B1 = BookieId("b1")
@@ -67,7 +67,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
         assert hosts == "zk:1"
         yield stored.memory.session("cli")
 
-    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setattr("daybook.clients.cli.metadata.open_zookeeper", open_memory)
     monkeypatch.setenv("DAYBOOK_ZOOKEEPER", "zk:1")
     return stored
 
@@ -176,7 +176,7 @@ def test_read_only_gives_an_order_and_takes_it_back(
     given = trio.run(order)
     assert given is not None
     assert given.kind is Kind.READ_ONLY
-    monkeypatch.setattr("clients.cli.bookie_care._OBEY_S", 0.05)
+    monkeypatch.setattr("daybook.clients.cli.bookie_care._OBEY_S", 0.05)
     code, out, _ = daybook("bookies", "read-only", "b1", "--off")
     assert code == 0
     assert "b1 takes no new entries yet" in out, "it has another reason: what it announces counts"
@@ -333,7 +333,7 @@ def test_health_says_when_nothing_can_be_published(
         await trio.lowlevel.checkpoint()
         return True
 
-    monkeypatch.setattr("bookie.ledger.bookies.Bookies.probe", probe)
+    monkeypatch.setattr("daybook.bookie.ledger.bookies.Bookies.probe", probe)
     trio.run(fill)
     options = [] if ack is None else ["--ack-quorum", str(ack)]
     found, out, err = daybook("bookies", "health", "--output", "json", *options)

@@ -10,9 +10,9 @@ import pytest
 import trio
 from crc32c import crc32c
 
-from bookie.storage.disk import FileDisk
-from bookie.storage.index import open_rocks_index
-from bookie.storage.store import open_store
+from daybook.bookie.storage.disk import FileDisk
+from daybook.bookie.storage.index import open_rocks_index
+from daybook.bookie.storage.store import open_store
 from tests.bookie.storage.conftest import Answers
 from tests.bookie.storage.oracle import FixedClock, entry
 from tests.clients.cli.conftest import Daybook

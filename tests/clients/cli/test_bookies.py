@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo
-from bookie.registry.registrations import register_bookie as register
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo
+from daybook.bookie.registry.registrations import register_bookie as register
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.metadata.store import MetadataStore
 from tests.clients.cli.conftest import Daybook
-from wire.clock import SystemClock
-from wire.metadata.memory import MemoryStore
-from wire.metadata.store import MetadataStore
 
 PATHS = LedgerPaths()
 
@@ -38,7 +38,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> None:
         await fill(store)
         yield store
 
-    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setattr("daybook.clients.cli.metadata.open_zookeeper", open_memory)
     monkeypatch.setenv("DAYBOOK_ZOOKEEPER", "zk:1")
 
 

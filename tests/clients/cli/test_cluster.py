@@ -9,20 +9,26 @@ import msgspec
 import pytest
 import trio
 
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry.instance import PATH, InstanceRecord
-from bookie.registry.layout import ensure_layout, read_instance_id
-from bookie.registry.paths import LedgerPaths
-from managed_ledger.binding import bind
-from managed_ledger.errors import ForeignListsError
-from managed_ledger.records import INSTANCE, custom_metadata, get_property, log_path, set_property
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.registry.instance import PATH, InstanceRecord
+from daybook.bookie.registry.layout import ensure_layout, read_instance_id
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.managed_ledger.binding import bind
+from daybook.managed_ledger.errors import ForeignListsError
+from daybook.managed_ledger.records import (
+    INSTANCE,
+    custom_metadata,
+    get_property,
+    log_path,
+    set_property,
+)
+from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.metadata.store import ANY, MetadataStore
 from tests.clients.cli.conftest import Daybook
-from wire.clock import SystemClock
-from wire.metadata.memory import MemorySession, MemoryStore
-from wire.metadata.store import ANY, MetadataStore
 
 ONE, OTHER = LedgerPaths(), LedgerPaths("/other")
 A, B = "t/n/persistent/a", "t/n/persistent/b"
@@ -64,7 +70,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemorySession:
         yield session
 
     trio.run(fill)
-    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setattr("daybook.clients.cli.metadata.open_zookeeper", open_memory)
     return session
 
 

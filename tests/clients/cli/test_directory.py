@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.cli.directory import Ports, Saved, find_control_socket, open_directory
-from clients.cli.errors import UserError
+from daybook.clients.cli.directory import Ports, Saved, find_control_socket, open_directory
+from daybook.clients.cli.errors import UserError
 
 
 def test_a_directory_has_one_user(tmp_path: Path) -> None:

@@ -8,20 +8,20 @@ from random import Random
 import pytest
 import trio
 
-from bookie.ledger.bookies import Bookies
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.orders import Kind, Order, Orders
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry.cookies import Cookie, create_cookie
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from bookie.registry.registrations import BookieInfo
-from bookie.registry.registrations import register_bookie as register
-from bookie.replication.marks import Marks
+from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.registry.cookies import Cookie, create_cookie
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import BookieInfo
+from daybook.bookie.registry.registrations import register_bookie as register
+from daybook.bookie.replication.marks import Marks
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from tests.clients.cli.conftest import Daybook
-from wire.clock import SystemClock
-from wire.metadata.memory import MemorySession, MemoryStore
 
 PATHS = LedgerPaths()
 LEDGERS = 5
@@ -74,7 +74,7 @@ def found(monkeypatch: pytest.MonkeyPatch, port: int) -> Cluster:
     async def open_memory(_: str, **__: object) -> AsyncGenerator[MemorySession]:
         yield cluster.session
 
-    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setattr("daybook.clients.cli.metadata.open_zookeeper", open_memory)
     return cluster
 
 

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.errors import NoSuchEntryError
-from bookie.ledger.catalog import Catalog
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from bookie.registry.layout import ensure_layout
-from bookie.registry.paths import LedgerPaths
-from clients.cli.entries import Description, describe
+from daybook.bookie.errors import NoSuchEntryError
+from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.registry.layout import ensure_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.entries import Description, describe
+from daybook.wire.batch import broker_entry_metadata, encode_batch, encode_payload
+from daybook.wire.clock import SystemClock
+from daybook.wire.compression import CompressionType, compress
+from daybook.wire.entry import Entry
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.cli.conftest import Daybook
-from wire.batch import broker_entry_metadata, encode_batch, encode_payload
-from wire.clock import SystemClock
-from wire.compression import CompressionType, compress
-from wire.entry import Entry
-from wire.metadata.memory import MemoryStore
-from wire.metadata.store import MetadataStore
-from wire.proto import pulsar_pb2 as pb
 
 PATHS = LedgerPaths()
 LOG = {"application": b"pulsar", "pulsar/managed-ledger": b"public/default/persistent/t"}
@@ -116,8 +116,8 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def open_client(**_: object) -> AsyncGenerator[FakeClient]:
         yield FakeClient()
 
-    monkeypatch.setattr("clients.cli.metadata.open_zookeeper", open_memory)
-    monkeypatch.setattr("clients.cli.ledger_client.open_ledger_client", open_client)
+    monkeypatch.setattr("daybook.clients.cli.metadata.open_zookeeper", open_memory)
+    monkeypatch.setattr("daybook.clients.cli.ledger_client.open_ledger_client", open_client)
 
 
 def found(daybook: Daybook, *arguments: str) -> Any:

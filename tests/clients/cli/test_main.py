@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clients.cli.main import main
+from daybook.clients.cli.main import main
 
 # The interpreter and click alone are some 110.
 MODULES_MAX = {"--help": 130, "version": 200, "local": 160, "bookie": 160}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clients.cli.main import main
+from daybook.clients.cli.main import main
 
 BROKERS = (9, 19)  # ports where nobody listens
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import write_record, write_rows
 
 ROW = {"name": "b1", "answers": True, "order": None, "limbo": False}
 

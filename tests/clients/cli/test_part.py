@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clients.cli.main import main
+from daybook.clients.cli.main import main
 from tests.clients.cli.test_options import write_cluster
 
 

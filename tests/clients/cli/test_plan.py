@@ -12,14 +12,14 @@ import click
 import msgspec
 import pytest
 
-import bookie.server.config
-import broker.config
-from clients.cli.bookie import bookie as bookie_command
-from clients.cli.broker import broker as broker_command
-from clients.cli.directory import Directory, Ports, open_directory
-from clients.cli.errors import UserError
-from clients.cli.plan import Plan, Wishes, make_plan
-from clients.cli.ports import PortChooser
+import daybook.bookie.server.config
+import daybook.broker.config
+from daybook.clients.cli.bookie import bookie as bookie_command
+from daybook.clients.cli.broker import broker as broker_command
+from daybook.clients.cli.directory import Directory, Ports, open_directory
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.plan import Plan, Wishes, make_plan
+from daybook.clients.cli.ports import PortChooser
 
 # An outside ZooKeeper, so that nothing here needs Java.
 EPHEMERAL = Wishes(
@@ -73,10 +73,10 @@ def test_parts_are_named_and_told_where_everything_is(directory: Directory) -> N
 def test_the_settings_are_those_that_the_parts_know(directory: Directory) -> None:
     plan(EPHEMERAL, directory)
     for index in (1, 2):
-        settings = broker.config.load(directory.path / "conf" / f"broker-{index}.toml", {})
+        settings = daybook.broker.config.load(directory.path / "conf" / f"broker-{index}.toml", {})
         assert settings.exit_with_parent
         path = directory.path / "conf" / f"bookie-{index}.toml"
-        assert bookie.server.config.load(path, {}).directories == (
+        assert daybook.bookie.server.config.load(path, {}).directories == (
             str(directory.path / f"bookie-{index}"),
         )
 
@@ -84,8 +84,8 @@ def test_the_settings_are_those_that_the_parts_know(directory: Directory) -> Non
 @pytest.mark.parametrize(
     ("command", "config"),
     [
-        (bookie_command, bookie.server.config.BookieConfig),
-        (broker_command, broker.config.BrokerConfig),
+        (bookie_command, daybook.bookie.server.config.BookieConfig),
+        (broker_command, daybook.broker.config.BrokerConfig),
     ],
 )
 def test_every_option_of_a_part_is_a_setting(
@@ -174,9 +174,9 @@ def test_settings_of_the_command_line_reach_all_parts_of_their_kind(directory: D
         config = directory.path / "conf" / f"{part.name}.toml"
         if part.kind == "broker":
             extra = {"DAYBOOK_BROKER_QUORUMS": "{ensemble=3, write=3, ack=2}"}
-            assert broker.config.load(config, {**extra, **part.environ}).roll_entries == 7
+            assert daybook.broker.config.load(config, {**extra, **part.environ}).roll_entries == 7
         else:
-            assert bookie.server.config.load(config, part.environ).rack == "r1"
+            assert daybook.bookie.server.config.load(config, part.environ).rack == "r1"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from clients.cli.errors import UserError
-from clients.cli.ports import ANY_PORT_MAX, ANY_PORT_MIN, HOST, PortChooser
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.ports import ANY_PORT_MAX, ANY_PORT_MIN, HOST, PortChooser
 
 KERNEL_PORT_MIN = 32_768  # from here on, outgoing connections take ports
 

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from clients.cli.produce import _Pace
+from daybook.clients.cli.produce import _Pace
+from daybook.wire.batch import SingleMetadata, iter_batch, parse_metadata, split_broker_metadata
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.cli.conftest import Daybook, FakeHost, meanwhile, until
 from tests.clients.python.fake_broker import FakeCluster
-from wire.batch import SingleMetadata, iter_batch, parse_metadata, split_broker_metadata
-from wire.proto import pulsar_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 
@@ -120,7 +120,7 @@ def test_a_line_without_end_is_not_kept_in_memory(
     daybook: Daybook, fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del fake
-    monkeypatch.setattr("clients.cli.produce._LINE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("daybook.clients.cli.produce._LINE_BYTES_MAX", 1 << 20)
     (tmp_path / "lines").write_bytes(b"a\n" + bytes(2 << 20))
     code, _, err = daybook("produce", "t", str(tmp_path / "lines"))
     assert code == 1

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from clients.cli.progress import Waiting, open_progress, telling, waiting_for
+from daybook.clients.cli.progress import Waiting, open_progress, telling, waiting_for
 from tests.clients.cli.conftest import Daybook, FakeAdmin
 from tests.clients.python.fake_broker import FakeCluster
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("standalone")]
 PATIENCE_S = 180.0
@@ -26,7 +26,7 @@ def cluster(directory: Path) -> StandaloneProcess:
 def fails(*options: str, **environ: str) -> str:
     """Run `daybook standalone`, which is to fail; return what it says."""
     done = subprocess.run(
-        [sys.executable, "-m", "clients.cli.main", "standalone", *options],
+        [sys.executable, "-m", "daybook.clients.cli.main", "standalone", *options],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -153,7 +153,7 @@ def test_a_bookie_from_another_cluster_is_refused_and_not_harmed(tmp_path: Path)
 
 def daybook(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "clients.cli.main", *words],
+        [sys.executable, "-m", "daybook.clients.cli.main", *words],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -15,11 +15,11 @@ from typing import NoReturn
 import pytest
 import trio
 
-from clients.cli.control import ask
-from clients.cli.control_server import serve_control
-from clients.cli.directory import open_directory
-from clients.cli.errors import UserError
-from clients.cli.supervisor import (
+from daybook.clients.cli.control import ask
+from daybook.clients.cli.control_server import serve_control
+from daybook.clients.cli.directory import open_directory
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.supervisor import (
     Keeper,
     Part,
     PartFailedError,
@@ -298,7 +298,7 @@ async def test_orders_come_through_the_socket(tmp_path: Path) -> None:
 PARENT = """
 import os, sys, trio
 from pathlib import Path
-from clients.cli.supervisor import Part, Supervisor
+from daybook.clients.cli.supervisor import Part, Supervisor
 script = "echo '{\\"ready\\": true}'; exec sleep 600"
 here = Path(sys.argv[1])
 parts = [Part(n, n, lambda: ["sh", "-c", script], here / n, os.environ, {}) for n in ("a", "b")]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.cli.errors import UserError
-from clients.cli.zookeeper import Java, Server, find_jars, find_java
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.zookeeper import Java, Server, find_jars, find_java
 
 
 def install(place: Path, *, release: str | None = None, says: str = "", code: int = 0) -> Path:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clients.ledgers.address import MetadataAddress
+from daybook.clients.ledgers.address import MetadataAddress
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from clients import ledgers
-from clients.ledgers import Limits
-from clients.ledgers.blocking import Client, serve
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Limits
+from daybook.clients.ledgers.blocking import Client, serve
 from tests.clients.ledgers.world import client_of_its_own
 
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 import pytest
 import trio
 
-from clients import ledgers
-from clients.ledgers import Limits, blocking_writer
-from clients.ledgers.blocking import Client, serve
-from clients.python.portal import Portal
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Limits, blocking_writer
+from daybook.clients.ledgers.blocking import Client, serve
+from daybook.clients.python.portal import Portal
 from tests.clients.ledgers.world import client_of_its_own
 
 T = TypeVar("T")
@@ -243,7 +243,7 @@ def test_a_writer_that_is_made_while_the_client_is_closed_says_so(
         portal.close()
         return made
 
-    monkeypatch.setattr("clients.ledgers.blocking.call_within", closed_behind)
+    monkeypatch.setattr("daybook.clients.ledgers.blocking.call_within", closed_behind)
     writer = client.create()
     assert isinstance(Call(lambda: writer.append_soon(b"x")).ended(), ledgers.LedgerClosedError)
 

@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from clients import ledgers
-from clients.ledgers import Client, Digest
-from clients.ledgers.client import open_client
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Client, Digest
+from daybook.clients.ledgers.client import open_client
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import NoAnswerError, Request
 from tests.clients.ledgers.world import ROOT, World, open_world
-from wire.clock import SystemClock
-from wire.metadata.memory import NoAnswerError, Request
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import trio
 import trio.lowlevel
 from trio.abc import Clock
 
-from clients import ledgers
-from clients.ledgers import Client, Limits, blocking
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Client, Limits, blocking
 from tests.clients.ledgers.world import World, client_of_its_own, open_world
 
 

@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from clients.ledgers.entries import EntryStream, Life
-from clients.ledgers.errors import LedgerClosedError
-from clients.ledgers.limits import Limits
-from wire.entry import Entry
+from daybook.clients.ledgers.entries import EntryStream, Life
+from daybook.clients.ledgers.errors import LedgerClosedError
+from daybook.clients.ledgers.limits import Limits
+from daybook.wire.entry import Entry
 
 LIMITS = Limits()
 _ENTRY_BYTES = 8 << 10

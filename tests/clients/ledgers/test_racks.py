@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from clients import ledgers
-from clients.ledgers import Client, Placement, RackRule, RackTable
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Client, Placement, RackRule, RackTable
 from tests.clients.ledgers.world import World, open_world
 
 

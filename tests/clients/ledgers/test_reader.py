@@ -7,14 +7,14 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from bookie.registry.paths import LedgerPaths
-from clients import ledgers
-from clients.ledgers import Client, Limits, Reader, Writer
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Client, Limits, Reader, Writer
+from daybook.wire.digest import master_key
+from daybook.wire.messages.bookie import LAST_ENTRY
+from daybook.wire.messages.bookie_v3 import encode_read
+from daybook.wire.metadata.store import Record, Watch
 from tests.clients.ledgers.world import ROOT, World, open_world
-from wire.digest import master_key
-from wire.messages.bookie import LAST_ENTRY
-from wire.messages.bookie_v3 import encode_read
-from wire.metadata.store import Record, Watch
 
 SMALL = Limits(read_bytes=1000, read_ahead=2)  # ten entries at a time
 

@@ -7,8 +7,8 @@ import trio
 from trio.abc import Clock
 from trio.testing import wait_all_tasks_blocked
 
-from clients import ledgers
-from clients.ledgers import Client, Limits, Writer
+from daybook.clients import ledgers
+from daybook.clients.ledgers import Client, Limits, Writer
 from tests.clients.ledgers.world import World, open_world
 
 

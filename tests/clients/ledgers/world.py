@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 import trio
 
-from bookie.ledger.racks import Placement
-from bookie.server.config import parse
-from bookie.server.host import RunningBookie, run_bookie
-from clients.ledgers.client import Client, open_client
-from clients.ledgers.limits import Limits
+from daybook.bookie.ledger.racks import Placement
+from daybook.bookie.server.config import parse
+from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.clients.ledgers.client import Client, open_client
+from daybook.clients.ledgers.limits import Limits
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore
 from tests.simulation.disk import Platter
 from tests.simulation.network import SimulatedNetwork
-from wire.clock import SystemClock
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore
 
 ROOT = "/ledgers"
 

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 import trio
 from google.protobuf.message import Message
 
-from wire.arena import ArenaPool
-from wire.batch import broker_entry_metadata, parse_metadata, split_broker_metadata
-from wire.connection import FrameConnection
-from wire.messages.client import Send, encode_send_receipts
-from wire.messages.consumer import Ack, encode_message
-from wire.messages.registry import Command, decode_frame, encode, signed, unsigned
-from wire.outbox import Flusher
-from wire.proto import pulsar_pb2 as pb
-from wire.tcp import TcpNetwork
-from wire.topics import TopicName
-from wire.transport import Network
+from daybook.wire.arena import ArenaPool
+from daybook.wire.batch import broker_entry_metadata, parse_metadata, split_broker_metadata
+from daybook.wire.connection import FrameConnection
+from daybook.wire.messages.client import Send, encode_send_receipts
+from daybook.wire.messages.consumer import Ack, encode_message
+from daybook.wire.messages.registry import Command, decode_frame, encode, signed, unsigned
+from daybook.wire.outbox import Flusher
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.topics import TopicName
+from daybook.wire.transport import Network
 
 LEDGER = 7
 PATIENCE_S = 120.0  # only so that nothing hangs for ever

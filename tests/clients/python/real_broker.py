@@ -4,9 +4,9 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from broker.lookup import LookupResult
-from clients.python.connect import connect
-from clients.python.limits import ClientLimits
+from daybook.broker.lookup import LookupResult
+from daybook.clients.python.connect import connect
+from daybook.clients.python.limits import ClientLimits
 from tests.broker.harness import HOST, PORT, Cluster, open_broker
 
 URL = f"pulsar://{HOST}:{PORT}"

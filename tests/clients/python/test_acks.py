@@ -8,12 +8,12 @@ import pytest
 import trio
 
 import daybook
-from clients.python.consumer import Consumer
-from clients.python.errors import Outcome
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import Outcome
+from daybook.wire.messages.consumer import Ack
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 from tests.clients.python.test_consumer import QUICK, TOPIC, acked, fill
-from wire.messages.consumer import Ack
-from wire.proto import pulsar_pb2 as pb
 
 BRIEF = replace(QUICK, request_timeout_s=0.05, operation_timeout_s=0.2)
 

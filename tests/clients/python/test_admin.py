@@ -7,7 +7,7 @@ import pytest
 import trio
 
 import daybook
-from clients.python.admin import Admin
+from daybook.clients.python.admin import Admin
 
 Answer = Callable[[str, str, bytes], bytes | None]
 

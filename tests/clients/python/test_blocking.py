@@ -11,8 +11,8 @@ import pytest
 import trio
 
 import daybook
-from clients.python.portal import Portal
 from daybook import blocking
+from daybook.clients.python.portal import Portal
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster
 
 

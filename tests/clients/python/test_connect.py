@@ -9,9 +9,9 @@ import pytest
 import trio
 
 import daybook
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.tcp import TcpNetwork
 from tests.clients.python.fake_broker import PATIENCE_S, fake_cluster
-from wire.proto import pulsar_pb2 as pb
-from wire.tcp import TcpNetwork
 
 T = pb.BaseCommand
 

@@ -8,11 +8,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import daybook
-from clients.python.arguments import SubscriptionTypeName
-from clients.python.limits import ClientLimits
+from daybook.clients.python.arguments import SubscriptionTypeName
+from daybook.clients.python.limits import ClientLimits
+from daybook.wire.messages.consumer import Ack
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
-from wire.messages.consumer import Ack
-from wire.proto import pulsar_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 QUICK = ClientLimits(

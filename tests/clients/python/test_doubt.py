@@ -6,9 +6,9 @@ import pytest
 import trio
 
 import daybook
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeBroker, fake_cluster, until
 from tests.clients.python.test_consumer import QUICK, TOPIC
-from wire.proto import pulsar_pb2 as pb
 
 _PRODUCER = 5  # the type of the command
 

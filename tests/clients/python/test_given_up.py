@@ -11,27 +11,27 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.limits import TopicLimits
-from clients.python.arguments import SubscriptionTypeName
-from clients.python.client import Client
-from clients.python.connection import BrokerConnection
-from clients.python.consumer import Consumer
-from clients.python.errors import (
+from daybook.broker.limits import TopicLimits
+from daybook.clients.python.arguments import SubscriptionTypeName
+from daybook.clients.python.client import Client
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import (
     BrokerError,
     BusyError,
     ClosedError,
     NotAllowedError,
     TopicTerminatedError,
 )
-from clients.python.limits import ClientLimits
-from clients.python.link import Link
-from clients.python.producer import Producer
-from clients.python.reader import Reader
-from clients.python.topic_consumer import TopicConsumer
-from clients.python.topic_producer import TopicProducer
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.link import Link
+from daybook.clients.python.producer import Producer
+from daybook.clients.python.reader import Reader
+from daybook.clients.python.topic_consumer import TopicConsumer
+from daybook.clients.python.topic_producer import TopicProducer
+from daybook.wire.topics import TopicName
 from tests.broker.harness import HOST, TOPIC, Cluster
 from tests.clients.python.real_broker import client_of, real_broker
-from wire.topics import TopicName
 
 STEP_S = 0.00002  # a fifth of the way to the broker
 IMPATIENT = ClientLimits(request_timeout_s=1, operation_timeout_s=3)

@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from clients.python.consumer import MessageQueue
-from clients.python.errors import BrokerError, ClosedError
-from clients.python.messages import Entry, Message
-from clients.python.topic_consumer import TopicConsumer, Waiting
-from wire.batch import SingleMetadata
-from wire.messages.consumer import Delivery
+from daybook.clients.python.consumer import MessageQueue
+from daybook.clients.python.errors import BrokerError, ClosedError
+from daybook.clients.python.messages import Entry, Message
+from daybook.clients.python.topic_consumer import TopicConsumer, Waiting
+from daybook.wire.batch import SingleMetadata
+from daybook.wire.messages.consumer import Delivery
 
 COUNT = 50
 

@@ -1,8 +1,8 @@
 """Asking which offsets a topic holds transfers no message, whatever is published meanwhile."""
 
 import daybook
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import fake_cluster
-from wire.proto import pulsar_pb2 as pb
 
 
 async def test_offsets_of_all_partitions_are_told_without_permits() -> None:

@@ -14,20 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from broker.entries import delivered_head
-from broker.subscription import Subscription
-from clients.python.arguments import SubscriptionTypeName
-from clients.python.client import Client
-from clients.python.consumer import Consumer, MessageSource
-from clients.python.entries import permits_of
-from clients.python.errors import CorruptMessageError
-from clients.python.reader import Reader
+from daybook.broker.entries import delivered_head
+from daybook.broker.subscription import Subscription
+from daybook.clients.python.arguments import SubscriptionTypeName
+from daybook.clients.python.client import Client
+from daybook.clients.python.consumer import Consumer, MessageSource
+from daybook.clients.python.entries import permits_of
+from daybook.clients.python.errors import CorruptMessageError
+from daybook.clients.python.reader import Reader
+from daybook.wire.batch import encode_batch
+from daybook.wire.messages.consumer import Delivery
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from tests.broker.harness import TOPIC, Cluster, batch_of, payload_of
 from tests.clients.python.real_broker import client_of, real_broker
-from wire.batch import encode_batch
-from wire.messages.consumer import Delivery
-from wire.proto import pulsar_pb2 as pb
-from wire.topics import TopicName
 
 LAST = b"the last one"
 QUEUE = 10

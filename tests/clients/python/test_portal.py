@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 import trio
 
-from clients.python import portal as portal_module
-from clients.python.portal import Portal
+from daybook.clients.python import portal as portal_module
+from daybook.clients.python.portal import Portal
 
 
 def test_a_call_behind_the_end_is_told() -> None:

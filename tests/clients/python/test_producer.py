@@ -6,13 +6,13 @@ import pytest
 import trio
 
 import daybook
-from clients.python.arguments import Compression
-from clients.python.limits import ClientLimits
+from daybook.clients.python.arguments import Compression
+from daybook.clients.python.limits import ClientLimits
+from daybook.wire.batch import iter_batch, parse_metadata
+from daybook.wire.compression import decompress
+from daybook.wire.messages.client import Send
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
-from wire.batch import iter_batch, parse_metadata
-from wire.compression import decompress
-from wire.messages.client import Send
-from wire.proto import pulsar_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 QUICK = ClientLimits(

@@ -6,10 +6,10 @@ import pytest
 import trio
 
 import daybook
-from clients.python.arguments import SubscriptionTypeName
+from daybook.clients.python.arguments import SubscriptionTypeName
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, fake_cluster
 from tests.clients.python.test_consumer import QUICK, acked, fill
-from wire.proto import pulsar_pb2 as pb
 
 FOUR = [[b"0"], [b"1", b"2"], [b"3"]]
 

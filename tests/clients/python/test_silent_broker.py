@@ -5,8 +5,8 @@ import random
 import pytest
 import trio
 
-from clients.python.client import Client
-from clients.python.connect import connect
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import Scheduler, run

@@ -9,15 +9,15 @@ from functools import partial
 import pytest
 import trio
 
-from clients.python.client import Client
-from clients.python.connect import connect
-from clients.python.errors import BrokerError
-from clients.python.limits import ClientLimits
-from clients.python.messages import MessageId
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.messages import MessageId
+from daybook.wire.batch import iter_batch, parse_metadata
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import Scheduler, run
-from wire.batch import iter_batch, parse_metadata
 
 TOPIC = "persistent://public/default/t"
 MESSAGES = 300

@@ -2,9 +2,9 @@
 
 from weakref import ref
 
-from clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
-from clients.python.starting_point import StartingPoint
-from wire.batch import SingleMetadata
+from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.starting_point import StartingPoint
+from daybook.wire.batch import SingleMetadata
 
 
 class _End:

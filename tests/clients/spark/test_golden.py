@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from clients.spark.offsets import parse_offsets
-from clients.spark.source import decode_offsets, encode_offsets
+from daybook.clients.spark.offsets import parse_offsets
+from daybook.clients.spark.source import decode_offsets, encode_offsets
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "spark_v1" / "offset.json"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.spark.offsets import (
+from daybook.clients.spark.offsets import (
     DataLossError,
     OffsetRange,
     Retained,
@@ -15,7 +15,7 @@ from clients.spark.offsets import (
     resolve,
     split,
 )
-from clients.spark.options import parse_options
+from daybook.clients.spark.options import parse_options
 
 RETAINED = {0: Retained(10, 100), 1: Retained(0, 50)}
 BASE = {"service.url": "pulsar://localhost:6650", "topic": "t"}

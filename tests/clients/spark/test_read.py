@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.python import blocking
-from clients.python.messages import Entry, Message, MessageId, Offset
-from clients.python.reader import OffsetRange as Held
-from clients.spark import read
-from clients.spark.offsets import DataLossError, OffsetRange
-from clients.spark.read import ARROW_SCHEMA, read_task
-from clients.spark.task import ReadTask
-from wire.batch import SingleMetadata
+from daybook.clients.python import blocking
+from daybook.clients.python.messages import Entry, Message, MessageId, Offset
+from daybook.clients.python.reader import OffsetRange as Held
+from daybook.clients.spark import read
+from daybook.clients.spark.offsets import DataLossError, OffsetRange
+from daybook.clients.spark.read import ARROW_SCHEMA, read_task
+from daybook.clients.spark.task import ReadTask
+from daybook.wire.batch import SingleMetadata
 
 TOPIC = "persistent://public/default/t"
 NOWHERE = ref[object](object)  # where the entries came to, which no task asks

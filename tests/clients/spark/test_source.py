@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from clients.spark.offsets import DataLossError, Retained
-from clients.spark.options import parse_options
-from clients.spark.source import DaybookDataSource, StreamReader
+from daybook.clients.spark.offsets import DataLossError, Retained
+from daybook.clients.spark.options import parse_options
+from daybook.clients.spark.source import DaybookDataSource, StreamReader
 
 OPTIONS = parse_options({"service.url": "pulsar://x", "topic": "t"}, streaming=True)
 ALL = ReadAllAvailable()

@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-from bookie.server.v2 import CODES
-from bookie.storage.boot import Contents
-from bookie.storage.index import MemoryIndex
-from bookie.storage.limits import StoreLimits
-from bookie.storage.log import Done
-from bookie.storage.places import Places
-from bookie.storage.records import Kind, Record
-from bookie.storage.status import StoreError, StoreStatus
-from bookie.storage.volume import Volume
+from daybook.bookie.server.v2 import CODES
+from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.index import MemoryIndex
+from daybook.bookie.storage.limits import StoreLimits
+from daybook.bookie.storage.log import Done
+from daybook.bookie.storage.places import Places
+from daybook.bookie.storage.records import Kind, Record
+from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.volume import Volume
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.entry import decode_entry
+from daybook.wire.messages.bookie import Add, Flag, Read, encode_add_answer, encode_read_answer
 from tests.model.ledger.messages import LEDGER_ID, asked, decoded, payload_of, said
 from tests.model.numbering import Numbering
 from tests.model.search import BrokenRuleError
-from wire.digest import Digester, DigestType
-from wire.entry import decode_entry
-from wire.messages.bookie import Add, Flag, Read, encode_add_answer, encode_read_answer
 
 Stored: TypeAlias = tuple[tuple[Kind, int, bytes], ...]
 """The records of the log, but for the master key: kind, entry id, payload; sorted."""

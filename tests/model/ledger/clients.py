@@ -10,16 +10,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from bookie.ledger.adds import Adds
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol import update, write
-from bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol import update, write
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from daybook.wire.messages.bookie import encode_read
+from daybook.wire.transport import Buffer
 from tests.model.ledger.messages import LEDGER_ID, Asked, Said, asked, said
 from tests.model.ledger.metadata import Task
 from tests.model.numbering import Numbering
 from tests.model.search import BrokenRuleError
-from wire.messages.bookie import encode_read
-from wire.transport import Buffer
 
 V = TypeVar("V", bound=Hashable)
 

@@ -5,12 +5,12 @@ Payloads are a function of the entry id, so what a copy should hold is known.
 
 from dataclasses import dataclass
 
-from bookie.ledger.protocol.read import Verdict
-from bookie.ledger.reader import verdict_of
-from wire.digest import Digester, DigestType
-from wire.entry import Entry, decode_entry, peek_ids, peek_lac
-from wire.errors import WireError
-from wire.messages.bookie import (
+from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.reader import verdict_of
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.entry import Entry, decode_entry, peek_ids, peek_lac
+from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie import (
     LAST_ENTRY,
     Add,
     Read,

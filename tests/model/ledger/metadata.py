@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol import update
-from bookie.ledger.protocol.placement import Fragment
-from bookie.ledger.protocol.update import (
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol import update
+from daybook.bookie.ledger.protocol.placement import Fragment
+from daybook.bookie.ledger.protocol.update import (
     Conflict,
     Decide,
     Event,

@@ -9,18 +9,18 @@ bookie.  Which set-up finds which mutant is in `cases`.
 from dataclasses import replace
 from typing import Any
 
-from bookie.ledger.protocol.placement import Fragment, with_fragment
-from bookie.ledger.protocol.update import Stored
+from daybook.bookie.ledger.protocol.placement import Fragment, with_fragment
+from daybook.bookie.ledger.protocol.update import Stored
 from tests.model.ledger.recoverer import _Run
 from tests.mutants import ledger as catalogue
 from tests.mutants.patch import Edit, Mutant
 
 _MODEL = "model"
-_RECOVERER = "bookie.ledger.recoverer"
-_WRITER = "bookie.ledger.writer"
-_WRITE = "bookie.ledger.protocol.write"
-_VOLUME = "bookie.storage.volume"
-_STATES = "bookie.storage.states"
+_RECOVERER = "daybook.bookie.ledger.recoverer"
+_WRITER = "daybook.bookie.ledger.writer"
+_WRITE = "daybook.bookie.ledger.protocol.write"
+_VOLUME = "daybook.bookie.storage.volume"
+_STATES = "daybook.bookie.storage.states"
 
 M05 = Mutant(
     id="M05 shell",

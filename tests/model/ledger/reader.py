@@ -10,11 +10,20 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol import read
-from bookie.ledger.protocol.placement import BookieId
-from bookie.ledger.protocol.read import Answered, Ask, Failed, Found, ReadProtocol, Start, Verdict
-from bookie.ledger.protocol.update import Stored
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol import read
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.read import (
+    Answered,
+    Ask,
+    Failed,
+    Found,
+    ReadProtocol,
+    Start,
+    Verdict,
+)
+from daybook.bookie.ledger.protocol.update import Stored
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -29,7 +38,6 @@ from tests.model.ledger.clients import (
 from tests.model.ledger.messages import Asked, Said
 from tests.model.ledger.metadata import Task
 from tests.model.ledger.settings import LedgerSettings
-from wire.messages.bookie import LAST_ENTRY, Status
 
 
 class Stage(Enum):

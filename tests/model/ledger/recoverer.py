@@ -13,13 +13,15 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any, assert_never, cast
 
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.protocol import recover
-from bookie.ledger.protocol.placement import BookieId, Ensemble
-from bookie.ledger.protocol.recover import Phase, Start
-from bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
-from bookie.ledger.recoverer import _Recovery
-from bookie.registry.cookies import Life
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.protocol import recover
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
+from daybook.bookie.ledger.protocol.recover import Phase, Start
+from daybook.bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
+from daybook.bookie.ledger.recoverer import _Recovery
+from daybook.bookie.registry.cookies import Life
+from daybook.wire.entry import Entry
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -37,8 +39,6 @@ from tests.model.ledger.messages import LEDGER_ID, Asked, Said, asked
 from tests.model.ledger.metadata import End, Mark, Outcome, Task, begin, go_on
 from tests.model.ledger.settings import LedgerSettings
 from tests.model.search import BrokenRuleError
-from wire.entry import Entry
-from wire.messages.bookie import LAST_ENTRY, Status
 
 _NOTHING = memoryview(b"")
 

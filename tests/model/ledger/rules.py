@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import TypeAlias
 
-from bookie.ledger.metadata import LedgerMetadata, LedgerState
-from bookie.ledger.protocol.placement import Fragment, Quorums
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.protocol.placement import Fragment, Quorums
 from tests.model.ledger.clients import bookie_number
 from tests.model.ledger.messages import length_at
 from tests.model.ledger.metadata import show

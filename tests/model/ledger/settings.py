@@ -7,7 +7,7 @@ at any time, as often as its budget allows.
 
 from dataclasses import dataclass
 
-from bookie.ledger.protocol.placement import Quorums
+from daybook.bookie.ledger.protocol.placement import Quorums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

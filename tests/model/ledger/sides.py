@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from daybook.wire.messages.bookie import LAST_ENTRY, Status
 from tests.model.ledger.bookies import Bookies
 from tests.model.ledger.clients import Option, Outcome, Table, bookie_id
 from tests.model.ledger.messages import asked, said
@@ -23,7 +24,6 @@ from tests.model.ledger.network import IDLE, Links, Way
 from tests.model.ledger.settings import LedgerSettings
 from tests.model.numbering import Numbering
 from tests.model.search import BrokenRuleError, Move
-from wire.messages.bookie import LAST_ENTRY, Status
 
 Side: TypeAlias = tuple[int, ...]
 """The client, its link with each bookie."""

@@ -20,10 +20,10 @@ takes a request off its link.
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol import update
-from bookie.ledger.protocol.placement import Fragment
-from bookie.ledger.protocol.update import Read, Stored, Unavailable, Unknown, Write
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol import update
+from daybook.bookie.ledger.protocol.placement import Fragment
+from daybook.bookie.ledger.protocol.update import Read, Stored, Unavailable, Unknown, Write
 from tests.model.ledger import rules
 from tests.model.ledger.bookies import Bookies
 from tests.model.ledger.clients import Outcome, Rules, Table, bookie_id

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, assert_never, cast
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     LedgerClosedError,
     WriterWithdrawnError,
 )
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.context import LedgerLimits
-from bookie.ledger.protocol import write
-from bookie.ledger.protocol.placement import BookieId, Ensemble
-from bookie.ledger.protocol.update import Event, NotAllowed, Settled, Stored
-from bookie.ledger.protocol.write import State, WriteProtocol
-from bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.protocol import write
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
+from daybook.bookie.ledger.protocol.update import Event, NotAllowed, Settled, Stored
+from daybook.bookie.ledger.protocol.write import State, WriteProtocol
+from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.wire.messages.bookie import Status
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -39,7 +40,6 @@ from tests.model.ledger.messages import LEDGER_ID, Asked, Said, length_at, paylo
 from tests.model.ledger.metadata import Change, Close, Outcome, Purpose, Task, begin, go_on
 from tests.model.ledger.settings import LedgerSettings
 from tests.model.search import BrokenRuleError
-from wire.messages.bookie import Status
 
 
 @dataclass(frozen=True, slots=True)

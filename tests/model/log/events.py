@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-from wire.metadata.store import Create, Delete, Operation, Set
+from daybook.wire.metadata.store import Create, Delete, Operation, Set
 
 # -- calls of the metadata store and the ledger client
 

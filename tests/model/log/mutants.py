@@ -2,9 +2,9 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_RECOVERY = "managed_ledger.recovery"
-_LIST = "managed_ledger.ledger_list"
-_CURSOR = "managed_ledger.cursor"
+_RECOVERY = "daybook.managed_ledger.recovery"
+_LIST = "daybook.managed_ledger.ledger_list"
+_CURSOR = "daybook.managed_ledger.cursor"
 _MODEL = "model"
 
 LOG = [
@@ -89,7 +89,7 @@ LOG = [
     Mutant(
         id="C69",
         rule="a new cursor begins where it was told to -> behind what is there",
-        module="managed_ledger.cursors",
+        module="daybook.managed_ledger.cursors",
         name="Cursors._create",
         replacement=Edit("self._log.clip(initial)", "self._log.last_confirmed"),
         caught_by=_MODEL,

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from managed_ledger.cursor_ledger import Recovered, add_ranges
-from managed_ledger.cursor_record import IN_RECORD
-from managed_ledger.position import Position
-from managed_ledger.records import cursor_path, log_path
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.cursor_ledger import Recovered, add_ranges
+from daybook.managed_ledger.cursor_record import IN_RECORD
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import cursor_path, log_path
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.batch import split_broker_metadata
 from tests.model.log.seams import CURSOR, NAME
 from tests.model.log.world import Ledger, World
 from tests.model.search import BrokenRuleError
-from wire.batch import split_broker_metadata
 
 LIST = log_path(NAME)
 CURSOR_RECORD = cursor_path(NAME, CURSOR)

@@ -11,24 +11,41 @@ from typing import Any, cast
 
 import trio
 
-from bookie.errors import (
+from daybook.bookie.errors import (
     InDoubtError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     NoSuchLedgerError,
 )
-from bookie.ledger.catalog import StoredMetadata
-from bookie.ledger.metadata import LedgerMetadata
-from bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from managed_ledger.context import LogConfig
-from managed_ledger.cursor import Cursor
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.log import ManagedLedger
-from managed_ledger.open import ManagedLedgers, open_managed_ledgers
-from managed_ledger.position import EARLIEST, Position
-from managed_ledger.protocol.trim import Retention
-from managed_ledger.records import owner_of
+from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.managed_ledger.context import LogConfig
+from daybook.managed_ledger.cursor import Cursor
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from daybook.managed_ledger.position import EARLIEST, Position
+from daybook.managed_ledger.protocol.trim import Retention
+from daybook.managed_ledger.records import owner_of
+from daybook.wire.entry import Entry
+from daybook.wire.metadata.store import (
+    Create,
+    Delete,
+    MetadataError,
+    NoRecordError,
+    NotEmptyError,
+    Operation,
+    OutcomeUnknownError,
+    Record,
+    RecordExistsError,
+    SessionState,
+    Set,
+    Stat,
+    StoreUnavailableError,
+    VersionConflictError,
+)
 from tests.model.log import events
 from tests.model.log.events import (
     Asks,
@@ -50,23 +67,6 @@ from tests.model.log.events import (
     Says,
     Sends,
     What,
-)
-from wire.entry import Entry
-from wire.metadata.store import (
-    Create,
-    Delete,
-    MetadataError,
-    NoRecordError,
-    NotEmptyError,
-    Operation,
-    OutcomeUnknownError,
-    Record,
-    RecordExistsError,
-    SessionState,
-    Set,
-    Stat,
-    StoreUnavailableError,
-    VersionConflictError,
 )
 
 NAME = "t/n/persistent/a"

@@ -1,7 +1,8 @@
 """Calls and answers in the words of a chart."""
 
-from managed_ledger.cursor_record import IN_RECORD
-from managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.cursor_record import IN_RECORD
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.wire.metadata.store import Check, Create, Delete, Set
 from tests.model.log.events import (
     Children,
     CloseLedger,
@@ -15,7 +16,6 @@ from tests.model.log.events import (
     OpenLedger,
 )
 from tests.model.log.rules import CURSOR_RECORD, LIST
-from wire.metadata.store import Check, Create, Delete, Set
 
 
 def show(what: object) -> str:

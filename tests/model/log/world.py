@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
+from daybook.wire.metadata.store import ANY, Check, Create, Delete, Operation, Set
 from tests.model.log.events import (
     Call,
     Children,
@@ -23,7 +24,6 @@ from tests.model.log.events import (
     OpenLedger,
     Result,
 )
-from wire.metadata.store import ANY, Check, Create, Delete, Operation, Set
 
 Records: TypeAlias = tuple[tuple[str, bytes, int], ...]
 """Path, value, version; sorted."""

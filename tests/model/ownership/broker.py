@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
-from broker.protocol.bundles import BundleName
-from broker.protocol.ownership import Held, Holding, OwnershipProtocol, Snapshot, Standing
-from broker.protocol.ownership_events import (
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership import Held, Holding, OwnershipProtocol, Snapshot, Standing
+from daybook.broker.protocol.ownership_events import (
     Answer,
     Answered,
     BundleAnswer,

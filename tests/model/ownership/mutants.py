@@ -2,7 +2,7 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_OWNERSHIP = "broker.protocol.ownership"
+_OWNERSHIP = "daybook.broker.protocol.ownership"
 _MODEL = "model"
 
 OWNERSHIP = [

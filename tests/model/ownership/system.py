@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from broker.protocol.ownership import Holding, Standing
-from broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import Holding, Standing
+from daybook.broker.protocol.ownership_events import (
     Acquire,
     Answer,
     Event,
@@ -23,6 +23,7 @@ from broker.protocol.ownership_events import (
     Release,
     SessionChanged,
 )
+from daybook.wire.metadata.store import SessionState
 from tests.model.numbering import Numbering
 from tests.model.ownership.broker import (
     BUNDLE,
@@ -48,7 +49,6 @@ from tests.model.ownership.store import (
     without,
 )
 from tests.model.search import BrokenRuleError, Move, State
-from wire.metadata.store import SessionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,13 @@ from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
-from broker.errors import BrokerError, NotFoundError, NotOwnerError
-from broker.operations import Operations
-from broker.owned_topics import MessageIdData, Start
-from clients.python.client import Client
-from clients.python.errors import BrokerError as ClientError
-from clients.python.errors import NotFoundError as RestNotFoundError
+from daybook.broker.errors import BrokerError, NotFoundError, NotOwnerError
+from daybook.broker.operations import Operations
+from daybook.broker.owned_topics import MessageIdData, Start
+from daybook.clients.python.client import Client
+from daybook.clients.python.errors import BrokerError as ClientError
+from daybook.clients.python.errors import NotFoundError as RestNotFoundError
+from daybook.wire.topics import TopicName
 from tests.history.events import (
     Attached,
     Delete,
@@ -28,7 +29,6 @@ from tests.simulation.cluster import HostDiedError
 from tests.simulation.plan import Administer, Topic
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.stage import Actor
-from wire.topics import TopicName
 
 _TRIES = 6
 _AGAIN_S = 0.5

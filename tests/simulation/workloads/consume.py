@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import trio
 
-from clients.python.arguments import InitialPosition, SubscriptionTypeName
-from clients.python.client import Client
-from clients.python.connection import BrokerConnection
-from clients.python.consumer import Consumer
-from clients.python.errors import BrokerError, ClosedError, CorruptMessageError
-from clients.python.messages import Message
-from clients.python.topic_consumer import TopicConsumer
+from daybook.clients.python.arguments import InitialPosition, SubscriptionTypeName
+from daybook.clients.python.client import Client
+from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import BrokerError, ClosedError, CorruptMessageError
+from daybook.clients.python.messages import Message
+from daybook.clients.python.topic_consumer import TopicConsumer
 from tests.history.events import (
     Ack,
     Acked,

@@ -5,17 +5,17 @@ from functools import partial
 
 import trio
 
-from clients.python.client import Client
-from clients.python.consumer import MessageSource
-from clients.python.errors import (
+from daybook.clients.python.client import Client
+from daybook.clients.python.consumer import MessageSource
+from daybook.clients.python.errors import (
     BrokerError,
     BusyError,
     CorruptMessageError,
     NotReadyError,
     TopicTerminatedError,
 )
-from clients.python.messages import Message
-from clients.python.reader import Reader
+from daybook.clients.python.messages import Message
+from daybook.clients.python.reader import Reader
 from tests.history.events import Detach, Drained, Leave, Ok, ReadEnd, Send
 from tests.history.record import parent
 from tests.simulation.workloads.consume import Consuming, subscribe

@@ -6,11 +6,11 @@ from random import Random
 
 import trio
 
-from clients.python.client import Client
-from clients.python.consumer import MessageSource
-from clients.python.errors import BrokerError, CorruptMessageError
-from clients.python.messages import Message, Offset
-from clients.python.positions import Start
+from daybook.clients.python.client import Client
+from daybook.clients.python.consumer import MessageSource
+from daybook.clients.python.errors import BrokerError, CorruptMessageError
+from daybook.clients.python.messages import Message, Offset
+from daybook.clients.python.positions import Start
 from tests.history.events import Follows, Read
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Follow

@@ -12,8 +12,8 @@ from zlib import crc32
 
 import trio
 
-from clients import ledgers
-from clients.ledgers.writer import LedgerHandle
+from daybook.clients import ledgers
+from daybook.clients.ledgers.writer import LedgerHandle
 from tests.history.events import Event
 from tests.history.ledger_events import (
     Append,

@@ -2,7 +2,7 @@
 
 from zlib import crc32
 
-from clients.python.messages import Message, MessageId
+from daybook.clients.python.messages import Message, MessageId
 from tests.history.events import Position
 
 _END = b"|"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.simulation.cluster import Life
 from tests.simulation.plan import (
     Administer,

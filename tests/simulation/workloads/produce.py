@@ -8,23 +8,23 @@ from typing import Any, cast
 
 import trio
 
-from clients.python.arguments import Compression
-from clients.python.client import Client
-from clients.python.errors import (
+from daybook.clients.python.arguments import Compression
+from daybook.clients.python.client import Client
+from daybook.clients.python.errors import (
     BrokerError,
     MessageTooLargeError,
     Outcome,
     TopicTerminatedError,
 )
-from clients.python.messages import MessageId
-from clients.python.producer import Producer
-from clients.python.protocol.batching import Batch
+from daybook.clients.python.messages import MessageId
+from daybook.clients.python.producer import Producer
+from daybook.clients.python.protocol.batching import Batch
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.history.events import Error, Ok, Send, Unknown
 from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Produce
 from tests.simulation.workloads.messages import digest, key_of, payload, position_of, properties_of
 from tests.simulation.workloads.stage import Actor, GivenUpError, Stage
-from wire.proto import pulsar_pb2 as pb
 
 _AGAIN_S = 0.3
 _PENDING_BYTES_MAX = 1 << 20

@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from clients import ledgers
-from clients.ledgers.client import open_client
-from clients.python.admin import Admin
-from clients.python.connect import connect
-from clients.python.limits import ClientLimits
+from daybook.clients import ledgers
+from daybook.clients.ledgers.client import open_client
+from daybook.clients.python.admin import Admin
+from daybook.clients.python.connect import connect
+from daybook.clients.python.limits import ClientLimits
 from tests.history.recorder import Memory
 from tests.simulation.cluster import Cluster, Life
 from tests.simulation.http import HTTP_PORT

@@ -7,15 +7,15 @@ from typing import Any
 
 import trio
 
-from clients.python.client import Client
-from clients.python.errors import BrokerError
-from clients.python.producer import Producer
-from clients.python.protocol.batching import Batch
+from daybook.clients.python.client import Client
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.producer import Producer
+from daybook.clients.python.protocol.batching import Batch
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.history.events import Spoils
 from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Spoil
 from tests.simulation.workloads.stage import Actor, Stage
-from wire.proto import pulsar_pb2 as pb
 
 _AGAIN_S = 0.3
 _BODY = b"nobody can read this " * 5

@@ -10,8 +10,8 @@ from random import Random
 
 import trio
 
-from clients.python.client import Client
-from clients.python.errors import BrokerError
+from daybook.clients.python.client import Client
+from daybook.clients.python.errors import BrokerError
 from tests.history.events import Event, Fault, FaultEnd
 from tests.history.recorder import Recorder, Sink
 from tests.simulation.held_back import is_held_back

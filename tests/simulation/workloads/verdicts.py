@@ -4,7 +4,7 @@ While faults act it may be told to try again later, and that nobody knows.  Anyt
 anything at all so long after the last fault that no attempt is of the time before, is a violation.
 """
 
-from clients.python.errors import (
+from daybook.clients.python.errors import (
     AdminError,
     AdminInDoubtError,
     BrokerError,

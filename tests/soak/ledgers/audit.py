@@ -6,7 +6,7 @@ from zlib import crc32
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.history.ledger_events import LedgerEnd, LedgerRead
 from tests.soak.ledgers.read import note_entries, note_negative
 from tests.soak.ledgers.worker import PASSWORD, Worker

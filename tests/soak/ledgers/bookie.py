@@ -1,14 +1,14 @@
 """`python -m tests.soak.ledgers.bookie MOOD --config FILE`: a bookie whose disk has moods.
 
-All else is as with `python -m bookie.server`.
+All else is as with `python -m daybook.bookie.server`.
 """
 
 import sys
 from pathlib import Path
 from random import SystemRandom
 
-from bookie.server.__main__ import main
-from bookie.storage.disk import Disk, FileDisk
+from daybook.bookie.server.__main__ import main
+from daybook.bookie.storage.disk import Disk, FileDisk
 from tests.soak.ledgers.disk import MoodyDisk
 from tests.soak.ledgers.moods import MoodFile
 

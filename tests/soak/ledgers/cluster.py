@@ -20,10 +20,10 @@ from random import SystemRandom
 
 import trio
 
-from clients.cli.directory import Directory, open_directory
-from clients.cli.ports import HOST, PortChooser
-from clients.cli.supervisor import Keeper, Part, PartFailedError, Supervisor
-from clients.cli.zookeeper import find_server
+from daybook.clients.cli.directory import Directory, open_directory
+from daybook.clients.cli.ports import HOST, PortChooser
+from daybook.clients.cli.supervisor import Keeper, Part, PartFailedError, Supervisor
+from daybook.clients.cli.zookeeper import find_server
 from tests.soak.ledgers.moods import MoodFile
 from tests.soak.links import Link, open_links
 

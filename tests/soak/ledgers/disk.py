@@ -10,9 +10,9 @@ from random import Random
 
 import trio
 
-from bookie.storage.disk import Appender, DirectoryLock, Disk, Reader
+from daybook.bookie.storage.disk import Appender, DirectoryLock, Disk, Reader
+from daybook.wire.transport import Buffer
 from tests.soak.ledgers.moods import FINE, Mood
-from wire.transport import Buffer
 
 _LOOK_S = 0.05  # at the mood, while the disk is stuck
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.history.recorder import FileSink, Recorder
 from tests.soak.ledgers.read import read
 from tests.soak.ledgers.recover import recover

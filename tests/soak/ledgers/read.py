@@ -5,7 +5,7 @@ from random import Random
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.history.ledger_events import Entries, LacSeen, LedgerEnd, NoEntry
 from tests.soak.ledgers.worker import PASSWORD, Worker, digest_of
 

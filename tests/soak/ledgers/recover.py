@@ -8,7 +8,7 @@ from itertools import count
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.history.ledger_events import LedgerDelete, LedgerEnd, Recover
 from tests.soak.ledgers.read import note_negative, read_range
 from tests.soak.ledgers.worker import PASSWORD, Worker

@@ -8,7 +8,7 @@ from typing import TextIO
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.soak.ledgers.audit import compare
 from tests.soak.ledgers.cluster import Cluster, open_cluster
 from tests.soak.ledgers.storm import Round, run_round

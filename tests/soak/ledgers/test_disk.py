@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.disk import FileDisk
+from daybook.bookie.storage.disk import FileDisk
 from tests.soak.ledgers.disk import MoodyDisk
 from tests.soak.ledgers.moods import FINE, Mood, MoodFile
 from tests.soak.ledgers.nemesis import damage_index, rot

@@ -58,7 +58,7 @@ def _broken(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 async def _check(zookeeper: str, *options: str) -> list[dict[str, Any]]:
     """Of all ledgers; each copy is read."""
     command = python(
-        "clients.cli.main",
+        "daybook.clients.cli.main",
         *("ledgers", "check", "--read", *options),
         *("--zookeeper", zookeeper, "--output", "json"),
     )

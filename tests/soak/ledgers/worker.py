@@ -7,7 +7,7 @@ from random import Random
 
 import trio
 
-from clients import ledgers
+from daybook.clients import ledgers
 from tests.history.events import Event
 from tests.history.recorder import Recorder
 

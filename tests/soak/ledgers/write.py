@@ -11,8 +11,8 @@ from random import Random
 
 import trio
 
-from clients import ledgers
-from clients.ledgers.writer import LedgerHandle
+from daybook.clients import ledgers
+from daybook.clients.ledgers.writer import LedgerHandle
 from tests.history.ledger_events import Append, Confirmed, LedgerCreate, LedgerEnd, WriterStopped
 from tests.soak.ledgers.worker import PASSWORD, Worker, digest_of
 

@@ -7,15 +7,21 @@ import pytest
 import trio
 import trio.testing
 
-from tests.conformance.metadata import REQUEST_TIMEOUT_S, Calls, MetadataSuite
-from wire.clock import SystemClock
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore, NoAnswerError, Request
-from wire.metadata.store import (
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import (
+    DirectLink,
+    MemorySession,
+    MemoryStore,
+    NoAnswerError,
+    Request,
+)
+from daybook.wire.metadata.store import (
     MetadataStore,
     OutcomeUnknownError,
     SessionState,
     StoreUnavailableError,
 )
+from tests.conformance.metadata import REQUEST_TIMEOUT_S, Calls, MetadataSuite
 
 
 class MemoryWorld:

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import trio
 
-from wire.metadata.probe import addresses, why_no_session
-from wire.metadata.store import NoContactError
-from wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.metadata.probe import addresses, why_no_session
+from daybook.wire.metadata.store import NoContactError
+from daybook.wire.metadata.zookeeper import open_zookeeper
 
 # A frame that kazoo takes for a session without a password: an int, the timeout, an id, -1 bytes.
 NONSENSE = struct.pack(">iiiqi", 20, 0, 4000, 7, -1)

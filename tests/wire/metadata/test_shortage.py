@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import pytest
 import trio
 
-from wire.metadata import kazoo_client
-from wire.metadata.kazoo_client import new_client, stop_client
-from wire.metadata.store import SessionState, StoreUnavailableError
-from wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.metadata import kazoo_client
+from daybook.wire.metadata.kazoo_client import new_client, stop_client
+from daybook.wire.metadata.store import SessionState, StoreUnavailableError
+from daybook.wire.metadata.zookeeper import open_zookeeper
 
 PATIENCE_S = 60.0
 

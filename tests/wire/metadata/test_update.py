@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from wire.clock import SystemClock
-from wire.metadata.memory import DirectLink, MemorySession, MemoryStore, Request
-from wire.metadata.store import (
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore, Request
+from daybook.wire.metadata.store import (
     ANY,
     NoRecordError,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from wire.metadata.update import update
+from daybook.wire.metadata.update import update
 
 
 class Hosts:

@@ -13,13 +13,11 @@ import pytest
 import trio
 from kazoo.client import KazooClient
 
-from clients.cli.ports import PortChooser
-from clients.cli.zookeeper import Server, find_server
-from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
-from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
-from wire.clock import SystemClock
-from wire.metadata.memory import MemoryStore
-from wire.metadata.store import (
+from daybook.clients.cli.ports import PortChooser
+from daybook.clients.cli.zookeeper import Server, find_server
+from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.metadata.store import (
     ANY,
     Create,
     Delete,
@@ -31,7 +29,9 @@ from wire.metadata.store import (
     Set,
     StoreUnavailableError,
 )
-from wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
+from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
+from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
+from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
 
 pytestmark = pytest.mark.real
 SESSION_TIMEOUT_S = 60.0  # a JVM starts in one second, or in thirty

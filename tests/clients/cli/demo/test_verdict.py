@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from clients.cli.demo import __main__ as demo
-from clients.cli.demo import chart
-from clients.cli.demo.flights import Flights
-from clients.cli.demo.pipelines import SparkResult
-from clients.cli.demo.tally import Tally
-from clients.cli.demo.verdict import failures, table
+from daybook.clients.cli.demo import __main__ as demo
+from daybook.clients.cli.demo import chart
+from daybook.clients.cli.demo.flights import Flights
+from daybook.clients.cli.demo.pipelines import SparkResult
+from daybook.clients.cli.demo.tally import Tally
+from daybook.clients.cli.demo.verdict import failures, table
 
 ROWS = 20
 SPARK = SparkResult(

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.python.protocol.acks import AckTracker, NackTracker
-from clients.python.protocol.acks_in_doubt import AcksInDoubt
-from clients.python.protocol.batching import BatchBuilder
-from clients.python.protocol.permits import Permits
-from clients.python.protocol.retry import Backoff
-from clients.python.protocol.routing import Router, murmur3
-from clients.python.protocol.sends import PendingSend, PendingSends, Surprise
-from wire.batch import iter_batch
+from daybook.clients.python.protocol.acks import AckTracker, NackTracker
+from daybook.clients.python.protocol.acks_in_doubt import AcksInDoubt
+from daybook.clients.python.protocol.batching import BatchBuilder
+from daybook.clients.python.protocol.permits import Permits
+from daybook.clients.python.protocol.retry import Backoff
+from daybook.clients.python.protocol.routing import Router, murmur3
+from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
+from daybook.wire.batch import iter_batch
 
 E1, E2, E3 = (1, 1), (1, 2), (2, 0)
 

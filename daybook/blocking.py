@@ -1,0 +1,3 @@
+"""The client for topics without trio: for threads, scripts and the interactive prompt."""
+
+from daybook.clients.python.blocking import *  # noqa: F403
