@@ -1,34 +1,20 @@
-"""Topics served to producers and consumers.
+"""A broker: it serves topics to producers and consumers, over managed ledgers.
 
-Read in this order.  The rules, pure, are in `protocol/`; here is what carries them out.
+Read the folders in this order.  `protocol/` has the rules, without trio, sockets or a clock; the
+other folders own the sockets, the tasks and the time.
 
-Topics, from the wire to the log:
-
-    accept              the service port
-    client_connection   one client: its life, what is open; `commands` for what it says, `requests`
-                        for what takes time, `refused_requests` for what is refused
-    topics              loading a topic once for all who ask, unloading, dropping
-    topic               producers and subscriptions over one log: `topic_ending`, `topic_producers`,
-                        `topic_subscriptions`, `producer`, `subscription`, `feeder`, `consumer`
-    topic_log           SEAM: the log under a topic; `managed_logs` is the real one
-    stats, rates        what can be said in numbers
-
-Which broker serves what:
-
-    records             paths and JSON in the metadata store, which are Pulsar's
-    membership          who is there, who owns what, how a dead broker is removed
-    ownership           our bundles
-    peers               is another broker dead as a process?
-    leader, balancer    who gets an unowned bundle; evening out
-    lookup              which broker serves a topic
-    policies, tenancy   clusters, tenants, namespaces, and what they allow; `watched` keeps them
-    log_configs         copies and retention of a namespace's logs
-
-For people:
-
-    operations          what an administrator can do; `owned_topics`, `topic_operations`, `fan_out`
-    admin/              Pulsar's REST over it
-    metrics             Prometheus
-    config, logs        settings; what is said while it runs, and some of it `seldom`
-    server              all parts put together; `python -m daybook.broker`
+    protocol/      the rules as state machines: sessions, producers, dispatch, ownership, balance
+    service/       the binary protocol's port: connections, commands, requests
+    topics/        topics, their producers and their logs
+    dispatch/      subscriptions, and delivery to consumers
+    ownership/     which broker serves which bundle
+    namespaces/    tenants, namespaces and policies, in the metadata store
+    admin/         the admin REST, which is Pulsar's
+    context        what a connection needs of the broker
+    config         the settings; `limits`, those of one client, topic or subscription
+    formats        which new formats may be written while brokers of two versions run
+    watchdog       two threads that notice when the event loop is stuck
+    metrics, logs  what is said while the broker runs
+    errors         why a broker refuses a request
+    server         all parts put together; `python -m daybook.broker` runs it
 """

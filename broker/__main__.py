@@ -26,7 +26,7 @@ import trio
 from daybook.broker.config import BrokerConfig, load
 from daybook.broker.errors import BrokerError
 from daybook.broker.logs import Log, log_to_stderr
-from daybook.broker.membership import Member
+from daybook.broker.ownership.membership import Member
 from daybook.broker.protocol.watchdog import WatchdogLimits
 from daybook.broker.server import RunningBroker, run_broker
 from daybook.broker.watchdog import Watchdog

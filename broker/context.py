@@ -6,15 +6,15 @@ from typing import Protocol
 import trio
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.feed_budget import FeedBudget
+from daybook.broker.dispatch.memory_limit import FeedBudget
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.logs import Log
-from daybook.broker.lookup import LookupResult
-from daybook.broker.policies import NamespacePolicies
-from daybook.broker.refusal_log import RefusalLog
-from daybook.broker.request_counts import RequestCounts
-from daybook.broker.request_turns import RequestTurns
-from daybook.broker.topics import Topics
+from daybook.broker.namespaces.policies import NamespacePolicies
+from daybook.broker.service.lookup import LookupResult
+from daybook.broker.service.refusal_log import RefusalLog
+from daybook.broker.service.request_counts import RequestCounts
+from daybook.broker.service.request_turns import RequestTurns
+from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.outbox import Flusher

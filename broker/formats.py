@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable
 import trio
 from msgspec import UnsetType
 
-from daybook.broker import records
-from daybook.broker.membership import ensure, members
-from daybook.broker.records import GuardRecord
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import GuardRecord
+from daybook.broker.ownership.membership import ensure, members
 from daybook.managed_ledger.cursor_ledger import CHANGE_2
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState, Watch

@@ -8,14 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from daybook.broker.accept import ClientPort
-from daybook.broker.orphans import OrphanRemoval
-from daybook.broker.ownership import Ownership
-from daybook.broker.peers import VERSION
-from daybook.broker.request_counts import RequestCounts, command_name, error_name
-from daybook.broker.stats import SubscriptionStats, TopicStats, statistics
-from daybook.broker.topic import Topic
-from daybook.broker.topics import Topics
+from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peers import VERSION
+from daybook.broker.service.accept import ClientPort
+from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
+from daybook.broker.topics.orphans import OrphanRemoval
+from daybook.broker.topics.stats import SubscriptionStats, TopicStats, statistics
+from daybook.broker.topics.topic import Topic
+from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 
 _TOPIC_LABELS = ("cluster", "namespace", "topic")

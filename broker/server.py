@@ -24,27 +24,25 @@ from daybook.bookie.errors import RegistryError
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.broker.accept import ClientPort
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.calls import PeerCalls
-from daybook.broker.balancer import Balancer
-from daybook.broker.client_connection import serve_client
+from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.topic_operations import TopicOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.leader import Leader
 from daybook.broker.limits import BrokerLimits
-from daybook.broker.log_configs import LogConfigs, keep_current
 from daybook.broker.logs import Log, silent_log
-from daybook.broker.lookup import Lookups
-from daybook.broker.managed_logs import ManagedLogs
-from daybook.broker.membership import Identity, Member, check_others
 from daybook.broker.metrics import BrokerMetrics
-from daybook.broker.operations import Operations
-from daybook.broker.orphans import OrphanRemoval
-from daybook.broker.ownership import Ownership
-from daybook.broker.peers import (
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
+from daybook.broker.namespaces.tenancy import Tenancy
+from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.leader import Leader
+from daybook.broker.ownership.membership import Identity, Member, check_others
+from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peers import (
     VERSION,
     Greeter,
     Peers,
@@ -53,11 +51,13 @@ from daybook.broker.peers import (
     server_version,
     why_not_served,
 )
-from daybook.broker.policies import Policies
-from daybook.broker.records import INCARNATION, BrokerRecord, ClusterData
-from daybook.broker.tenancy import Tenancy
-from daybook.broker.topic_operations import TopicOperations
-from daybook.broker.topics import Topics
+from daybook.broker.service.accept import ClientPort
+from daybook.broker.service.connection import serve_client
+from daybook.broker.service.lookup import Lookups
+from daybook.broker.topics.log_configs import LogConfigs, keep_current
+from daybook.broker.topics.managed_ledger_factory import ManagedLogs
+from daybook.broker.topics.orphans import OrphanRemoval
+from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.binding import bind
 from daybook.managed_ledger.errors import ForeignListsError
 from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers

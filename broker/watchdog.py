@@ -18,8 +18,8 @@ from typing import TextIO
 import trio
 
 from daybook.broker.logs import Log
-from daybook.broker.membership import Member
-from daybook.broker.peers import serves
+from daybook.broker.ownership.membership import Member
+from daybook.broker.ownership.peers import serves
 from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
 from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 

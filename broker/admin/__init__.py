@@ -1,4 +1,4 @@
-"""Pulsar's admin REST over `broker.operations`.
+"""Pulsar's admin REST over `broker.admin.operations`.
 
 handling       from an HTTP request to a call and back: arguments, JSON, refusals
 namespaces     clusters, tenants, namespaces, brokers

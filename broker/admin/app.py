@@ -22,9 +22,9 @@ from starlette.types import ASGIApp
 
 from daybook.broker.admin import namespaces, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
+from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import BrokerError
 from daybook.broker.logs import Log
-from daybook.broker.operations import Operations
 
 
 def create_app(

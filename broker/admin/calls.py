@@ -21,7 +21,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.peers import address_of
+from daybook.broker.ownership.peers import address_of
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.transport import Network, Stream
 

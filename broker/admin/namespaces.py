@@ -7,11 +7,11 @@ from starlette.routing import Route
 
 from daybook.broker.admin.handling import Call, Endpoints, Handler, Text
 from daybook.broker.admin.new_namespace import parse_new_namespace
+from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, NotFoundError, PreconditionError
-from daybook.broker.operations import Operations
-from daybook.broker.peers import VERSION
-from daybook.broker.policies import Fields, Persistence, Retention
-from daybook.broker.records import BundlesData, ClusterData, TenantInfo
+from daybook.broker.namespaces.policies import Fields, Persistence, Retention
+from daybook.broker.namespaces.records import BundlesData, ClusterData, TenantInfo
+from daybook.broker.ownership.peers import VERSION
 
 OpsCall = Call[Operations]
 

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from daybook.broker.errors import NotAllowedError, PreconditionError
-from daybook.broker.policies import Fields, Persistence, Retention
+from daybook.broker.namespaces.policies import Fields, Persistence, Retention
 from daybook.broker.protocol.bundles import Bundles
 
 _LIMITS = (

@@ -4,9 +4,9 @@ import msgspec
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
+from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.owned_topics import Start
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
-from daybook.broker.operations import Operations
-from daybook.broker.owned_topics import Start
 
 OpsCall = Call[Operations]
 

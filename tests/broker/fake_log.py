@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import trio
 
 from daybook.bookie.errors import ReadUnknownError
-from daybook.broker.entries import delivered_head
+from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
-from daybook.broker.topic_log import Done, TopicLog
+from daybook.broker.topics.topic_log import Done, TopicLog
 from daybook.managed_ledger.behind import Behind
 from daybook.managed_ledger.errors import (
     ClosedError,

@@ -7,16 +7,16 @@ from typing import Any
 
 import trio
 
-from daybook.broker.client_connection import serve_client
 from daybook.broker.config import parse
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.logs import silent_log
-from daybook.broker.lookup import LookupResult
-from daybook.broker.policies import NamespacePolicies, Retention
+from daybook.broker.namespaces.policies import NamespacePolicies, Retention
 from daybook.broker.protocol.bundles import BundleName, Bundles
-from daybook.broker.topics import Topics
+from daybook.broker.service.connection import serve_client
+from daybook.broker.service.lookup import LookupResult
+from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.batch import encode_batch, encode_payload
 from daybook.wire.connection import FrameConnection

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from daybook.broker.client_connection import ClientConnection
 from daybook.broker.limits import ConnectionLimits, RequestLimits
-from daybook.broker.lookup import LookupResult
 from daybook.broker.protocol.session import NOT_OFFERED
-from daybook.broker.requests import topics_hash
+from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.lookup import LookupResult
+from daybook.broker.service.requests import topics_hash
 from daybook.wire.batch import encode_payload
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery

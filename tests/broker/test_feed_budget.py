@@ -2,7 +2,7 @@
 
 import pytest
 
-from daybook.broker.feed_budget import FeedBudget
+from daybook.broker.dispatch.memory_limit import FeedBudget
 
 MB = 1 << 20
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from daybook.bookie.registry.instance import PATH, InstanceRecord
-from daybook.broker import records
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import CannotJoinError
-from daybook.broker.records import GuardRecord
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import GuardRecord
 from daybook.broker.server import RunningBroker, run_broker
 from daybook.managed_ledger.records import INSTANCE, get_property, log_path
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo

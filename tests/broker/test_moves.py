@@ -8,9 +8,9 @@ import trio
 from trio.testing import MockClock
 
 import daybook
+from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.errors import UnavailableError
-from daybook.broker.lookup import LookupResult
-from daybook.broker.subscription import Subscription
+from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.errors import InDoubtError
 from daybook.managed_ledger.position import Position
 from daybook.wire.messages.consumer import encode_ack

@@ -1,6 +1,6 @@
 """Batches of which some messages are acknowledged."""
 
-from daybook.broker.partial_acks import PartialAcks
+from daybook.broker.dispatch.partial_acks import PartialAcks
 
 
 def test_an_entry_is_done_when_all_its_messages_are() -> None:

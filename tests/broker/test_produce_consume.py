@@ -7,7 +7,7 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
-from daybook.broker.stats import topic_stats
+from daybook.broker.topics.stats import topic_stats
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry

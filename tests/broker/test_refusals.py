@@ -8,11 +8,11 @@ import trio
 from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
+from daybook.broker.admin.stats_sum import sum_stats
 from daybook.broker.errors import NotFoundError
-from daybook.broker.refusal_log import INTERVAL_S, RefusalLog
-from daybook.broker.request_counts import RequestCounts
-from daybook.broker.seldom import Seldom
-from daybook.broker.stats_sum import sum_stats
+from daybook.broker.service.refusal_log import INTERVAL_S, RefusalLog
+from daybook.broker.service.repeated_lines import Seldom
+from daybook.broker.service.request_counts import RequestCounts
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.harness import Client, open_broker
 

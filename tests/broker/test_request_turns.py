@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.client_connection import ClientConnection
 from daybook.broker.limits import ConnectionLimits, RequestLimits
-from daybook.broker.lookup import LookupResult
-from daybook.broker.request_turns import REQUEST_OVERHEAD_BYTES
+from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.lookup import LookupResult
+from daybook.broker.service.request_turns import REQUEST_OVERHEAD_BYTES
 from daybook.wire.messages.registry import Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName

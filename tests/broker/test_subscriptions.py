@@ -7,11 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.dispatch.subscription import EXCLUSIVE
 from daybook.broker.errors import PreconditionError
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.events import DispatchLimits
-from daybook.broker.subscription import EXCLUSIVE
-from daybook.broker.topic_subscriptions import ConsumerRequest, check_name
+from daybook.broker.topics.topic_subscriptions import ConsumerRequest, check_name
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.messages.consumer import Delivery

@@ -7,7 +7,6 @@ import trio
 from trio.testing import MockClock
 
 from daybook.bookie.errors import ReadUnknownError
-from daybook.broker.backlog import BacklogSize
 from daybook.broker.errors import (
     BrokerError,
     NotAllowedError,
@@ -17,7 +16,8 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.stats import internal_stats, topic_stats
+from daybook.broker.topics.backlog import BacklogSize
+from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.managed_ledger.errors import FencedError
 from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import encode_ack

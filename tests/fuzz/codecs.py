@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from daybook.broker.entries import EntryHead, delivered_head, entry_head
+from daybook.broker.dispatch.entries import EntryHead, delivered_head, entry_head
 from daybook.clients.python.entries import EntryReader, permits_of
 from daybook.managed_ledger.numbering import facts
 from daybook.wire.batch import (

@@ -10,11 +10,11 @@ from daybook.bookie.ledger.metadata import LedgerMetadata, decode_metadata, enco
 from daybook.bookie.registry.cookies import Cookie
 from daybook.bookie.registry.paths import check_bookie_id
 from daybook.bookie.registry.registrations import BookieInfo
-from daybook.broker import records as broker_records
 from daybook.broker.config import parse as parse_config
 from daybook.broker.errors import BrokerError
-from daybook.broker.policies import Persistence, Policies, Retention
-from daybook.broker.records import (
+from daybook.broker.namespaces import records as broker_records
+from daybook.broker.namespaces.policies import Persistence, Policies, Retention
+from daybook.broker.namespaces.records import (
     BrokerRecord,
     ClusterData,
     GuardRecord,

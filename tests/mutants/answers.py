@@ -16,7 +16,7 @@ MUTANTS = [
     Mutant(
         id="AN02",
         rule="the answers that wait for their time are bounded -> they are not",
-        module="daybook.broker.refused_requests",
+        module="daybook.broker.service.refused_requests",
         name="RefusedRequests._answer_at",
         replacement=Edit("len(self._waiting) > _WAITING_MAX", "False"),
         caught_by=f"{_BROKER}/test_refusals.py -k bounded",
@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         id="AN03",
         rule="sends are answered behind the end of their topic -> while it is not known",
-        module="daybook.broker.producer",
+        module="daybook.broker.topics.producer",
         name="Producer.send",
         replacement=Edit("if self._held is not None or self.topic.ending:", "if False:"),
         caught_by=f"{_BROKER}/test_topics.py -k while_a_topic_is_terminated",
@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant(
         id="AN04",
         rule="producers go on without a gap if their topic does -> as if nothing was held",
-        module="daybook.broker.topic_producers",
+        module="daybook.broker.topics.topic_producers",
         name="TopicProducers.go_on",
         replacement=Edit("if producer.holds_sends:", "if False:"),
         caught_by=f"{_BROKER}/test_topics.py -k could_not_be_terminated",
@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         id="AN05",
         rule="a consumer hears that it is active when its client knows it -> at once",
-        module="daybook.broker.consumer",
+        module="daybook.broker.dispatch.consumer",
         name="Consumer.tell_active",
         replacement=Edit("if self._registered:", "if True:"),
         caught_by=f"{_BROKER}/test_subscriptions.py -k hears_that_it_is_active",
@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         id="AN07",
         rule="each client gets the code at which it gives up one message -> all the same one",
-        module="daybook.broker.producer",
+        module="daybook.broker.topics.producer",
         name="Producer._code_for_client",
         replacement=Edit("return pb.ChecksumError", "return code"),
         caught_by=f"{_BROKER}/test_produce_consume.py -k too_large",

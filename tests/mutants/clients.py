@@ -201,7 +201,7 @@ GIVING_UP = [
     Mutant(
         id="CL27",
         rule="a consumer that was closed while it was opened does not join -> joins and leaves",
-        module="daybook.broker.requests",
+        module="daybook.broker.service.requests",
         name="Requests._open_consumer",
         replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
         caught_by=f"{_CONNECTIONS} -k volatile",
@@ -209,7 +209,7 @@ GIVING_UP = [
     Mutant(
         id="CL28",
         rule="a volatile subscription goes with the opening that made it -> stays for ever",
-        module="daybook.broker.subscription",
+        module="daybook.broker.dispatch.subscription",
         name="Subscription.drop_if_unused",
         replacement=Edit("self.drop()", "pass"),
         caught_by=f"{_CONNECTIONS} -k volatile",

@@ -12,7 +12,7 @@ MUTANTS = [
     Mutant(
         id="C73",
         rule="an entry is done when all messages of its batch are -> when one is",
-        module="daybook.broker.partial_acks",
+        module="daybook.broker.dispatch.partial_acks",
         name="PartialAcks.ack",
         replacement=Edit("if not left:", "if True:"),
         caught_by=_STORMS,

@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         id="O19",
         rule="what an attempt to join left in our session is removed -> it stays for ever",
-        module="daybook.broker.membership",
+        module="daybook.broker.ownership.membership",
         name="_clear_registration",
         replacement=Edit(
             "        if record is None:\n",
@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(
         id="O21",
         rule="a registration of ours without a guard is removed -> it is in the way for ever",
-        module="daybook.broker.membership",
+        module="daybook.broker.ownership.membership",
         name="_clear_registration",
         replacement=Edit("if overtaken and not await _guards(", "if False and not await _guards("),
         caught_by=f"{_TESTS} -k by_hand",
@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant(
         id="O20",
         rule="a broker makes one attempt to join at a time -> several, which remove each other's",
-        module="daybook.broker.ownership",
+        module="daybook.broker.ownership.ownership",
         name="Ownership._join",
         replacement=Edit("async with self._joining:", "if term:"),
         caught_by=f"{_TESTS} -k removes_nothing_of_the_next_one",
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         id="W07 again",
         rule="a broker joins again only while its instance is bound -> whatever is bound",
-        module="daybook.broker.membership",
+        module="daybook.broker.ownership.membership",
         name="join",
         replacement=Edit("checks = [Check(PATH, bound.version)]", "pass"),
         caught_by=_INSTANCE,
@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         id="W09 beside",
         rule="a broker does not join beside one of another instance -> it does",
-        module="daybook.broker.membership",
+        module="daybook.broker.ownership.membership",
         name="check_others",
         replacement=Edit("guard.instance != bound.instance_id", "not guard.instance"),
         caught_by=_INSTANCE,
@@ -158,7 +158,7 @@ MUTANTS = [
     Mutant(
         id="O22",
         rule="each step of a removal names the guard's version before it -> any version",
-        module="daybook.broker.membership",
+        module="daybook.broker.ownership.membership",
         name="remove",
         replacement=Edit("Set(path, value, stat.version)", "Set(path, value, ANY)"),
         caught_by=f"{_TESTS}::test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small",
@@ -166,7 +166,7 @@ MUTANTS = [
     Mutant(
         id="O23",
         rule="who gives a record up gives its guard another version -> only looks that it stands",
-        module="daybook.broker.membership",
+        module="daybook.broker.ownership.membership",
         name="giving_up",
         replacement=Edit("Set(guard.path, guard.value, ANY)", "Check(guard.path, ANY)"),
         caught_by="tests:tests/broker/control/test_ownership.py -k removing",

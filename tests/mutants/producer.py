@@ -2,7 +2,7 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_PRODUCER = "daybook.broker.producer"
+_PRODUCER = "daybook.broker.topics.producer"
 _PRODUCING = "daybook.broker.protocol.producing"
 _ACCESS = "daybook.broker.protocol.access"
 _SENDS = "daybook.clients.python.protocol.sends"

@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(
         id="C74",
         rule="an entry that cannot be read now is read again -> it is passed over",
-        module="daybook.broker.feeder",
+        module="daybook.broker.dispatch.dispatcher",
         name="Feeder._serve_once",
         replacement=Edit(
             "    except LedgerError:\n",

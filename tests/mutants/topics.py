@@ -23,7 +23,7 @@ MUTANTS = [
     Mutant(
         id="TP02",
         rule="all who wait for a producer to have nothing outstanding are told -> the last one",
-        module="daybook.broker.producer",
+        module="daybook.broker.topics.producer",
         name="Producer._drained",
         replacement=Edit("for call in calls:", "for call in calls[-1:]:"),
         caught_by=f"{_TOPICS} -k unload",
@@ -31,7 +31,7 @@ MUTANTS = [
     Mutant(
         id="TP03",
         rule="the end of a topic is told to who has read all -> to who had read all",
-        module="daybook.broker.feeder",
+        module="daybook.broker.dispatch.dispatcher",
         name="Feeder.at_end",
         replacement=Edit("self._end == self._topic.log.last_confirmed", "self._end is not None"),
         caught_by=f"{_TOPICS} -k end",
@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant(
         id="MV01",
         rule="acks of what nobody was given since a move are void -> they count",
-        module="daybook.broker.subscription",
+        module="daybook.broker.dispatch.subscription",
         name="Subscription._is_void",
         replacement=Edit("furthest is not None and place > furthest", "False"),
         caught_by=f"{_MOVES} -k void",
@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant(
         id="MV02",
         rule="acks after a takeover count -> what was not delivered here is void",
-        module="daybook.broker.subscription",
+        module="daybook.broker.dispatch.subscription",
         name="Subscription._is_void",
         replacement=Edit(
             "furthest is not None and place > furthest", "furthest is None or place > furthest"
@@ -123,7 +123,7 @@ MUTANTS = [
     Mutant(
         id="MV05",
         rule="nobody joins while the cursor is moved -> who has waited for a dead consumer does",
-        module="daybook.broker.subscription",
+        module="daybook.broker.dispatch.subscription",
         name="Subscription.make_way",
         replacement=Edit(
             "await self._wait_moved()  # A move may have begun meanwhile.", "self._check_here()"
@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         id="MV06",
         rule="a new subscription waits until the old one of its name is deleted -> finds it",
-        module="daybook.broker.topic_subscriptions",
+        module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._wait_removed",
         replacement=Edit("await removal.wait()", "break"),
         caught_by=f"{_ORDER} -k new_subscription",
@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         id="RQ10",
         rule="a seek takes consumers off in the turn in which it is begun -> in a task of its own",
-        module="daybook.broker.request_turns",
+        module="daybook.broker.service.request_turns",
         name="RequestQueue._start",
         replacement=Edit(
             "        request.begin()\n",
@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(
         id="MV07",
         rule="the next owner of a topic knows of the latest move -> only who has carried it out",
-        module="daybook.broker.subscription",
+        module="daybook.broker.dispatch.subscription",
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),
         caught_by=f"{_MOVES} -k takeover",

@@ -2,9 +2,9 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_TURNS = "daybook.broker.request_turns"
-_REQUESTS = "daybook.broker.requests"
-_CONNECTION = "daybook.broker.client_connection"
+_TURNS = "daybook.broker.service.request_turns"
+_REQUESTS = "daybook.broker.service.requests"
+_CONNECTION = "daybook.broker.service.connection"
 _TESTS = "tests:tests/broker/test_request_turns.py"
 
 MUTANTS = [
@@ -94,7 +94,7 @@ MUTANTS = [
     Mutant(
         id="RQ08",
         rule="a read that is shared begins after all who share it have asked -> before",
-        module="daybook.broker.shared_reads",
+        module="daybook.broker.service.shared_reads",
         name="SharedReads.get",
         replacement=Edit(
             "shared = self._next.get(path)",

@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         id="WD07",
         rule="another broker serves if the life that is registered answers -> if any does",
-        module="daybook.broker.peers",
+        module="daybook.broker.ownership.peers",
         name="serves",
         replacement=Edit(
             "connected.server_version == server_version(member.record.incarnation)", "True"
@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant(
         id="WD08",
         rule="a refusal for want of room is no readiness -> it is",
-        module="daybook.broker.peers",
+        module="daybook.broker.ownership.peers",
         name="why_not_served",
         replacement=Edit(
             "refused.error in (pb.AuthenticationError, pb.AuthorizationError)", "refused.error"

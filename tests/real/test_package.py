@@ -11,7 +11,6 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,7 +68,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a clean environment with the wheel.
 
     Other packages come from this environment: a path in a `.pth` file is only appended, so the

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import trio
 
 from daybook.broker.server import RunningBroker
-from daybook.broker.stats import TopicStats, statistics
+from daybook.broker.topics.stats import TopicStats, statistics
 from tests.simulation.held_back import is_held_back
 from tests.simulation.scheduler import HOST
 
@@ -20,16 +20,16 @@ _PRODUCERS = "a producer goes without a word, and its connection stays"
 _READERS = "a reader goes without a word, and its connection stays"
 _OF_TOPICS = (
     "daybook.managed_ledger.",
-    "daybook.broker.topic.",
-    "daybook.broker.subscription.",
-    "daybook.broker.feeder.",
+    "daybook.broker.topics.topic.",
+    "daybook.broker.dispatch.subscription.",
+    "daybook.broker.dispatch.dispatcher.",
 )
 _OF_CONNECTIONS = (
     "daybook.bookie.ledger.bookies.Channel._serve",
     "daybook.bookie.ledger.exchange.Exchange._serve",
-    "daybook.broker.accept.ClientPort._serve_one",
-    "daybook.broker.client_connection.ClientConnection._keep_alive",
-    "daybook.broker.peers.Peers._watch_over",
+    "daybook.broker.service.accept.ClientPort._serve_one",
+    "daybook.broker.service.connection.ClientConnection._keep_alive",
+    "daybook.broker.ownership.peers.Peers._watch_over",
 )
 _AT_ONCE_MAX = 2  # of any other; there is one for each kind of request
 

@@ -20,7 +20,7 @@ from random import Random
 
 import trio
 
-from daybook.broker.policies import DEFAULT_NAMESPACE
+from daybook.broker.namespaces.policies import DEFAULT_NAMESPACE
 from daybook.wire.metadata.store import Record
 from daybook.wire.topics import TopicName
 from tests.history.check import check

@@ -1,6 +1,6 @@
 """A subscription: who gets which entry, exclusive, failover or shared.
 
-The log grows; one feeder reads and hands out, as `broker.feeder` does it, while consumers come and
+The log grows; one feeder reads and hands out, as the dispatcher does it, while consumers come and
 go, give permits, acknowledge whole entries or some messages of them, and give entries back.  What
 they say, and what they get, is under way for a while.  In some storms the machine outlives its
 consumers, and a read that was begun for them comes when they have left, or for those after them.
@@ -11,7 +11,7 @@ permits and limits are kept.
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from daybook.broker.partial_acks import PartialAcks
+from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,

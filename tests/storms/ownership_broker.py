@@ -1,4 +1,4 @@
-"""A broker and its bundles in a storm: what `broker.ownership` does around the machine."""
+"""A broker and its bundles in a storm: what `Ownership` does around the machine."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -10,8 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from daybook.broker.producer import Producer
 from daybook.broker.protocol.access import AccessMode
+from daybook.broker.topics.producer import Producer
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import parse_metadata
 from tests.storms.chance import Chance

@@ -1,15 +1,15 @@
 """The broker of producers in a storm: connections, the topic with its log, who is admitted.
 
-`broker.client_connection`, `.commands`, `.requests`, `.topic_producers` and `.topic`, as far as
+`broker.service.connection`, `.commands`, `.requests`, `.topic_producers` and `.topic`, as far as
 producers go, without tasks; the producers themselves are real.
 """
 
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from daybook.broker.producer import Producer
 from daybook.broker.protocol import access, producing
 from daybook.broker.protocol.producing import Sending
+from daybook.broker.topics.producer import Producer
 from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.position import Position
 from daybook.wire.fields import U32

@@ -6,7 +6,7 @@ Left what a machine is told, right what it wants done; `want()` says what to rea
     Redeliver, Acked, AckedUpTo, Cleared            Rewind
     Brought (what a read brought), Tick             Activate
 
-Reading, cursors and sockets are the shell's (`broker.subscription`); entries are opaque tokens.
+Reading, cursors and sockets are the shell's (`broker.dispatch`); entries are opaque tokens.
 
     pending      what is under all of them: consumers and permits, unacknowledged entries, replay
     exclusive    one consumer gets everything, in order

@@ -9,16 +9,16 @@ import trio
 
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.leader import Leader
 from daybook.broker.logs import silent_log
-from daybook.broker.lookup import LookupResult, Lookups
-from daybook.broker.membership import Identity
-from daybook.broker.ownership import Ownership
-from daybook.broker.peers import Greeter, Peers, Verdict, server_version
-from daybook.broker.policies import Policies
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.records import BrokerRecord
+from daybook.broker.namespaces.tenancy import Tenancy
+from daybook.broker.ownership.leader import Leader
+from daybook.broker.ownership.membership import Identity
+from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peers import Greeter, Peers, Verdict, server_version
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.records import BrokerRecord
-from daybook.broker.tenancy import Tenancy
+from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError

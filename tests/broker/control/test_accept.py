@@ -5,9 +5,9 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import wait_all_tasks_blocked
 
-from daybook.broker.accept import ClientPort
 from daybook.broker.logs import silent_log
-from daybook.broker.peers import greeting, why_not_served
+from daybook.broker.ownership.peers import greeting, why_not_served
+from daybook.broker.service.accept import ClientPort
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import MalformedError

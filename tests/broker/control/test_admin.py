@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.calls import PeerCalls
-from daybook.broker.balancer import Balancer
+from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.owned_topics import MessageIdData, Start
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -21,8 +22,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.logs import silent_log
-from daybook.broker.operations import Operations
-from daybook.broker.owned_topics import MessageIdData, Start
+from daybook.broker.ownership.balancer import Balancer
 from daybook.wire.http import HttpPort
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName

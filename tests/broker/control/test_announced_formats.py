@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker import records
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.membership import ensure, members
-from daybook.broker.records import BrokerRecord, GuardRecord
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import BrokerRecord, GuardRecord
+from daybook.broker.ownership.membership import ensure, members
 from daybook.wire.metadata.store import ANY, SessionState
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
 

@@ -7,10 +7,10 @@ import trio
 from trio.testing import MockClock
 
 from daybook.broker.errors import NotFoundError, UnavailableError
-from daybook.broker.membership import members, owners, remove
+from daybook.broker.namespaces.records import BROKERS, GUARDS, LEADER
+from daybook.broker.ownership.membership import members, owners, remove
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership_events import Answer
-from daybook.broker.records import BROKERS, GUARDS, LEADER
 from daybook.wire.metadata.memory import MemorySession, Request
 from daybook.wire.metadata.store import ANY, Operation
 from daybook.wire.topics import TopicName
@@ -311,7 +311,7 @@ async def test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_to
             await one.ownership.acquire(bundle)
         (dead,) = [m for m in await members(three.session) if m.broker_id == "one:8080"]
         one.kill()
-        monkeypatch.setattr("daybook.broker.membership.REQUEST_BYTES_MAX", 380)
+        monkeypatch.setattr("daybook.broker.ownership.membership.REQUEST_BYTES_MAX", 380)
         late_has_read, half, late_is_done = trio.Event(), trio.Event(), trio.Event()
         steps = 0
 

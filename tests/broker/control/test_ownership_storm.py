@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.broker.errors import BrokerError
-from daybook.broker.membership import owners
+from daybook.broker.ownership.membership import owners
 from daybook.broker.protocol.bundles import BundleName
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster

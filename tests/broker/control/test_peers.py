@@ -8,9 +8,9 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import MockClock
 
-from daybook.broker.membership import Member
-from daybook.broker.peers import Greeter, Verdict, address_of, server_version
-from daybook.broker.records import BrokerRecord
+from daybook.broker.namespaces.records import BrokerRecord
+from daybook.broker.ownership.membership import Member
+from daybook.broker.ownership.peers import Greeter, Verdict, address_of, server_version
 from daybook.wire.arena import ArenaPool
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.outbox import Flusher

@@ -3,9 +3,9 @@
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.policies import Persistence, Retention
+from daybook.broker.namespaces.policies import Persistence, Retention
+from daybook.broker.namespaces.records import policies_path
 from daybook.broker.protocol.bundles import Bundles
-from daybook.broker.records import policies_path
 from tests.broker.control.brokers import ControlPlane, open_cluster
 from tests.broker.control.test_records import GOLDEN
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybook.bookie.registry.instance import InstanceRecord
-from daybook.broker import records
-from daybook.broker.protocol.bundles import Bundles, bundle_name
-from daybook.broker.records import (
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import (
     BrokerRecord,
     BundlesData,
     ClusterData,
@@ -20,6 +19,7 @@ from daybook.broker.records import (
     PartitionedTopic,
     TenantInfo,
 )
+from daybook.broker.protocol.bundles import Bundles, bundle_name
 from daybook.managed_ledger.tree import TreeRecord
 from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName

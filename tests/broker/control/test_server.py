@@ -9,6 +9,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from daybook.broker.admin.owned_topics import Start
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import (
     ConflictError,
@@ -17,9 +18,8 @@ from daybook.broker.errors import (
     PreconditionError,
     SubscriptionNotFoundError,
 )
-from daybook.broker.owned_topics import Start
-from daybook.broker.policies import Retention
-from daybook.broker.records import TenantInfo
+from daybook.broker.namespaces.policies import Retention
+from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.server import RunningBroker, run_broker
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect

@@ -11,9 +11,9 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.policies import Persistence, Retention
+from daybook.broker.namespaces.policies import Persistence, Retention
+from daybook.broker.namespaces.records import TenantInfo, policies_path
 from daybook.broker.protocol.bundles import Bundles
-from daybook.broker.records import TenantInfo, policies_path
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import open_cluster
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from daybook.broker.lookup import LookupResult
+from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.connect import connect
 from daybook.clients.python.limits import ClientLimits
 from tests.broker.harness import HOST, PORT, Cluster, open_broker

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from daybook.broker.entries import delivered_head
-from daybook.broker.subscription import Subscription
+from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.subscription import Subscription
 from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.consumer import Consumer, MessageSource

@@ -1,6 +1,6 @@
 """A broker: the real `OwnershipProtocol`, and what its shell adds that rules depend on.
 
-The shell (`broker/ownership.py`) turns effects into requests with tasks of their own, whose answers
+The shell (`broker/ownership/`) turns effects into requests with tasks of their own, whose answers
 come back in any order.  Asks are counted back from the latest one here, so that a broker that asks
 again and again has few states.
 """

@@ -5,9 +5,9 @@ from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
+from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.owned_topics import MessageIdData, Start
 from daybook.broker.errors import BrokerError, NotFoundError, NotOwnerError
-from daybook.broker.operations import Operations
-from daybook.broker.owned_topics import MessageIdData, Start
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.clients.python.errors import NotFoundError as RestNotFoundError

@@ -1,0 +1,252 @@
+"""What namespaces and topics allow: bundles in force, retention, quorums, partitions.
+
+What is read for every lookup is kept here and read again when its record changes.  While the store
+is out of reach the last known values count; what was never read is unavailable, not absent.
+
+Only policies that this broker enforces can be set.  Others, which a Pulsar broker may have left in
+the record, are kept as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import NotFoundError, UnavailableError
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.metadata_cache import Watched
+from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
+from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    RecordExistsError,
+    SessionState,
+    StoreUnavailableError,
+)
+from daybook.wire.metadata.update import update
+from daybook.wire.topics import TopicName, url_decode
+
+DEFAULT_NAMESPACE = "public/default"
+
+ValueT = TypeVar("ValueT")
+Fields = dict[str, object]  # a JSON object, unknown keys included
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long acknowledged data stay.  -1: without limit; 0 and 0: not at all."""
+
+    retentionTimeInMinutes: int  # noqa: N815 - Pulsar's keys
+    retentionSizeInMB: int  # noqa: N815
+
+    def check(self) -> None:
+        """Raises ValueError."""
+        minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
+        if minutes < -1 or megabytes < -1:
+            raise ValueError("retention: -1 is without limit, less makes no sense")
+        if (minutes == 0) != (megabytes == 0):
+            raise ValueError("retention: time and size are both 0, or neither is")
+
+
+class Persistence(msgspec.Struct, frozen=True):
+    """How entries of a namespace's topics are kept."""
+
+    bookkeeperEnsemble: int  # noqa: N815
+    bookkeeperWriteQuorum: int  # noqa: N815
+    bookkeeperAckQuorum: int  # noqa: N815
+    managedLedgerMaxMarkDeleteRate: float = 0.0  # noqa: N815
+
+    def check(self) -> None:
+        """Raises ValueError."""
+        ensemble, write = self.bookkeeperEnsemble, self.bookkeeperWriteQuorum
+        if not ensemble >= write >= self.bookkeeperAckQuorum >= 1:
+            raise ValueError("persistence: ensemble >= write quorum >= ack quorum >= 1 must hold")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """What is in force in one namespace."""
+
+    bundles: Bundles
+    retention: Retention
+    persistence: Persistence | None  # None: as the broker is set up
+    deleted: bool
+
+
+class Policies:
+    """The policies of the cluster, as one broker sees them."""
+
+    def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
+        self._store = store
+        self._config = config
+        self._fields: Watched[Fields] = Watched(store, _policies)
+        self._local: Watched[Bundles] = Watched(store, _bundles)
+
+    # -- namespaces
+
+    async def namespace(self, namespace: str) -> NamespacePolicies:
+        """Raises NotFoundError, UnavailableError."""
+        fields = await self._namespace_fields(namespace)
+        return NamespacePolicies(
+            await self.bundles(namespace),
+            _part(fields, "retention_policies", Retention) or self.default_retention,
+            _part(fields, "persistence", Persistence),
+            fields.get("deleted") is True,
+        )
+
+    @property
+    def default_retention(self) -> Retention:
+        config = self._config
+        return Retention(config.default_retention_minutes, config.default_retention_mb)
+
+    async def bundles(self, namespace: str) -> Bundles:
+        """The bundles in force; made from the namespace's policies when first asked for."""
+        bundles = await self._local.get(records.local_policies_path(namespace))
+        if bundles is not None:
+            return bundles
+        data = _part(await self._namespace_fields(namespace), "bundles", BundlesData)
+        planned = Bundles.equal(self._config.bundles) if data is None else _checked(data)
+        path = records.local_policies_path(namespace)
+        value = records.encode(LocalPolicies(BundlesData.of(planned)))
+        try:
+            await self._store.create(path, value, make_parents=True)
+        except RecordExistsError:
+            pass  # Another broker was faster; its bundles are in force.
+        except MetadataError as error:
+            raise UnavailableError(f"the bundles of {namespace}: {error}") from error
+        bundles = await self._local.get(path)
+        if bundles is None:
+            raise UnavailableError(f"the bundles of {namespace} are being changed")
+        return bundles
+
+    async def bundle_of(self, topic: TopicName) -> BundleName:
+        bundles = await self.bundles(topic.namespace)
+        return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
+
+    def known_bundle_of(self, topic: TopicName) -> BundleName | None:
+        """The same, if the bundles of the namespace have ever been read."""
+        bundles = self._local.known(records.local_policies_path(topic.namespace))
+        if bundles is None:
+            return None
+        return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
+
+    async def _namespace_fields(self, namespace: str) -> Fields:
+        fields = await self._fields.get(records.policies_path(namespace))
+        if fields is None:
+            raise NotFoundError(f"the namespace {namespace} does not exist")
+        return fields
+
+    async def change_namespace(self, namespace: str, change: Callable[[Fields], None]) -> None:
+        """Change the record of a namespace, by compare-and-swap; what it does not name stays."""
+
+        def changed(value: bytes) -> bytes:
+            fields = _policies(value)
+            change(fields)
+            return records.encode(fields)
+
+        await self._change(records.policies_path(namespace), changed, f"the namespace {namespace}")
+
+    # -- partitioned topics
+
+    async def partitions(self, topic: TopicName) -> int:
+        """How many partitions a topic has; 0 if it is not partitioned, or not there."""
+        record = await self.partitioned(topic)
+        return 0 if record is None else record.partitions
+
+    async def partitioned(self, topic: TopicName) -> PartitionedTopic | None:
+        path = records.partitioned_path(topic)
+        if self._store.session_state is not SessionState.CONNECTED:
+            raise UnavailableError(f"the partitions of {topic}: the store is out of reach")
+        try:
+            record = await self._store.get(path)
+        except StoreUnavailableError as error:
+            raise UnavailableError(f"the partitions of {topic}: {error}") from error
+        return None if record is None else _decoded(PartitionedTopic, record.value)
+
+    async def create_partitioned(
+        self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
+    ) -> bool:
+        """False if it exists already."""
+        value = records.encode(PartitionedTopic(partitions, properties=properties))
+        try:
+            await self._store.create(records.partitioned_path(topic), value, make_parents=True)
+        except RecordExistsError:
+            return False
+        except MetadataError as error:
+            raise UnavailableError(f"create {topic}: {error}") from error
+        return True
+
+    async def change_partitioned(
+        self, topic: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic]
+    ) -> None:
+        """By compare-and-swap.  Raises NotFoundError, and what `change` raises."""
+
+        def changed(value: bytes) -> bytes:
+            return records.encode(change(_decoded(PartitionedTopic, value)))
+
+        await self._change(records.partitioned_path(topic), changed, f"the topic {topic}")
+
+    async def delete_partitioned(self, topic: TopicName) -> None:
+        """Delete the record that says how many partitions there are.  Missing is fine."""
+        try:
+            await self._store.delete(records.partitioned_path(topic), -1)
+        except NoRecordError:
+            pass
+        except MetadataError as error:
+            raise UnavailableError(f"delete {topic}: {error}") from error
+
+    async def list_partitioned(self, namespace: str) -> list[TopicName]:
+        try:
+            names = await self._store.get_children(records.partitioned_parent(namespace))
+        except StoreUnavailableError as error:
+            raise UnavailableError(f"the topics of {namespace}: {error}") from error
+        prefix = f"persistent://{namespace}/"
+        return [TopicName.parse(prefix + url_decode(name)) for name in names or []]
+
+    async def _change(self, path: str, changed: Callable[[bytes], bytes], what: str) -> None:
+        def change(value: bytes) -> bytes | None:
+            wanted = changed(value)
+            return None if wanted == value else wanted
+
+        try:
+            await update(self._store, path, change)
+        except NoRecordError:
+            raise NotFoundError(f"{what} does not exist") from None
+        except MetadataError as error:
+            raise UnavailableError(f"{what}: {error}") from error
+
+
+def _policies(value: bytes) -> Fields:
+    return _decoded(Fields, value) if value else {}
+
+
+def _bundles(value: bytes) -> Bundles:
+    return _checked(_decoded(LocalPolicies, value).bundles)
+
+
+def _checked(data: BundlesData) -> Bundles:
+    try:
+        return Bundles.parse(data.boundaries)
+    except ValueError as error:
+        raise UnavailableError(f"bundles in the metadata store: {error}") from None
+
+
+def _decoded(kind: type[ValueT], value: bytes) -> ValueT:
+    try:
+        return records.decode(kind, value)
+    except MalformedError as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _part(fields: Fields, key: str, kind: type[ValueT]) -> ValueT | None:
+    part = fields.get(key)
+    if part is None:
+        return None
+    try:
+        return msgspec.convert(part, kind)
+    except msgspec.ValidationError as error:
+        raise UnavailableError(f"{key} in the metadata store: {error}") from None

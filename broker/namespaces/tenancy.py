@@ -1,0 +1,260 @@
+"""Clusters, tenants and namespaces: what there is, created and deleted; what is there at the start.
+
+`bootstrap` may run on several brokers at once, and again at each start: it creates what is missing
+and changes nothing that is there.
+"""
+
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import (
+    ConflictError,
+    InvalidNameError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+)
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policies import (
+    DEFAULT_NAMESPACE,
+    Fields,
+    Persistence,
+    Policies,
+    Retention,
+)
+from daybook.broker.namespaces.records import BundlesData, ClusterData, TenantInfo
+from daybook.broker.ownership.membership import ensure
+from daybook.broker.protocol.bundles import Bundles
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
+    ANY,
+    Delete,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    NotEmptyError,
+    RecordExistsError,
+)
+from daybook.wire.topics import check_namespace
+
+DEFAULT_TENANT = "public"
+
+
+class Tenancy:
+    """What an administrator sees above topics."""
+
+    def __init__(self, store: MetadataStore, policies: Policies, config: BrokerConfig) -> None:
+        self._store = store
+        self._policies = policies
+        self._config = config
+
+    async def bootstrap(self, cluster: ClusterData | None = None) -> None:
+        """Have the cluster and public/default.  Raises MetadataError: try again."""
+        name = self._config.cluster
+        tenant = TenantInfo([], [name])
+        bundles = Bundles.equal(self._config.default_namespace_bundles)
+        default = self._new_policies(bundles)
+        for path, value in (
+            (records.PRODUCER_NAMES, b""),
+            (records.OWNERS, b""),
+            (records.BROKERS, b""),
+            (records.GUARDS, b""),
+            (f"{records.CLUSTERS}/{name}", records.encode(cluster or ClusterData())),
+            (records.policies_path(DEFAULT_TENANT), records.encode(tenant)),
+            (records.policies_path(DEFAULT_NAMESPACE), records.encode(default)),
+        ):
+            await ensure(self._store, path, value)
+
+    def _new_policies(self, bundles: Bundles) -> Fields:
+        return {
+            "replication_clusters": [self._config.cluster],
+            "bundles": BundlesData.of(bundles),
+            "deleted": False,
+            # Written down: a Pulsar broker that takes over has another default, and drops data.
+            "retention_policies": self._policies.default_retention,
+        }
+
+    # -- clusters
+
+    async def clusters(self) -> list[str]:
+        return await self._children(records.CLUSTERS)
+
+    async def cluster(self, name: str) -> ClusterData:
+        value = await self._get(f"{records.CLUSTERS}/{_checked(name)}", f"the cluster {name}")
+        return _decoded(ClusterData, value)
+
+    async def create_cluster(self, name: str, data: ClusterData) -> None:
+        path = f"{records.CLUSTERS}/{_checked(name)}"
+        await self._create(path, records.encode(data), f"the cluster {name}")
+
+    async def delete_cluster(self, name: str) -> None:
+        if name == self._config.cluster:
+            raise ConflictError(f"this is the cluster {name}")
+        await self._delete(f"{records.CLUSTERS}/{_checked(name)}", f"the cluster {name}")
+
+    # -- tenants
+
+    async def tenants(self) -> list[str]:
+        return await self._children(records.POLICIES)
+
+    async def tenant(self, name: str) -> TenantInfo:
+        value = await self._get(records.policies_path(_checked(name)), f"the tenant {name}")
+        return _decoded(TenantInfo, value) if value else TenantInfo()
+
+    async def create_tenant(self, name: str, info: TenantInfo) -> None:
+        await self._check_clusters(info.allowed_clusters)
+        path = records.policies_path(_checked(name))
+        await self._create(path, records.encode(info), f"the tenant {name}")
+
+    async def change_tenant(self, name: str, info: TenantInfo) -> None:
+        await self._check_clusters(info.allowed_clusters)
+        try:
+            await self._store.set(records.policies_path(_checked(name)), records.encode(info), ANY)
+        except NoRecordError:
+            raise NotFoundError(f"the tenant {name} does not exist") from None
+        except MetadataError as error:
+            raise UnavailableError(f"the tenant {name}: {error}") from error
+
+    async def delete_tenant(self, name: str) -> None:
+        """Raises ConflictError while it has namespaces."""
+        await self._delete(records.policies_path(_checked(name)), f"the tenant {name}")
+
+    async def _check_clusters(self, names: list[str]) -> None:
+        missing = sorted({*names} - {*await self.clusters()})
+        if missing:
+            raise PreconditionError(f"no such cluster: {', '.join(missing)}")
+
+    # -- namespaces
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        await self.tenant(tenant)
+        names = await self._children(records.policies_path(tenant))
+        return [f"{tenant}/{name}" for name in names]
+
+    async def create_namespace(
+        self,
+        namespace: str,
+        *,
+        bundles: Bundles | None = None,
+        retention: Retention | None = None,
+        persistence: Persistence | None = None,
+    ) -> None:
+        _check_namespace(namespace)
+        await self.tenant(namespace.partition("/")[0])
+        fields = self._new_policies(bundles or Bundles.equal(self._config.bundles))
+        _set_checked(fields, "retention_policies", retention)
+        _set_checked(fields, "persistence", persistence)
+        path = records.policies_path(namespace)
+        await self._create(path, records.encode(fields), f"the namespace {namespace}")
+
+    async def policies_record(self, namespace: str) -> Fields:
+        """The record as it is, with what a Pulsar broker may have left there."""
+        path = records.policies_path(_check_namespace(namespace))
+        value = await self._get(path, f"the namespace {namespace}")
+        return _decoded(Fields, value) if value else {}
+
+    async def set_retention(self, namespace: str, retention: Retention | None) -> None:
+        """None: back to the default, which is written down, as it is for a new namespace."""
+        wanted = retention or self._policies.default_retention
+        await self._set(namespace, "retention_policies", wanted)
+
+    async def set_persistence(self, namespace: str, persistence: Persistence | None) -> None:
+        """For ledgers that are created from now on.  None: as the broker is set up."""
+        await self._set(namespace, "persistence", persistence)
+
+    async def mark_deleted(self, namespace: str, *, deleted: bool) -> None:
+        """While marked, no topic is loaded, so that none can be missed."""
+
+        def change(fields: Fields) -> None:
+            fields["deleted"] = deleted
+
+        await self._policies.change_namespace(_check_namespace(namespace), change)
+
+    async def delete_namespace_records(self, namespace: str) -> None:
+        """The end of a namespace that has no topics any more."""
+        if namespace == DEFAULT_NAMESPACE:
+            raise ConflictError(f"{namespace} is always there")
+        local = records.local_policies_path(namespace)
+        try:
+            record = await self._store.get(local)
+            deletes = [Delete(records.policies_path(namespace), ANY)]
+            if record is not None:
+                deletes.append(Delete(local, record.stat.version))
+            await self._store.multi(deletes)
+        except NoRecordError:
+            raise NotFoundError(f"the namespace {namespace} does not exist") from None
+        except MetadataError as error:
+            raise UnavailableError(f"the namespace {namespace}: {error}") from error
+
+    async def _set(self, namespace: str, key: str, value: Retention | Persistence | None) -> None:
+        def change(fields: Fields) -> None:
+            fields.pop(key, None)
+            _set_checked(fields, key, value)
+
+        await self._policies.change_namespace(_check_namespace(namespace), change)
+
+    # -- records
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._store.get_children(path) or []
+        except MetadataError as error:
+            raise UnavailableError(f"{path}: {error}") from error
+
+    async def _get(self, path: str, what: str) -> bytes:
+        try:
+            record = await self._store.get(path)
+        except MetadataError as error:
+            raise UnavailableError(f"{what}: {error}") from error
+        if record is None:
+            raise NotFoundError(f"{what} does not exist")
+        return record.value
+
+    async def _create(self, path: str, value: bytes, what: str) -> None:
+        try:
+            await self._store.create(path, value, make_parents=True)
+        except RecordExistsError:
+            raise ConflictError(f"{what} exists already") from None
+        except MetadataError as error:
+            raise UnavailableError(f"{what}: {error}") from error
+
+    async def _delete(self, path: str, what: str) -> None:
+        try:
+            await self._store.delete(path, ANY)
+        except NoRecordError:
+            raise NotFoundError(f"{what} does not exist") from None
+        except NotEmptyError:
+            raise ConflictError(f"{what} is not empty") from None
+        except MetadataError as error:
+            raise UnavailableError(f"{what}: {error}") from error
+
+
+def _set_checked(fields: Fields, key: str, value: Retention | Persistence | None) -> None:
+    if value is None:
+        return
+    try:
+        value.check()
+    except ValueError as error:
+        raise PreconditionError(str(error)) from None
+    fields[key] = value
+
+
+def _checked(name: str) -> str:
+    """The name of a cluster or tenant."""
+    try:
+        check_namespace(f"{name}/x")
+    except MalformedError:
+        raise InvalidNameError(f"not a name: {name!r}") from None
+    return name
+
+
+def _check_namespace(namespace: str) -> str:
+    try:
+        return check_namespace(namespace)
+    except MalformedError as error:
+        raise InvalidNameError(str(error)) from None
+
+
+def _decoded(kind: type[records.RecordT], value: bytes) -> records.RecordT:
+    try:
+        return records.decode(kind, value)
+    except MalformedError as error:
+        raise UnavailableError(str(error)) from error

@@ -1,0 +1,71 @@
+"""The leader's other task: even out who owns how many bundles, by planned hand-overs.
+
+At most one bundle moves in each interval, and none for an interval after a broker came or went:
+clients that were just moved by a failure are left in peace, and so is a broker that is being
+restarted again and again.  The bundle is only released; its next lookup finds the emptiest broker.
+"""
+
+import trio
+
+from daybook.broker.admin.fan_out import RemoteCalls
+from daybook.broker.errors import BrokerError
+from daybook.broker.logs import Log
+from daybook.broker.ownership.leader import Leader
+from daybook.broker.ownership.membership import Member, owners
+from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.protocol.balance import Move, next_move
+from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+
+
+class Balancer:
+    """Moves bundles while this broker leads."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ownership: Ownership,
+        leader: Leader,
+        remote: RemoteCalls,
+        *,
+        interval_s: float,
+        log: Log,
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._leader = leader
+        self._remote = remote
+        self._interval_s = interval_s
+        self._log = log
+
+    async def run(self) -> None:
+        before: list[int] = []
+        while True:
+            await trio.sleep(self._interval_s)
+            try:
+                live = await self._leader.live()
+                sessions = sorted(member.session for member in live)
+                if sessions == before and (await self._leader.view()).is_us:
+                    await self._even_out(live)
+                before = sessions
+            except (MetadataError, BrokerError) as error:
+                self._log.info("bundles are not moved now", why=str(error))
+
+    async def _even_out(self, live: list[Member]) -> None:
+        by_session = {member.session: member for member in live}
+        owned: dict[str, list[BundleName]] = {member.broker_id: [] for member in live}
+        for one in await owners(self._store):
+            if one.session in by_session:
+                owned[by_session[one.session].broker_id].append(one.bundle)
+        move = next_move(owned)
+        if move is not None:
+            (source,) = [m for m in live if m.broker_id == move.source]
+            self._log.info("moving a bundle", bundle=move.bundle, to=move.target)
+            await self._release(move, source)
+
+    async def _release(self, move: Move, source: Member) -> None:
+        if source.session == self._store.session_id:
+            await self._ownership.release(move.bundle)
+        elif source.record.web_service_url is not None:
+            path = f"/admin/v2/namespaces/{move.bundle}/unload"
+            await self._remote.call(source.record.web_service_url, "PUT", path)

@@ -1,0 +1,376 @@
+"""Which brokers there are, what each owns, and how a dead one is removed.
+
+A broker joins with one multi: its guard and its registration.  Guard names are never used twice, so
+a multi that deletes a guard can only succeed while the records that were seen with it still belong
+to the same session.  That is what makes removing a dead broker's records safe: a plain delete could
+hit its successor's, whose versions start at 0 again.
+
+A broker that is removed may live, and give a record up by itself meanwhile.  So whoever gives one
+up gives the guard another version in the same step (`giving_up`): who has read the records before
+that deletes nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+from msgspec import UNSET
+
+from daybook.bookie.registry.instance import PATH, Bound, read_bound
+from daybook.broker.errors import CannotJoinError
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import BrokerRecord, GuardRecord, OwnerRecord
+from daybook.broker.protocol.bundles import BundleName, bundle_name
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import (
+    ANY,
+    REQUEST_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    Operation,
+    OutcomeUnknownError,
+    Record,
+    RecordExistsError,
+    Set,
+    Stat,
+    StoreUnavailableError,
+    VersionConflictError,
+    Watch,
+    request_bytes,
+)
+
+_RETRY_S = 0.1
+_READS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One life of one broker process."""
+
+    broker_id: str  # host:port, also the name of its registration
+    incarnation: str
+    service_url: str
+    http_url: str | None
+
+    @property
+    def owner_record(self) -> OwnerRecord:
+        return OwnerRecord(self.service_url, self.http_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker that is registered."""
+
+    broker_id: str
+    session: int
+    record: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The guard of one life of a broker in one session; `value` is what its record holds."""
+
+    path: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A bundle that somebody owns."""
+
+    bundle: BundleName
+    session: int
+    record: OwnerRecord
+
+
+# -- looking
+
+
+async def members(store: MetadataStore, watch: Watch | None = None) -> list[Member]:
+    """The registered brokers, by id.  The watch fires when one comes or goes."""
+    names = await store.get_children(records.BROKERS, watch) or []
+    found = await _read_all(store, [f"{records.BROKERS}/{name}" for name in names])
+    result: list[Member] = []
+    for name, record in zip(names, found, strict=True):
+        if record is not None:
+            try:
+                value = records.decode(BrokerRecord, record.value)
+            except MalformedError:
+                continue  # Not one that clients could be sent to.
+            result.append(Member(name, record.stat.owner, value))
+    return result
+
+
+async def owners(store: MetadataStore) -> list[Owned]:
+    """All bundles that are owned, by name."""
+    bundles: list[BundleName] = []
+    for tenant in await store.get_children(records.OWNERS) or []:
+        for namespace in await store.get_children(f"{records.OWNERS}/{tenant}") or []:
+            name = f"{tenant}/{namespace}"
+            ranges = await store.get_children(f"{records.OWNERS}/{name}") or []
+            bundles += [bundle_name(name, range_) for range_ in ranges]
+    found = await _read_all(store, [records.owner_path(bundle) for bundle in bundles])
+    result: list[Owned] = []
+    for bundle, record in zip(bundles, found, strict=True):
+        if record is not None:
+            result.append(Owned(bundle, record.stat.owner, owner_record(record)))
+    return result
+
+
+def owner_record(record: Record) -> OwnerRecord:
+    """The owner that a record names; one that does not parse names nobody that can be reached."""
+    try:
+        return records.decode(OwnerRecord, record.value)
+    except MalformedError:
+        return OwnerRecord("", None)
+
+
+async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record | None]:
+    """The records at `paths`, several at a time."""
+    found: list[Record | None] = [None] * len(paths)
+    failed: list[MetadataError] = []
+
+    async def read(start: int) -> None:
+        try:
+            for index in range(start, len(paths), _READS_AT_ONCE):
+                found[index] = await store.get(paths[index])
+        except MetadataError as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for start in range(min(_READS_AT_ONCE, len(paths))):
+            nursery.start_soon(read, start)
+    if failed:
+        raise failed[0]
+    return found
+
+
+# -- joining
+
+Predecessor = Callable[[Member], Awaitable[bool]]
+
+
+async def check_others(store: MetadataStore, bound: Bound) -> None:
+    """CannotJoinError if a broker is there whose ledgers are those of another instance.
+
+    Pulsar's brokers have no guards, and older ones of ours say nothing: they are not judged.
+    """
+    names = await store.get_children(records.GUARDS) or []
+    for record in await _read_all(store, [f"{records.GUARDS}/{name}" for name in names]):
+        if record is None:
+            continue
+        try:
+            guard = records.decode(GuardRecord, record.value)
+        except MalformedError:
+            continue
+        if isinstance(guard.instance, str) and guard.instance != bound.instance_id:
+            raise CannotJoinError(
+                f"the broker {guard.broker_id} keeps topics in the instance {guard.instance}, and"
+                f" this one in {bound.instance_id}, on one ZooKeeper: stop the one whose"
+                " `ledgers_root` is wrong (`daybook cluster show`)"
+            )
+
+
+async def join(
+    store: MetadataStore,
+    identity: Identity,
+    record: BrokerRecord,
+    *,
+    formats: Sequence[str],
+    term: int,
+    wanted: Callable[[], bool],
+    is_dead: Predecessor,
+    bound: Bound | None = None,
+) -> Guard | None:
+    """Write guard and registration; return the guard, None once not `wanted`.
+
+    With `bound` only while the metadata store still names that instance, else CannotJoinError.
+
+    A registration under our id that is not ours is that of an earlier life of this broker.  It is
+    removed if `is_dead` says so; else its session has to end.  One in our session with a guard that
+    we have not written is what an earlier attempt has left that was not wanted any more; it is
+    removed, too, so at most one attempt of a broker may be under way.
+    """
+    guard = GuardRecord(identity.broker_id, identity.incarnation, formats=list(formats) or UNSET)
+    checks: list[Operation] = []
+    if bound is not None:
+        guard.instance = bound.instance_id
+        checks = [Check(PATH, bound.version)]
+    value = records.encode(guard)
+    registration = f"{records.BROKERS}/{identity.broker_id}"
+    tried: list[str] = []
+    while wanted():
+        path = f"{records.GUARDS}/{_guard_prefix(identity)}{term}-{len(tried)}"
+        tried.append(path)
+        try:
+            await ensure(store, records.GUARDS)
+            await ensure(store, records.BROKERS)
+            await store.multi(
+                [
+                    *checks,
+                    Create(path, value, ephemeral=True),
+                    Create(registration, records.encode(record), ephemeral=True),
+                ]
+            )
+        except RecordExistsError:
+            pass
+        except (VersionConflictError, NoRecordError):
+            if bound is None:
+                raise
+            checks = [Check(PATH, (await _still(store, bound)).version)]
+        except (OutcomeUnknownError, StoreUnavailableError):
+            await trio.sleep(_RETRY_S)
+        else:
+            return Guard(path, value)
+        found = await _own_guard(store, tried)
+        if found is not None:
+            return Guard(found, value)
+        await _clear_registration(store, registration, is_dead)
+    return None
+
+
+async def _still(store: MetadataStore, bound: Bound) -> Bound:
+    """The binding as it is now, if it is to the same instance."""
+    while True:
+        try:
+            found = await read_bound(store)
+        except StoreUnavailableError:
+            await trio.sleep(_RETRY_S)
+            continue
+        if found is None or found.instance_id != bound.instance_id:
+            now = "nothing" if found is None else found.instance_id
+            raise CannotJoinError(
+                f"{PATH} names {now} by now, and this broker was started for the instance"
+                f" {bound.instance_id}: somebody has bound the topics to other ledgers. Start it"
+                " again with the settings of the other brokers (`daybook cluster show`)"
+            )
+        return found
+
+
+def _guard_prefix(identity: Identity) -> str:
+    return f"{identity.broker_id}-{identity.incarnation}-"
+
+
+async def _own_guard(store: MetadataStore, tried: list[str]) -> str | None:
+    """The guard that an attempt without an answer has left in this session, if any."""
+    for path in tried:
+        try:
+            record = await store.get(path)
+        except StoreUnavailableError:
+            return None
+        if record is not None and record.stat.owner == store.session_id:
+            return path
+    return None
+
+
+async def _clear_registration(
+    store: MetadataStore, registration: str, is_dead: Predecessor
+) -> None:
+    try:
+        record = await store.get(registration)
+        if record is None:
+            return
+        broker = records.decode(BrokerRecord, record.value)
+        member = Member(registration.rpartition("/")[2], record.stat.owner, broker)
+        overtaken = member.session == store.session_id
+        if overtaken and not await _guards(store, member.session):
+            await store.delete(registration, record.stat.version)  # Somebody deleted its guard.
+            return
+        if (overtaken or await is_dead(member)) and await remove(store, member):
+            return
+    except (MetadataError, MalformedError):
+        pass  # Look again in a moment.
+    await trio.sleep(_RETRY_S)
+
+
+async def ensure(store: MetadataStore, path: str, value: bytes = b"") -> None:
+    """Have a record at `path`, with this value if it was not there."""
+    try:
+        if await store.get(path) is None:
+            await store.create(path, value, make_parents=True)
+    except RecordExistsError:
+        return
+
+
+# -- removing
+
+
+def giving_up(guard: Guard, path: str) -> list[Operation]:
+    """Delete a record of ours, while our guard stands: else it may be somebody else's by now."""
+    return [Set(guard.path, guard.value, ANY), Delete(path, ANY)]
+
+
+async def withdraw(store: MetadataStore, broker_id: str, guard: Guard) -> None:
+    """Take back our registration, and leadership if it is ours; keep what we own."""
+    for path in (records.LEADER, f"{records.BROKERS}/{broker_id}"):
+        record = await store.get(path)
+        if record is not None and record.stat.owner == store.session_id:
+            with suppress(NoRecordError):
+                await store.multi(giving_up(guard, path))
+
+
+async def remove(store: MetadataStore, member: Member) -> bool:
+    """Delete what a dead broker left, its guard last.  False if that did not work.
+
+    True also if somebody else, or the end of its session, was faster.
+
+    More than one request takes is deleted in several steps.  Each of them names the version that
+    the guard had before the records were read, and all but the last give it another one: whoever
+    has read them earlier, and would delete what is a successor's by now, comes too late.
+    """
+    session = member.session
+    while True:
+        guards = await _guards(store, session)
+        if not guards:
+            return True
+        leader = await store.get(records.LEADER)
+        registration = f"{records.BROKERS}/{member.broker_id}"
+        registered = await store.get(registration)
+        paths = [records.owner_path(o.bundle) for o in await owners(store) if o.session == session]
+        paths += [
+            path
+            for path, record in ((records.LEADER, leader), (registration, registered))
+            if record is not None and record.stat.owner == session
+        ]
+        ends: list[Operation] = [Delete(path, stat.version) for path, _, stat in guards]
+        touches = [Set(path, value, stat.version) for path, value, stat in guards]
+        first = _first_step(paths, touches)
+        last = len(first) == len(paths)
+        try:
+            await store.multi([*(ends if last else touches), *first])
+            if not last:
+                continue
+        except (NoRecordError, VersionConflictError):
+            continue  # Something has changed since: look again.
+        except MetadataError:
+            return False
+        return True
+
+
+def _first_step(paths: Sequence[str], others: Sequence[Operation]) -> list[Operation]:
+    """As many deletions as fit into one request beside the others."""
+    size, step = request_bytes(others), list[Operation]()
+    for path in paths:
+        delete = Delete(path, ANY)
+        size += request_bytes([delete])
+        if size > REQUEST_BYTES_MAX:
+            break
+        step.append(delete)
+    return step
+
+
+async def _guards(store: MetadataStore, session: int) -> list[tuple[str, bytes, Stat]]:
+    """The guards of a session: paths, values, and what the store knows of them."""
+    names = await store.get_children(records.GUARDS) or []
+    paths = [f"{records.GUARDS}/{name}" for name in names]
+    found = await _read_all(store, paths)
+    return [
+        (path, record.value, record.stat)
+        for path, record in zip(paths, found, strict=True)
+        if record is not None and record.stat.owner == session
+    ]

@@ -1,0 +1,406 @@
+"""The shell of `protocol.ownership`: bundles that this broker owns, by records in the store.
+
+`run` joins the cluster, and again after a lost session or when a peer has removed us, and stays.
+Whoever wants to serve a topic asks `acquire`; whoever is about to load one asks `may_load`.  What
+happens to topics when a bundle goes is up to `BundleTopics`: closed in good order when released,
+dropped at once when lost.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, assert_never
+
+import trio
+
+from daybook.bookie.registry.instance import Bound
+from daybook.broker.errors import UnavailableError
+from daybook.broker.logs import Log
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.records import BrokerRecord
+from daybook.broker.ownership.membership import (
+    Guard,
+    Identity,
+    Member,
+    Predecessor,
+    giving_up,
+    join,
+    remove,
+    withdraw,
+)
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership import OwnershipProtocol, Standing
+from daybook.broker.protocol.ownership_events import (
+    Acquire,
+    Answer,
+    Answered,
+    CloseTopics,
+    Created,
+    CreateFailed,
+    CreateInDoubt,
+    CreateRecord,
+    Deleted,
+    DeleteInDoubt,
+    DeleteRecord,
+    DropTopics,
+    Effect,
+    Event,
+    GuardSeen,
+    Join,
+    Joined,
+    Owner,
+    ReadFailed,
+    ReadGuard,
+    ReadRecord,
+    RecordRead,
+    RecordTouched,
+    Release,
+    Released,
+    SessionChanged,
+    TopicsClosed,
+)
+from daybook.wire.metadata.store import (
+    ANY,
+    Check,
+    Create,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    Operation,
+    RecordExistsError,
+    SessionState,
+    StoreUnavailableError,
+)
+from daybook.wire.topics import TopicName
+
+_RETRY_S = 0.1
+_ACQUIRE_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 10.0
+_LEAVE_TIMEOUT_S = 2.0  # The end of the session does the same.
+
+
+class BundleTopics(Protocol):
+    """What ownership asks of the topics."""
+
+    async def close_bundle(self, bundle: BundleName) -> None:
+        """Close the loaded topics of a bundle in good order."""
+        ...
+
+    def drop_bundle(self, bundle: BundleName) -> None:
+        """Let them go at once; they are somebody else's now."""
+        ...
+
+
+class _Waiter:
+    """Somebody who waits for the answer about a bundle."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answer = Answer.UNAVAILABLE
+
+
+class Ownership:
+    """The bundles of this broker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        identity: Identity,
+        registration: BrokerRecord,
+        policies: Policies,
+        topics: BundleTopics,
+        *,
+        formats: Sequence[str],
+        is_dead: Predecessor,
+        log: Log,
+    ) -> None:
+        self._log = log
+        self._formats = formats
+        self.identity = identity
+        self._store = store
+        self._registration = registration
+        self._policies = policies
+        self._topics = topics
+        self._is_dead = is_dead
+        self._protocol = OwnershipProtocol()
+        self._nursery: trio.Nursery | None = None
+        self._guard: Guard | None = None  # of the latest join
+        self._asking: dict[BundleName, list[_Waiter]] = {}
+        self._releasing: dict[BundleName, list[_Waiter]] = {}
+        self._watched: set[BundleName] = set()  # with a watch on their record
+        self._bound: Bound | None = None
+        self._joining = trio.Lock()
+        self._joined = trio.Event()
+        self._closing = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started as soon as this broker has joined for the first time."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._store.add_session_listener(self._session_changed)
+            try:
+                self._session_changed(self._store.session_state)
+                await self._joined.wait()
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                self._store.remove_session_listener(self._session_changed)
+
+    def bind(self, bound: Bound) -> None:
+        """Before `run`: join only while the metadata store names that instance."""
+        self._bound = bound
+
+    # -- what is so
+
+    @property
+    def contact(self) -> bool:
+        """Is the store in reach, and does it know us?"""
+        return self._protocol.contact
+
+    @property
+    def owned(self) -> list[BundleName]:
+        return self._protocol.owned
+
+    def owns_bundle(self, bundle: BundleName) -> bool:
+        return self._protocol.owns(bundle)
+
+    def owns(self, topic: TopicName) -> bool:
+        """Is the topic's bundle ours, as far as we know?  True while the session is suspended."""
+        bundle = self._policies.known_bundle_of(topic)
+        return bundle is not None and self._protocol.owns(bundle)
+
+    def may_load(self, topic: TopicName) -> bool:
+        """May the topic be loaded now, if it is not yet?"""
+        bundle = self._policies.known_bundle_of(topic)
+        return not self._closing and bundle is not None and self._protocol.may_load(bundle)
+
+    # -- what is asked for
+
+    async def acquire(self, bundle: BundleName) -> Answer:
+        """Own the bundle, if nobody does."""
+        if self._closing:
+            await trio.lowlevel.checkpoint()
+            return Answer.UNAVAILABLE
+        waiter = _Waiter()
+        await self._wait(self._asking, bundle, waiter, Acquire(bundle), _ACQUIRE_TIMEOUT_S)
+        return waiter.answer
+
+    async def release(self, bundle: BundleName) -> None:
+        """Planned hand-over: close the topics, then give up the record, or UnavailableError."""
+        waiter = _Waiter()
+        timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
+        await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)
+        if waiter.answer is not Answer.OURS:
+            raise UnavailableError(f"the bundle {bundle} cannot be released now")
+
+    async def withdraw(self) -> None:
+        """The beginning of the end: nothing new is placed here, and nothing is taken any more."""
+        self._closing = True
+        if self._guard is None:
+            return  # It has never joined.
+        with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
+            await withdraw(self._store, self.identity.broker_id, self._guard)
+
+    async def release_all(self) -> None:
+        """Hand over everything."""
+        async with trio.open_nursery() as nursery:
+            for bundle in self.owned:
+                nursery.start_soon(self._try_release, bundle)
+
+    async def leave(self) -> None:
+        """The very end: take back all that we have written, so that nobody has to look for us."""
+        me = Member(self.identity.broker_id, self._store.session_id, self._registration)
+        with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
+            await remove(self._store, me)
+
+    async def _try_release(self, bundle: BundleName) -> None:
+        try:
+            await self.release(bundle)
+        except UnavailableError:
+            self._topics.drop_bundle(bundle)  # The end of the session frees its record.
+
+    async def _wait(
+        self,
+        waiting: dict[BundleName, list[_Waiter]],
+        bundle: BundleName,
+        waiter: _Waiter,
+        event: Event,
+        timeout_s: float,
+    ) -> None:
+        waiters = waiting.setdefault(bundle, [])
+        waiters.append(waiter)
+        try:
+            self._feed(event)
+            with trio.move_on_after(timeout_s):
+                await waiter.done.wait()
+        finally:
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters and waiting.get(bundle) is waiters:
+                del waiting[bundle]
+
+    # -- the protocol
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED:
+            self._log.warning("no contact with the metadata store", session=state.name)
+        elif not self.contact:
+            self._log.info("in contact with the metadata store")
+        self._feed(SessionChanged(state))
+
+    def _feed(self, event: Event) -> None:
+        """Synchronous from the event to its last effect: no other task can run in between."""
+        for effect in self._protocol.step(event):
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Join(term):
+                if not self._closing:
+                    self._start(self._join, term)
+            case ReadGuard(term):
+                self._start(self._read_guard, term)
+            case CreateRecord(bundle, ask):
+                self._start(self._create, bundle, ask)
+            case ReadRecord(bundle, ask):
+                self._start(self._read, bundle, ask)
+            case DeleteRecord(bundle, ask):
+                self._start(self._delete, bundle, ask)
+            case CloseTopics(bundle, ask):
+                self._start(self._close, bundle, ask)
+            case DropTopics(bundle):
+                self._log.warning("a bundle is lost", bundle=bundle)
+                self._topics.drop_bundle(bundle)
+            case Answered(bundle, answer):
+                _settle(self._asking, bundle, answer)
+            case Released(bundle, done):
+                answer = Answer.OURS if done else Answer.UNAVAILABLE
+                _settle(self._releasing, bundle, answer)
+            case _:
+                assert_never(effect)
+
+    def _start(self, task: Callable[..., object], *args: object) -> None:
+        if self._nursery is not None:  # else this broker is at its end
+            self._nursery.start_soon(task, *args)  # type: ignore[arg-type]
+
+    # -- the guard
+
+    async def _join(self, term: int) -> None:
+        async with self._joining:  # One that is not wanted any more ends soon.
+            guard = await join(
+                self._store,
+                self.identity,
+                self._registration,
+                formats=self._formats,
+                term=term,
+                wanted=lambda: self._protocol.term == term,
+                is_dead=self._is_dead,
+                bound=self._bound,
+            )
+        if guard is not None and self._protocol.term == term:
+            self._guard = guard
+            self._log.info("joined", term=term)
+            self._feed(Joined(term))
+            self._joined.set()
+            await self._read_guard(term)  # for the watch
+
+    async def _read_guard(self, term: int) -> None:
+        """Does our guard stand?  Asked until there is an answer, or contact is lost."""
+        assert self._guard is not None
+        path = self._guard.path
+        while self._protocol.term == term and self._protocol.standing is Standing.IN:
+            try:
+                record = await self._store.get(path, lambda: self._guard_touched(term))
+            except MetadataError:
+                if self._store.session_state is not SessionState.CONNECTED:
+                    return  # Asked again when it is.
+                await trio.sleep(_RETRY_S)
+                continue
+            stands = record is not None and record.stat.owner == self._store.session_id
+            self._feed(GuardSeen(term, stands))
+            return
+
+    def _guard_touched(self, term: int) -> None:
+        self._start(self._read_guard, term)
+
+    # -- the record of a bundle
+
+    async def _create(self, bundle: BundleName, ask: int) -> None:
+        assert self._guard is not None
+        record = records.encode(self.identity.owner_record)
+        operations: list[Operation] = [
+            Check(self._guard.path, ANY),
+            Create(records.owner_path(bundle), record, ephemeral=True),
+        ]
+        try:
+            await self._ensure_parent(bundle)
+            await self._store.multi(operations)
+        except StoreUnavailableError:
+            self._feed(CreateFailed(bundle, ask))
+        except NoRecordError:
+            self._feed(CreateFailed(bundle, ask))
+            await self._read_guard(self._protocol.term)
+        except MetadataError:
+            self._feed(CreateInDoubt(bundle, ask))
+        else:
+            self._feed(Created(bundle, ask))
+
+    async def _ensure_parent(self, bundle: BundleName) -> None:
+        parent = records.owner_path(bundle).rpartition("/")[0]
+        if await self._store.get(parent) is None:
+            try:
+                await self._store.create(parent, b"", make_parents=True)
+            except RecordExistsError:
+                return
+
+    async def _read(self, bundle: BundleName, ask: int) -> None:
+        path = records.owner_path(bundle)
+        while True:
+            watch = None if bundle in self._watched else lambda: self._touched(bundle)
+            self._watched.add(bundle)
+            try:
+                record = await self._store.get(path, watch)
+                break
+            except MetadataError:
+                if watch is not None:
+                    self._watched.discard(bundle)
+                await trio.sleep(_RETRY_S)
+                if self._store.session_state is not SessionState.CONNECTED:
+                    self._feed(ReadFailed(bundle, ask))
+                    return
+        if record is None:
+            owner = Owner.NOBODY
+        elif record.stat.owner == self._store.session_id:
+            owner = Owner.OURS
+        else:
+            owner = Owner.OTHERS
+        self._feed(RecordRead(bundle, ask, owner))
+
+    def _touched(self, bundle: BundleName) -> None:
+        self._watched.discard(bundle)
+        self._feed(RecordTouched(bundle))
+
+    async def _delete(self, bundle: BundleName, ask: int) -> None:
+        assert self._guard is not None
+        try:
+            await self._store.multi(giving_up(self._guard, records.owner_path(bundle)))
+        except MetadataError as error:
+            self._feed(DeleteInDoubt(bundle, ask))
+            if isinstance(error, NoRecordError):
+                await self._read_guard(self._protocol.term)
+        else:
+            self._feed(Deleted(bundle, ask))
+
+    async def _close(self, bundle: BundleName, ask: int) -> None:
+        with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
+            await self._topics.close_bundle(bundle)
+        if scope.cancelled_caught:
+            self._topics.drop_bundle(bundle)  # The next owner's recovery does the rest.
+        self._feed(TopicsClosed(bundle, ask))
+
+
+def _settle(waiting: dict[BundleName, list[_Waiter]], bundle: BundleName, answer: Answer) -> None:
+    for waiter in waiting.pop(bundle, []):
+        waiter.answer = answer
+        waiter.done.set()

@@ -1,0 +1,279 @@
+"""Is another broker dead as a process?  If so, its records are removed and its bundles are free.
+
+Each broker keeps a connection to every other one's service port, and knows by the incarnation in
+its greeting which life of that process it talks to.  A connection that breaks says little; dead is
+a process whose host says that *nothing listens* on its port any more, or in whose place *another
+incarnation* answers.  Silence is not death: a host that does not answer, or a port that cannot be
+reached, is left to the end of its session.
+
+A wrong verdict costs a takeover and never data: the new owner fences the ledgers of the old.
+"""
+
+from enum import Enum, auto
+from urllib.parse import urlsplit
+
+import trio
+
+from daybook.broker.logs import Log
+from daybook.broker.ownership.membership import Identity, Member, members, remove
+from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
+from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
+from daybook.wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
+from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
+from daybook.wire.outbox import Flusher
+from daybook.wire.probe import READY_S, NoAnswerError, NotAskedError, SilentError, ask_port
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.transport import Network
+
+VERSION = "0.1.0"
+_PRODUCT = f"Daybook/{VERSION}"
+_FRAME_BYTES_MAX = 1 << 16  # No command that a peer sends here is larger.
+_CONNECT_TIMEOUT_S = 2.0
+_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_STORE_RETRY_S = 0.2
+
+
+class Verdict(Enum):
+    ALIVE = auto()
+    DEAD = auto()
+    SILENT = auto()  # nobody knows
+
+
+def server_version(incarnation: str) -> str:
+    """What a broker calls itself in CONNECTED."""
+    return f"{_PRODUCT} {incarnation}"
+
+
+def address_of(service_url: str) -> tuple[str, int] | None:
+    """Host and port of a service URL; None if it has none."""
+    try:
+        parts = urlsplit(service_url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    return None if host is None or port is None else (host, port)
+
+
+def greeting() -> bytes:
+    """Return the frame by which a broker introduces itself to another one, or to itself."""
+    hello = pb.CommandConnect(
+        client_version=f"{_PRODUCT} peer",
+        auth_method_name="none",
+        protocol_version=BROKER_PROTOCOL_VERSION,
+    )
+    return encode(hello)
+
+
+def why_not_served(frame: bytes) -> str:
+    """Return "" if `frame` shows that a broker serves, else what is wrong with it.
+
+    A broker that asks for credentials serves, too: the error is an answer of its protocol.
+    """
+    try:
+        command = decode_frame(memoryview(frame))
+    except WireError as error:
+        return f"the answer makes no sense: {error}"
+    match command:
+        case Command(body=pb.CommandConnected()):
+            return ""
+        case Command(body=pb.CommandError() as refused):
+            if refused.error in (pb.AuthenticationError, pb.AuthorizationError):
+                return ""
+            return f"the broker refuses: {refused.message}"
+        case _:
+            return "the answer is no greeting"
+
+
+def serves(member: Member) -> bool | None:
+    """Return True if the process that registered as `member` answers now, None if its port accepts
+    connections and is silent, and False in all other cases.  Blocks; for threads."""
+    address = address_of(member.record.pulsar_service_url)
+    if address is None or member.record.incarnation is None:
+        return False  # Nobody can say: it is not one of ours.
+    try:
+        command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S)))
+    except SilentError:
+        return None
+    except (NoAnswerError, NotAskedError, WireError):
+        return False
+    match command:
+        case Command(body=pb.CommandConnected() as connected):
+            return connected.server_version == server_version(member.record.incarnation)
+        case _:
+            return False
+
+
+class Greeter:
+    """Connects to a broker's service port, and hears who it is."""
+
+    def __init__(self, network: Network, arenas: ArenaPool, flusher: Flusher) -> None:
+        self._network = network
+        self._arenas = arenas
+        self._flusher = flusher
+
+    async def probe(self, member: Member) -> Verdict:
+        """Does the process that registered as `member` live?"""
+        verdict, connection = await self.greet(member)
+        if connection is not None:
+            connection.close()
+        return verdict
+
+    async def greet(self, member: Member) -> tuple[Verdict, FrameConnection | None]:
+        """The verdict, and if it is ALIVE the connection, which is the caller's to close."""
+        address = address_of(member.record.pulsar_service_url)
+        if address is None or member.record.incarnation is None:
+            await trio.lowlevel.checkpoint()
+            return Verdict.SILENT, None  # Not one of ours: its session tells.
+        connection: FrameConnection | None = None
+        verdict = Verdict.SILENT
+        try:
+            with trio.move_on_after(_CONNECT_TIMEOUT_S):
+                stream = await self._network.connect(*address)
+                connection = FrameConnection(
+                    stream,
+                    arenas=self._arenas,
+                    flusher=self._flusher,
+                    frame_bytes_max=_FRAME_BYTES_MAX,
+                    name=f"peer {member.broker_id}",
+                )
+                verdict = await self._handshake(connection, member.record.incarnation)
+        except NobodyListensError:
+            verdict = Verdict.DEAD
+        except (ConnectionLostError, WireError):
+            verdict = Verdict.SILENT
+        finally:
+            if connection is not None and verdict is not Verdict.ALIVE:
+                connection.close()
+        return verdict, connection if verdict is Verdict.ALIVE else None
+
+    async def _handshake(self, connection: FrameConnection, incarnation: str) -> Verdict:
+        connection.send([greeting()])
+        frames = await connection.receive()
+        if not frames:
+            return Verdict.SILENT
+        match decode_frame(frames[0]):
+            case Command(body=pb.CommandConnected() as connected):
+                product, _, answered = connected.server_version.rpartition(" ")
+                if answered == incarnation:
+                    return Verdict.ALIVE
+                return Verdict.DEAD if product.startswith("Daybook/") else Verdict.SILENT
+            case _:
+                return Verdict.SILENT  # It is there, and does not want us now.
+
+
+async def attend(connection: FrameConnection) -> None:
+    """Keep a connection alive until it ends."""
+    while frames := await connection.receive():
+        for frame in frames:
+            match decode_frame(frame):
+                case Command(body=pb.CommandPing()):
+                    connection.send([encode(pb.CommandPong())])
+                case _:
+                    pass  # Nothing else is for us.
+
+
+class Peers:
+    """The other brokers, as this one sees them."""
+
+    def __init__(
+        self, store: MetadataStore, identity: Identity, greeter: Greeter, log: Log
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._identity = identity
+        self._greeter = greeter
+        self._attended: dict[tuple[str, int], trio.CancelScope] = {}
+        self._connected: set[str] = set()
+        self._dead: set[int] = set()  # sessions whose process is dead
+        self._look = trio.Event()
+        self.registered: tuple[Member, ...] = ()
+        """The other brokers that are registered, as they were seen last."""
+
+    def is_dead(self, session: int) -> bool:
+        """Has this broker seen that the process behind a session is dead?"""
+        return session in self._dead
+
+    def is_attending(self, broker_id: str) -> bool:
+        """Is there a connection to that broker at this moment?"""
+        return broker_id in self._connected
+
+    async def run(self) -> None:
+        self._store.add_session_listener(self._session_changed)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._look = trio.Event()
+                    await self._attend_all(nursery)
+                    await self._look.wait()
+        finally:
+            self._store.remove_session_listener(self._session_changed)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._look.set()
+
+    async def _attend_all(self, nursery: trio.Nursery) -> None:
+        """Have one task for each registered life of another broker."""
+        try:
+            found = await members(self._store, self._look.set)
+        except MetadataError:
+            await trio.sleep(_STORE_RETRY_S)
+            if self._store.session_state is SessionState.CONNECTED:
+                self._look.set()
+            return
+        others = {
+            (member.broker_id, member.session): member
+            for member in found
+            if member.record.incarnation != self._identity.incarnation
+        }
+        self.registered = tuple(others.values())
+        for key in [key for key in self._attended if key not in others]:
+            self._attended.pop(key).cancel()
+        self._dead &= {member.session for member in others.values()}
+        for key, member in others.items():
+            if key not in self._attended:
+                scope = self._attended[key] = trio.CancelScope()
+                nursery.start_soon(self._watch_over, member, scope)
+
+    async def _watch_over(self, member: Member, scope: trio.CancelScope) -> None:
+        with scope:
+            failures = 0
+            while True:
+                verdict, connection = await self._greeter.greet(member)
+                if verdict is Verdict.DEAD:
+                    await self._bury(member)
+                    return
+                if connection is not None:
+                    since = trio.current_time()
+                    self._connected.add(member.broker_id)
+                    try:
+                        await _attend_until_broken(connection)
+                    finally:
+                        self._connected.discard(member.broker_id)
+                    if trio.current_time() - since > _PAUSES_S[-1]:
+                        failures = 0
+                        continue  # at once: this is the moment that counts
+                await trio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                failures += 1
+
+    async def _bury(self, member: Member) -> None:
+        self._dead.add(member.session)
+        self._log.warning("a peer is dead", peer=member.broker_id)
+        while True:
+            try:
+                if await remove(self._store, member):
+                    self._log.info("removed a dead peer", peer=member.broker_id)
+                    return
+            except MetadataError:
+                pass
+            await trio.sleep(_STORE_RETRY_S)
+
+
+async def _attend_until_broken(connection: FrameConnection) -> None:
+    try:
+        await attend(connection)
+    except WireError:
+        pass
+    finally:
+        connection.close()

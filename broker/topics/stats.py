@@ -1,0 +1,250 @@
+"""What can be said in numbers about a topic, with the keys that Pulsar's tools know.
+
+`statistics` gives records, `topic_stats` the same as plain objects for JSON.  Only what is really
+counted has a key.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
+from daybook.broker.protocol.access import AccessMode
+from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.rates import NOTHING, OutCounters
+from daybook.broker.topics.topic import Topic
+from daybook.wire.proto import pulsar_pb2 as pb
+
+
+class _Record(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class PublisherStats(_Record, frozen=True):
+    access_mode: str
+    producer_id: int
+    producer_name: str
+    address: str
+    connected_since: str
+    client_version: str
+    average_msg_size: float
+    msg_in_counter: int
+    bytes_in_counter: int
+    metadata: dict[str, str]
+
+
+class ConsumerStats(_Record, frozen=True):
+    consumer_name: str
+    address: str
+    connected_since: str
+    client_version: str
+    available_permits: int
+    unacked_messages: int
+    blocked_consumer_on_unacked_msgs: bool
+    msg_out_counter: int
+    bytes_out_counter: int
+    avg_messages_per_entry: int
+    last_acked_timestamp: int
+    last_consumed_timestamp: int
+    metadata: dict[str, str]
+
+
+class SubscriptionStats(_Record, frozen=True):
+    type: str
+    durable: bool
+    msg_backlog: int  # messages; an estimate unless `backlog_exact` (see `backlog`)
+    backlog_exact: bool
+    backlog_entries: int
+    backlog_size: int  # bytes, an estimate
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_rate_redeliver: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    unacked_messages: int
+    msg_delayed: int
+    active_consumer_name: str
+    last_acked_timestamp: int
+    consumers: list[ConsumerStats]
+    subscription_properties: dict[str, str]
+
+
+class TopicStats(_Record, frozen=True):
+    msg_rate_in: float
+    msg_throughput_in: float
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_in_counter: int
+    bytes_in_counter: int
+    msg_out_counter: int
+    bytes_out_counter: int
+    average_msg_size: float
+    storage_size: int
+    backlog_size: int  # bytes, an estimate: of the subscription that is farthest behind
+    publishers: list[PublisherStats]
+    msg_chunk_published: bool
+    waiting_publishers: int
+    subscriptions: dict[str, SubscriptionStats]
+    deduplication_status: str
+    topic_epoch: int | None
+    waiting_for: str  # why nothing is stored; empty while all is well
+    ledger_list_bytes: int  # of the list of ledgers in the metadata store
+    ledger_list_bytes_max: int
+    ledger_list_alarm: bool  # half of that is used
+    ledger_list_full: str  # why nothing is taken, if that is the reason; else empty
+
+
+def topic_stats(topic: Topic, owner: str) -> dict[str, object]:
+    """As JSON has it."""
+    found: dict[str, object] = msgspec.to_builtins(statistics(topic))
+    found["ownerBroker"] = owner
+    return found
+
+
+def internal_stats(topic: Topic) -> dict[str, object]:
+    """Ledgers, cursors, what is pending: as JSON has it."""
+    return topic.internal_stats()
+
+
+def statistics(topic: Topic) -> TopicStats:
+    rates = topic.rates.current
+    subscriptions = {
+        name: _subscription(s, rates.out.get(name, NOTHING))
+        for name, s in sorted(topic.subscriptions.by_name.items())
+    }
+    outs = list(subscriptions.values())
+    return TopicStats(
+        msg_rate_in=rates.messages,
+        msg_throughput_in=rates.bytes,
+        msg_rate_out=sum(s.msg_rate_out for s in outs),
+        msg_throughput_out=sum(s.msg_throughput_out for s in outs),
+        msg_in_counter=topic.messages,
+        bytes_in_counter=topic.bytes,
+        msg_out_counter=sum(s.msg_out_counter for s in outs),
+        bytes_out_counter=sum(s.bytes_out_counter for s in outs),
+        average_msg_size=_mean(topic.bytes, topic.messages),
+        storage_size=topic.log.size_bytes,
+        backlog_size=max((s.backlog_size for s in outs if s.durable), default=0),
+        publishers=[_publisher(p) for p in topic.producers.by_name.values()],
+        msg_chunk_published=topic.chunks > 0,
+        waiting_publishers=topic.producers.waiting,
+        subscriptions=subscriptions,
+        deduplication_status="Disabled",
+        topic_epoch=topic.producers.epoch,
+        waiting_for=topic.log.waiting_for,
+        ledger_list_bytes=topic.log.room.bytes,
+        ledger_list_bytes_max=topic.log.room.bytes_max,
+        ledger_list_alarm=topic.log.room.alarming,
+        ledger_list_full=topic.log.full,
+    )
+
+
+def _publisher(producer: Producer) -> PublisherStats:
+    connection = producer.connection
+    return PublisherStats(
+        access_mode=_ACCESS_MODES[producer.access_mode],
+        producer_id=producer.producer_id,
+        producer_name=producer.name,
+        address=f"/{connection.peer}",
+        connected_since=_iso(connection.connected_ms),
+        client_version=connection.client_version,
+        average_msg_size=_mean(producer.bytes, producer.messages),
+        msg_in_counter=producer.messages,
+        bytes_in_counter=producer.bytes,
+        metadata=producer.metadata,
+    )
+
+
+def _subscription(subscription: Subscription, rates: OutCounters) -> SubscriptionStats:
+    consumers = list(subscription.consumers.values())
+    active = subscription.dispatch.active
+    backlog = subscription.backlog
+    name = "" if active is None else subscription.consumers[active].name
+    return SubscriptionStats(
+        type="None" if subscription.type is None else TYPE_NAMES[subscription.type],
+        durable=subscription.durable,
+        msg_backlog=backlog.messages,
+        backlog_exact=backlog.exact,
+        backlog_entries=backlog.entries,
+        backlog_size=backlog.bytes,
+        msg_rate_out=rates.messages,
+        msg_throughput_out=rates.bytes,
+        msg_rate_redeliver=rates.redelivered,
+        msg_out_counter=subscription.feeder.messages,
+        bytes_out_counter=subscription.feeder.bytes,
+        unacked_messages=sum(_unacked(consumers)),
+        msg_delayed=subscription.dispatch.delayed,
+        active_consumer_name=name,
+        last_acked_timestamp=subscription.acked_ms,
+        consumers=[_consumer(c) for c in consumers],
+        subscription_properties=subscription.properties,
+    )
+
+
+def _unacked(consumers: Iterable[Consumer]) -> Iterable[int]:
+    return (_subscription_of(c).dispatch.unacked_of(c.key) for c in consumers)
+
+
+def _consumer(consumer: Consumer) -> ConsumerStats:
+    connection, dispatch = consumer.connection, _subscription_of(consumer).dispatch
+    return ConsumerStats(
+        consumer_name=consumer.name,
+        address=f"/{connection.peer}",
+        connected_since=_iso(connection.connected_ms),
+        client_version=connection.client_version,
+        available_permits=dispatch.permits_of(consumer.key),
+        unacked_messages=dispatch.unacked_of(consumer.key),
+        blocked_consumer_on_unacked_msgs=dispatch.is_blocked(consumer.key),
+        msg_out_counter=consumer.messages,
+        bytes_out_counter=consumer.bytes,
+        avg_messages_per_entry=round(_mean(consumer.messages, consumer.entries)),
+        last_acked_timestamp=consumer.acked_ms,
+        last_consumed_timestamp=consumer.consumed_ms,
+        metadata=consumer.metadata,
+    )
+
+
+def consumer_stats_response(
+    consumer: Consumer, request_id: int, now_ms: int
+) -> pb.CommandConsumerStatsResponse:
+    """The answer to CONSUMER_STATS; rates are means since the client connected."""
+    subscription, connection = _subscription_of(consumer), consumer.connection
+    seconds = max(1.0, (now_ms - connection.connected_ms) / 1000)
+    dispatch = subscription.dispatch
+    return pb.CommandConsumerStatsResponse(
+        request_id=request_id,
+        msgRateOut=consumer.messages / seconds,
+        msgThroughputOut=consumer.bytes / seconds,
+        msgRateRedeliver=consumer.redelivered / seconds,
+        consumerName=consumer.name,
+        availablePermits=max(0, dispatch.permits_of(consumer.key)),
+        unackedMessages=dispatch.unacked_of(consumer.key),
+        blockedConsumerOnUnackedMsgs=dispatch.is_blocked(consumer.key),
+        address=f"/{connection.peer}",
+        connectedSince=_iso(connection.connected_ms),
+        type=TYPE_NAMES[subscription.type or 0],
+        msgBacklog=subscription.backlog.messages,
+    )
+
+
+def _subscription_of(consumer: Consumer) -> Subscription:
+    assert isinstance(consumer.subscription, Subscription)
+    return consumer.subscription
+
+
+def _mean(total: int, count: int) -> float:
+    return total / count if count else 0.0
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
+
+
+_ACCESS_MODES: dict[int, str] = {
+    AccessMode.SHARED.value: "Shared",
+    AccessMode.EXCLUSIVE.value: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE.value: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING.value: "ExclusiveWithFencing",
+}
