@@ -1,4 +1,4 @@
-"""A ZooKeeper server as a child process, from the jars that PySpark ships or from a distribution.
+"""A ZooKeeper server as a child process; `zookeeper_jars` finds what it runs.
 
 This module says what to run and whether it is ready; starting and watching it is the business of
 the supervisor.  The server listens on the loopback interface only.
@@ -16,13 +16,13 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from zlib import crc32
 
 import trio
 
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.zookeeper_jars import find_jars
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.tcp import TcpNetwork
 
@@ -31,10 +31,6 @@ _AUTO_ARCHIVE_JAVA_VERSION = 19
 TICK_MS = 500
 HEAP_MB = 256  # ZooKeeper keeps the last 500 requests; one that writes a long list takes 1 MB.
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-_JARS = (
-    *("zookeeper-[0-9]*.jar", "zookeeper-jute-*.jar", "metrics-core-*.jar", "snappy-java-*.jar"),
-    *("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-impl-*.jar"),
-)
 _ASK_TIMEOUT_S = 1.0
 _READY_POLL_S = 0.02
 
@@ -125,7 +121,7 @@ def find_server(
 ) -> Server:
     """Decide what to run.  `UserError` if Java or the jars are missing."""
     java = find_java(environ)
-    return Server(java, find_jars(zookeeper_home), directory.absolute(), port)
+    return Server(java, find_jars(zookeeper_home, environ), directory.absolute(), port)
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
@@ -162,26 +158,6 @@ def _examine(path: Path) -> Java | None:
             return None
         match = re.search(r'version "([^"]*\d[^"]*)"', asked.stderr + asked.stdout)
     return None if match is None else Java(str(path), match[1])
-
-
-def find_jars(zookeeper_home: Path | None) -> tuple[str, ...]:
-    if zookeeper_home is not None:
-        home = zookeeper_home.absolute()
-        jars = sorted(home.glob("lib/*.jar")) or sorted(home.glob("*.jar"))
-        if not any(jar.match("zookeeper-[0-9]*.jar") for jar in jars):
-            raise UserError(f"There is no ZooKeeper distribution in {home}: no zookeeper-*.jar.")
-        return (*(str(jar) for jar in jars), str(home / "conf"))
-    spec = find_spec("pyspark")
-    locations = (spec.submodule_search_locations if spec else None) or []
-    jars = [
-        jar for place in locations for p in _JARS for jar in sorted(Path(place).glob(f"jars/{p}"))
-    ]
-    if len(jars) < len(_JARS):
-        raise UserError(
-            "ZooKeeper's jars were not found: pip install 'daybook-mq[standalone]', or name a "
-            "distribution with --zookeeper-home, or a running ZooKeeper with --zookeeper HOST:PORT."
-        )
-    return tuple(str(jar) for jar in jars)
 
 
 async def is_serving(host: str, port: int) -> bool:

@@ -85,7 +85,7 @@ def test_a_cluster_is_started_broken_and_mended(tmp_path: Path) -> None:
     """The ports are free ones, the directory is the usual one."""
     (code,) = [code for code in SHELL if "daybook standalone" in code]
     install, start = code.strip().splitlines()
-    assert install == "pip install '.[standalone]'"
+    assert install == "pip install ."
     (breaking,) = [code for code in SHELL if "daybook local" in code]
     with subprocess.Popen(
         ["bash", "-c", f"exec {start} {FREE_PORTS}"],

@@ -1,12 +1,16 @@
 """Finding Java and ZooKeeper's jars, and what is made of them."""
 
+import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from daybook.clients.cli import zookeeper_jars
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.zookeeper import Java, Server, find_jars, find_java
+from daybook.clients.cli.zookeeper import Java, Server, find_java
+from daybook.clients.cli.zookeeper_jars import find_jars
 
 
 def install(place: Path, *, release: str | None = None, says: str = "", code: int = 0) -> Path:
@@ -58,12 +62,54 @@ def test_a_distribution_is_used_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     for name in ("zookeeper-3.9.3.jar", "zookeeper-jute-3.9.3.jar", "logback-core-1.2.jar"):
         (tmp_path / "lib" / name).write_text("")
-    jars = find_jars(tmp_path)
+    jars = find_jars(tmp_path, {})
     assert [Path(jar).name for jar in jars[:-1]] == sorted(os.listdir(tmp_path / "lib"))
     assert jars[-1] == str(tmp_path / "conf")
     (tmp_path / "lib" / "zookeeper-3.9.3.jar").unlink()
     with pytest.raises(UserError, match="no ZooKeeper distribution in"):
-        find_jars(tmp_path)
+        find_jars(tmp_path, {})
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Maven repository with one small jar; PySpark is not installed."""
+    content = b"a jar"
+    jar = zookeeper_jars._Jar("org.example", "server", "1.0", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(zookeeper_jars, "_JARS", (jar,))
+    place = tmp_path / "maven"
+    (place / jar.path).parent.mkdir(parents=True)
+    (place / jar.path).write_bytes(content)
+    return place
+
+
+def test_jars_that_nobody_has_are_fetched_once(repository: Path, tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "DAYBOOK_MAVEN_URL": repository.as_uri()}
+    jars = find_jars(None, environ)
+    assert [Path(jar).read_bytes() for jar in jars] == [b"a jar"]
+    shutil.rmtree(repository)
+    assert find_jars(None, environ) == jars
+
+
+def test_a_jar_with_another_digest_is_not_kept(repository: Path, tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "DAYBOOK_MAVEN_URL": repository.as_uri()}
+    next(repository.rglob("*.jar")).write_bytes(b"another jar")
+    with pytest.raises(UserError, match=r"another SHA-256.*DAYBOOK_MAVEN_URL"):
+        find_jars(None, environ)
+    assert os.listdir(tmp_path / "daybook" / "zookeeper") == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/maven", "nonsense"])
+def test_a_repository_that_cannot_be_reached_is_named(
+    repository: Path, tmp_path: Path, url: str
+) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "DAYBOOK_MAVEN_URL": url}
+    with pytest.raises(UserError, match=f"could not be fetched from {url}: .*--zookeeper-home"):
+        find_jars(None, environ)
+
+
+def test_the_jars_of_pyspark_are_used_where_it_is_installed(tmp_path: Path) -> None:
+    names = [Path(jar).name for jar in find_jars(None, {"XDG_CACHE_HOME": str(tmp_path)})]
+    assert [name.rsplit("-", 1)[0] for name in names] == [jar.name for jar in zookeeper_jars._JARS]
 
 
 def test_the_archive_of_classes_is_made_once_and_fits(tmp_path: Path) -> None:
