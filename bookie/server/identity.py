@@ -38,6 +38,7 @@ from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.memory import NEVER_LOST, read_birth
 from daybook.bookie.storage.upkeep import log_directory
 from daybook.wire.metadata.store import MetadataStore, RecordExistsError
+from daybook.bookie.storage.disk import UNFINISHED, Disk
 
 COOKIE_FILE = "VERSION"
 CLAIM_FILE = "CLAIM"
@@ -235,8 +236,10 @@ async def _has_data(disk: Disk, directory: str, ours: Cookie) -> bool:
 
 
 async def _log_files(disk: Disk, directory: str) -> list[str]:
+    """Without what a `NEW` has left that was not written to its end: that says nothing."""
     with suppress(FileNotFoundError):
-        return await disk.list_directory(log_directory(directory))
+        names = await disk.list_directory(log_directory(directory))
+        return [name for name in names if name != f"{NEW_FILE}{UNFINISHED}"]
     return []
 
 

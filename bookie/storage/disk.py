@@ -45,6 +45,7 @@ from daybook.wire.arena import ArenaPool
 
 T = TypeVar("T")
 
+UNFINISHED = ".new"  # behind the name of what `write_file` writes, until all of it is there
 _FEW_BYTES = 16 << 10
 _QUICK_S = 0.004  # no disk that seeks; on busy cores most of it is waiting for a turn
 _BUFFERS_BYTES_MAX = 64 << 20
@@ -296,7 +297,7 @@ class _FileLock:
 
 
 def _replace_file(path: str, content: bytes) -> None:
-    fresh = f"{path}.new"
+    fresh = f"{path}{UNFINISHED}"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_fully(descriptor, (content,), 0, 0)

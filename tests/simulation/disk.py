@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import trio
 
 from daybook.bookie.storage.disk import (
+    UNFINISHED,
     Appender,
     DirectoryInUseError,
     DirectoryLock,
@@ -340,7 +341,7 @@ class SimulatedDisk:
         return bytes(await self.read(path, 0, len(self.platter.file(path).cache)))
 
     async def write_file(self, path: str, content: bytes) -> None:
-        fresh = f"{path}.new"
+        fresh = f"{path}{UNFINISHED}"
         await self.operate("create")
         file = self.platter.create(fresh)
         await self.write(file, 0, content)

@@ -31,6 +31,8 @@ from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
 from daybook.wire.metadata.store import OutcomeUnknownError
 from daybook.wire.tcp import TcpNetwork
+from daybook.bookie.server.identity import NEW_FILE, StartError
+from daybook.bookie.storage.disk import UNFINISHED
 from tests.bookie.server.test_hostile import wait_until
 from tests.bookie.storage.conftest import Answers, has, status_of
 from tests.bookie.storage.oracle import FixedClock
@@ -349,6 +351,47 @@ async def test_a_start_that_is_killed_before_any_step_is_no_reason_for_doubt(
         step += 1
         if not died:
             return
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("directories", [("d0",), ("d0", "d1")])
+async def test_a_first_start_that_is_killed_before_any_step_is_repeated(
+    directories: tuple[str, ...], power: bool
+) -> None:
+    """Seeds 31647 and 920750: what a write had begun was taken for the data of somebody else."""
+    step, died = 0, True
+    while died:
+        world = World(*directories, seed=step)
+        world.platter.kill()
+        world.platter.crash_before(step)
+        died = not await live_as_is(world)
+        if power:
+            world.platter.lose_power()
+        assert await world.live(trusts), f"after a crash before step {step}"
+        step += 1
+
+
+async def test_a_first_start_on_a_full_disk_is_repeated_when_there_is_room() -> None:
+    world = World("d0", "d1")
+    world.platter.full = True
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await world.live()
+    assert caught.group_contains(OSError, match="no space left")
+    world.platter.full = False
+    assert await world.live(trusts)
+
+
+async def test_what_a_write_had_begun_is_nothing_of_the_log() -> None:
+    """A directory whose log was removed is one that has lost it."""
+    world = World()
+    assert await world.live(adds(1))
+    disk = world.platter.mount()
+    for name in await disk.list_directory("d0/log"):
+        await disk.remove(f"d0/log/{name}")
+    await disk.write_file(f"d0/log/{NEW_FILE}{UNFINISHED}", b"")
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await world.live()
+    assert caught.group_contains(StartError, match="nothing of the log that was there")
 
 
 async def test_the_first_start_that_counts() -> None:
