@@ -51,6 +51,9 @@ class Limits:
     """What is bounded: as in production, or so small that a small run meets it."""
 
     stuck_s: float = 30.0
+    # Shorter than the quiet time before a run looks for readers that nobody has: one whose open is
+    # given up during its first seek stays at its broker until then.
+    return_s: float = 10.0
     heal_interval_s: float = 60.0
     flush_s: float = 1.0
     pending_bytes_max: int = 64 << 20  # of a topic's log
@@ -71,6 +74,7 @@ class Limits:
         requests = RequestLimits(under_way_max=self.requests_max)
         return BrokerLimits(
             topics=TopicLimits(
+                return_s=self.return_s,
                 read_bytes_max=self.read_bytes_max,
                 partial_bytes_max=self.partial_bytes_max,
             ),

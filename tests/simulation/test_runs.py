@@ -19,6 +19,7 @@ from daybook.clients.python.errors import NotAllowedError
 from daybook.clients.python.topic_consumer import TopicConsumer
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.broker.ownership.membership import _read_all
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
 from tests.simulation import acts, plan, run, scheduler, settings
@@ -100,6 +101,7 @@ def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
 
 TOPIC = "persistent://public/default/t1"
 PER_CONNECTION = "daybook.broker.ownership.peers.Peers._watch_over"
+OF_A_LIST = f"{_read_all.__module__}.{_read_all.__qualname__}.<locals>.read"
 CONSUME = Consume("c1-t1", "client-1", TOPIC, "s1")
 SMALL = Plan(
     seed=7,
@@ -165,8 +167,8 @@ def test_a_task_that_is_left_is_a_leak() -> None:
     async def main(_: Scheduler) -> list[str]:
         HOST.set("broker-1#1")
         async with trio.open_nursery() as nursery:
-            many = (*3 * ["broker.many"], *3 * [PER_CONNECTION])
-            for name in ("daybook.managed_ledger.left", *many):
+            names = [*3 * ["broker.many"], *3 * [PER_CONNECTION], *3 * [OF_A_LIST]]
+            for name in ("daybook.managed_ledger.left", *names):
                 nursery.start_soon(trio.sleep_forever, name=name)
             await trio.lowlevel.checkpoint()
             found = tasks_left("broker-1#1", connections=3)

@@ -5,12 +5,23 @@ Each has a test of its own in the layer that was to blame, too.
 
 import pytest
 
-from tests.simulation.acts import On, Swizzle
-from tests.simulation.plan import Administer, Consume, Mishap, Plan, Produce, Shape, Topic
+from tests.simulation.acts import At, FullDisk, Join, LoseDisk, LoseIndex, On, Swizzle
+from tests.simulation.plan import (
+    Administer,
+    Consume,
+    Follow,
+    Mishap,
+    Plan,
+    Produce,
+    Shape,
+    Spoil,
+    Topic,
+)
 from tests.simulation.run import simulate
 from tests.simulation.settings import Settings
 
 T = "persistent://public/default/t1"
+T_OTHER = "persistent://public/other/t1"
 
 SCENARIOS = {
     # A consumer left out, and acknowledged, what lay before a place that it had sought long ago,
@@ -180,6 +191,92 @@ SCENARIOS = {
         ),
         faults=(),
         storm_s=4.0,
+        power_cycle=False,
+    ),
+    # A bookie that was killed at its first start, before it had cookies, took what the write of an
+    # empty file had left for the data of somebody else, and never started again.
+    "a bookie is killed at its first start": Plan(
+        seed=31647,
+        shape=Shape(brokers=1),
+        topics=(),
+        work=(),
+        faults=(
+            Mishap("f1", On("segment"), LoseIndex("subject", 2.0)),
+            Mishap("f2", At(2.7), LoseDisk("bookie-1", 1.0)),
+        ),
+        storm_s=5.0,
+        power_cycle=False,
+    ),
+    "a bookie starts for the first time, and its disk is full": Plan(
+        seed=920750,
+        shape=Shape(bookies=4, brokers=1),
+        topics=(),
+        work=(),
+        faults=(
+            Mishap("f1", At(0.9), FullDisk("bookie-4", 6.0, hard=True)),
+            Mishap("f2", At(6.8), Join("bookie-4")),
+        ),
+        storm_s=8.0,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: a broker keeps the place of a reader that was moved for a while,
+    # and this one's open was given up between its first seek and its return.
+    "a reader is given up while it seeks": Plan(
+        seed=31321,
+        shape=Shape(bookies=1),
+        topics=(Topic(T),),
+        work=(
+            Follow("follower-t1", "client-1", T, "time", give_up=0.2),
+            Administer("admin2", "client-1", "terminate", T, 5.445330499051671, "s2"),
+        ),
+        faults=(),
+        storm_s=12.0,
+        power_cycle=False,
+    ),
+    # Nor this: one task unsubscribed, and another one that receives from the same consumer tried
+    # to do the same.
+    "two tasks unsubscribe": Plan(
+        seed=31681,
+        shape=Shape(
+            *(3, 1, 3),
+            settings=Settings(quorums=(2, 2, 2), directories=3, racks=2, unsynced=True),
+        ),
+        topics=(Topic(T_OTHER, 2),),
+        work=(
+            Produce(
+                *("p1-t1", "client-2", T_OTHER, 100),
+                pace_s=0.001,
+                burst=200,
+                give_up=0.6,
+            ),
+            Consume(
+                *("c2a-t1", "client-3", T_OTHER, "s2"),
+                cumulative=0.3,
+                linger_s=0.5,
+                forget=0.05,
+                seek=0.03,
+                unsubscribe=0.02,
+                queue=10,
+                give_up=0.2,
+                flush=0.5,
+                receivers=2,
+            ),
+        ),
+        faults=(),
+        storm_s=2.0,
+        power_cycle=False,
+    ),
+    # Nor this: who sends entries that nobody can read was not ready for the end of the topic.
+    "a topic is terminated between entries that nobody can read": Plan(
+        seed=31822,
+        shape=Shape(1, 1, 3),
+        topics=(Topic(T_OTHER),),
+        work=(
+            Administer("admin1", "client-1", "terminate", T_OTHER, 1.536333116415721, "s2"),
+            Spoil("spoiler-t1", "client-2", T_OTHER, "encrypted", 20, 3, 0.3),
+        ),
+        faults=(),
+        storm_s=3.0,
         power_cycle=False,
     ),
 }

@@ -345,7 +345,9 @@ class _Session:
         try:
             await act()
         except BrokerError as error:
-            self._consuming.actor.refused(what, error)
+            # Two tasks receive: the other one has ended the subscription, and the consumer with it.
+            if not (self._unsubscribing and isinstance(error, ClosedError)):
+                self._consuming.actor.refused(what, error)
             return False
         return True
 

@@ -42,11 +42,11 @@ async def spoil(scene: Stage, client: Client, work: Spoil) -> None:
             continue
         _damage(producer, work)
         with trio.move_on_after(_CLOSE_S):
-            while left and not scene.calm.is_set():
-                _send_one(producer, scene, work)
-                left -= 1
-                await scene.wait_calm(rng.expovariate(1 / work.pace_s))
             try:
+                while left and not scene.calm.is_set():
+                    _send_one(producer, scene, work)  # Its topic may be terminated meanwhile.
+                    left -= 1
+                    await scene.wait_calm(rng.expovariate(1 / work.pace_s))
                 await producer.aclose()
             except BrokerError:
                 scene.marks["an entry that nobody can read was refused"] += 1
