@@ -187,6 +187,15 @@ MUTANTS = [
         caught_by=f"{_REBORN} -k has_claimed",
     ),
     Mutant(
+        id="M40n",
+        rule="what the write of `NEW` has left is nothing of the log -> it is data",
+        module=_IDENTITY,
+        name="_log_files",
+        replacement=Edit("name != ", "name + name != "),
+        source_hash="31760e754d0d",
+        caught_by=f"{_STARTED} -k first_start_that_is_killed",
+    ),
+    Mutant(
         id="M40f",
         rule="a claim ends when the cookies are there -> it stays",
         module=_IDENTITY,

@@ -8,6 +8,7 @@
     python -m tests.simulation --seeds A..B --only old-images   runs that have such, as many
     python -m tests.simulation --seeds -              seeds from standard input, a line each
     python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
+    python -m tests.simulation --seeds A..B --draws   only how often they draw what they may
     python -m tests.simulation --seeds A..B --tally F and add a line to the file (`tally`)
 
 Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
@@ -23,7 +24,7 @@ import sys
 from pathlib import Path
 
 from tests.history.recorder import FileSink
-from tests.simulation import tally
+from tests.simulation import draws, tally
 from tests.simulation.many import run_many, run_seed
 from tests.simulation.marks import table
 from tests.simulation.nemesis import OLD_IMAGES, draw_plan
@@ -46,6 +47,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, help="begin no other run after that")
     parser.add_argument("--marks", action="store_true", help="count interesting situations")
+    parser.add_argument("--draws", action="store_true", help="run nothing, count what is drawn")
     parser.add_argument("--tally", type=Path, metavar="FILE", help="where to count the runs")
     options = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for here
@@ -56,7 +58,11 @@ def main() -> int:
     if options.seeds == "-":
         return _as_asked()
     first, _, last = options.seeds.partition("..")
-    return _many(range(offset + int(first), offset + int(last) + 1), options)
+    seeds = range(offset + int(first), offset + int(last) + 1)
+    if options.draws:
+        print("\n".join(draws.table(map(draw_plan, seeds))))
+        return 0
+    return _many(seeds, options)
 
 
 def _one(seed: int, options: argparse.Namespace) -> int:

@@ -195,6 +195,7 @@ def _limits(plan: Plan, rng: Random) -> Plan:
         checkpoint_bytes=some(20_000, usual.checkpoint_bytes),
         recent_entries_max=some(0, usual.recent_entries_max),
         blocks_cached=some(2, usual.blocks_cached),
+        return_s=rng.choice([0.5, usual.return_s]),
     )
     return _with_settings(plan, replace(plan.shape.settings, limits=limits))
 

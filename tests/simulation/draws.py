@@ -1,0 +1,68 @@
+"""How often runs draw what they may: nothing is run, plans are only drawn.
+
+What no run draws no run tests, however many there are; it stands in the table with a 0.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_args
+
+from tests.simulation.acts import Act
+from tests.simulation.plan import Plan, Shape, Topic, Work
+from tests.simulation.settings import AutoRecovery, Limits, Settings
+
+_FAULTS, _WORK = get_args(Act), get_args(Work)
+_OF_SHAPE = (Shape, Settings, Limits, AutoRecovery)
+
+
+def drawn(plan: Plan) -> Counter[str]:
+    """Kinds of faults and of work, and fields that are not as usual: how often a plan has each."""
+    found: Counter[str] = Counter()
+    for fault in plan.faults:
+        found[f"fault {type(fault.act).__name__}"] += 1
+    for work in plan.work:
+        found[f"work {type(work).__name__}"] += 1
+    for part in (plan.shape, *plan.topics, *plan.work):
+        found.update(_unusual(part))
+    return found
+
+
+def _unusual(part: Any) -> Iterator[str]:
+    """Its fields that have a default, and something else; of those that have fields, too."""
+    for each in fields(part):
+        value = getattr(part, each.name)
+        if is_dataclass(value):
+            yield from _unusual(value)
+        if _has_default(each) and value != _default(each):
+            yield f"{type(part).__name__}.{each.name}"
+
+
+def _has_default(field: Any) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _all() -> list[str]:
+    """Everything that there is to be drawn."""
+    names = [f"fault {kind.__name__}" for kind in _FAULTS]
+    names += [f"work {kind.__name__}" for kind in _WORK]
+    for part in (*_OF_SHAPE, Topic, *_WORK):
+        names += [f"{part.__name__}.{each.name}" for each in fields(part) if _has_default(each)]
+    return names
+
+
+def table(plans: Iterable[Plan]) -> list[str]:
+    """For people: in how many runs each is drawn, and how often in all."""
+    total, runs, count = Counter[str](), Counter[str](), 0
+    for plan in plans:
+        found = drawn(plan)
+        total.update(found)
+        runs.update(found.keys())
+        count += 1
+    lines = [f"{'in runs':>8} {'in all':>8}  drawn, in {count} runs"]
+    lines += [f"{runs[name]:8} {total[name]:8}  {name}" for name in _all()]
+    return lines

@@ -1,0 +1,46 @@
+"""What runs draw is counted, also what none of them draws."""
+
+from tests.simulation.acts import At, Kill
+from tests.simulation.draws import drawn, table
+from tests.simulation.nemesis import draw_plan
+from tests.simulation.plan import Consume, Mishap, Plan, Produce, Shape, Topic
+from tests.simulation.settings import AutoRecovery, Settings
+
+T = "persistent://public/default/t1"
+PLAN = Plan(
+    seed=1,
+    shape=Shape(settings=Settings(racks=2, recovery=AutoRecovery(thorough=True))),
+    topics=(Topic(T, 2),),
+    work=(
+        Produce("p1", "client-1", T, 5, named=True),
+        Produce("p2", "client-1", T, 5, named=True),
+        Consume("c1", "client-1", T, "s1"),
+    ),
+    faults=(Mishap("f1", At(1.0), Kill("bookie-1", 0.1)),),
+)
+
+
+def test_what_a_plan_has_beside_the_usual_is_counted() -> None:
+    assert drawn(PLAN) == {
+        "fault Kill": 1,
+        "work Produce": 2,
+        "work Consume": 1,
+        "Shape.settings": 1,
+        "Settings.racks": 1,
+        "Settings.recovery": 1,
+        "AutoRecovery.thorough": 1,
+        "Topic.partitions": 1,
+        "Produce.named": 2,
+    }
+
+
+def test_the_table_has_runs_and_totals_also_of_what_is_never_drawn() -> None:
+    lines = table([PLAN, PLAN])
+    assert lines[0] == " in runs   in all  drawn, in 2 runs"
+    assert "       2        4  Produce.named" in lines
+    assert "       0        0  fault Join" in lines
+
+
+def test_every_kind_of_work_is_drawn() -> None:
+    lines = table(map(draw_plan, range(500)))
+    assert [line for line in lines if line.startswith("       0 ") and "  work " in line] == []
