@@ -192,7 +192,6 @@ MUTANTS = [
         module=_IDENTITY,
         name="_log_files",
         replacement=Edit("name != ", "name + name != "),
-        source_hash="31760e754d0d",
         caught_by=f"{_STARTED} -k first_start_that_is_killed",
     ),
     Mutant(

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 import trio
 
+from daybook.broker.ownership.membership import _READS_AT_ONCE
 from daybook.broker.server import RunningBroker
 from daybook.broker.topics.stats import TopicStats, statistics
-from daybook.broker.membership import _READS_AT_ONCE
-from daybook.broker.stats import TopicStats, statistics
 from tests.simulation.held_back import is_held_back
 from tests.simulation.scheduler import HOST
 
@@ -35,7 +34,7 @@ _OF_CONNECTIONS = (
 )
 _AT_ONCE_MAX = 2  # of any other; there is one for each kind of request
 # Records of a list are read together: of brokers, of bundles.
-_OF_LISTS = {"broker.membership._read_all.<locals>.read": _READS_AT_ONCE}
+_OF_LISTS = {"daybook.broker.ownership.membership._read_all.<locals>.read": _READS_AT_ONCE}
 
 
 def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: int) -> list[str]:

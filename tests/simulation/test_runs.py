@@ -13,13 +13,13 @@ from weakref import ref
 import pytest
 import trio
 
+from daybook.broker.ownership.membership import _read_all
 from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.errors import NotAllowedError
 from daybook.clients.python.topic_consumer import TopicConsumer
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.broker.ownership.membership import _read_all
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
 from tests.simulation import acts, plan, run, scheduler, settings

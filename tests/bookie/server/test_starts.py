@@ -21,8 +21,10 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.starts import StartRecord, read_starts
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
+from daybook.bookie.server.identity import NEW_FILE, StartError
 from daybook.bookie.server.limbo import LimboRepair
 from daybook.bookie.server.starts import STARTS_FILE, Starts, read_number, write_number
+from daybook.bookie.storage.disk import UNFINISHED
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Log, LogLimits
 from daybook.bookie.storage.status import StoreStatus
@@ -31,8 +33,6 @@ from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
 from daybook.wire.metadata.store import OutcomeUnknownError
 from daybook.wire.tcp import TcpNetwork
-from daybook.bookie.server.identity import NEW_FILE, StartError
-from daybook.bookie.storage.disk import UNFINISHED
 from tests.bookie.server.test_hostile import wait_until
 from tests.bookie.storage.conftest import Answers, has, status_of
 from tests.bookie.storage.oracle import FixedClock
