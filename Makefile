@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+STAMP_DOCS := $(VENV)/.installed-docs
 CODE   := wire bookie managed_ledger broker clients daybook
 
-.PHONY: help setup demo test lint bench bench-peers sim storms mutants check-model fuzz soak interop clean java
+.PHONY: help setup demo test lint docs bench bench-peers sim storms mutants check-model fuzz soak interop clean java
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done
@@ -35,6 +36,14 @@ lint: $(STAMP) ## ruff, mypy and pyright
 	@$(BIN)/python tools/tree.py >/dev/null  # fails if a file does not say what it is
 	@$(BIN)/mypy
 	@$(BIN)/pyright
+
+docs: $(STAMP_DOCS) ## the pages of docs/ as a site in site/, with every link checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "the site is in site/: open site/index.html"
+
+$(STAMP_DOCS): $(STAMP)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	@touch $@
 
 bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
@@ -72,4 +81,4 @@ interop: setup ## with Apache BookKeeper's bookies, client and tools, Pulsar's m
 	  BOOKKEEPER=$$version PULSAR=$(or $(PULSAR),4.2.4) $(BIN)/pytest -q -n 2 --dist loadfile -m interop tests/interop || exit 1; done
 
 clean: ## forget the virtual environment and what tools left
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
