@@ -26,15 +26,12 @@ FREE_PORTS = "--port 0 --admin-port 0 --zookeeper-port 0 --output json"
 ENVIRON = {
     **os.environ,
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "PYSPARK_PYTHON": sys.executable,
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Spark starts faster
 }
 
 
 def test_there_are_no_other_snippets() -> None:
     assert {language for language, _ in BLOCKS} == {"python", "sh"}
-    assert [len(PYTHON), len(SHELL)] == [4, 5]
+    assert [len(PYTHON), len(SHELL)] == [2, 5]
 
 
 def run(command: list[str], directory: Path, **environ: str) -> str:
@@ -61,14 +58,6 @@ def python(cluster: StandaloneProcess, directory: Path, code: str) -> str:
 @pytest.mark.parametrize("number", [0, 1])
 def test_produce_and_consume(cluster: StandaloneProcess, tmp_path: Path, number: int) -> None:
     assert "b'hello" in python(cluster, tmp_path, PYTHON[number])
-
-
-def test_spark_reads_the_table_and_the_stream(cluster: StandaloneProcess, tmp_path: Path) -> None:
-    python(cluster, tmp_path, PYTHON[0])
-    shown = python(cluster, tmp_path, PYTHON[2] + PYTHON[3])
-    assert "|0|0|en|hello|" in shown.replace(" ", "")
-    assert list((tmp_path / "archive" / "greetings").glob("*.parquet"))
-    assert (tmp_path / "archive" / "checkpoint" / "offsets").is_dir()
 
 
 def test_the_pipes(cluster: StandaloneProcess, tmp_path: Path) -> None:
