@@ -1,6 +1,7 @@
-"""Every snippet of the guide to topics runs as it stands, and prints what the page says."""
+"""Every snippet of the guides runs as it stands, and prints what its page says."""
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -10,20 +11,48 @@ import pytest
 
 import daybook
 from clients.python import errors
+from clients.spark.options import _NAMES as OPTION_NAMES
+from clients.spark.source import SCHEMA_DDL
 from clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", PAGE, re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "topics.md").read_text()
+SPARK = (DOCS / "spark.md").read_text()
 SERVICE = "pulsar://localhost:6650"
 ADMIN = "http://localhost:8080"
 PATIENCE_S = 60
+SPARK_PATIENCE_S = 300
 ERROR_ROW = re.compile(r"^\| `(\w+Error)` \| (no|unknown) \| ([\w ]+) \|", re.MULTILINE)
 METHOD_ROWS = re.findall(
     r"^\| (?:topics|statistics|subscriptions|namespaces|brokers) \| (.*) \|$", PAGE, re.MULTILINE
 )
 OUTCOMES = {"no": errors.Outcome.NOT_APPLIED, "unknown": errors.Outcome.UNKNOWN}
+
+
+def python_snippets(page: str) -> list[tuple[str, str]]:
+    """The code of each snippet, and what it prints."""
+    return re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
+
+
+SNIPPETS = python_snippets(PAGE)
+
+
+def run(
+    code: str, directory: Path, *, timeout_s: float, environ: dict[str, str] | None = None
+) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_each_snippet_says_what_it_prints() -> None:
@@ -38,15 +67,7 @@ def test_a_snippet_prints_what_the_page_says(
     code, shown = SNIPPETS[number]
     assert SERVICE in code or ADMIN in code
     code = code.replace(SERVICE, cluster.service_url).replace(ADMIN, cluster.admin_url)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (done.stdout, done.returncode) == (shown, 0), done.stderr
+    assert run(code, tmp_path, timeout_s=PATIENCE_S) == shown
 
 
 def test_the_table_of_errors_has_every_class_and_is_true() -> None:
@@ -66,3 +87,28 @@ def test_the_table_of_administration_has_every_method() -> None:
     named = {name for row in METHOD_ROWS for name in re.findall(r"`(\w+)`", row)}
     methods = {name for name in vars(daybook.admin.Admin) if not name.startswith("_")}
     assert named == methods
+
+
+def test_the_guide_to_spark_prints_what_it_says(cluster: StandaloneProcess, tmp_path: Path) -> None:
+    """The snippets go on from each other, in one session."""
+    snippets = python_snippets(SPARK)
+    assert len(snippets) == SPARK.count("```python")
+    code = "".join(code for code, _ in snippets).replace(SERVICE, cluster.service_url)
+    environ = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Spark starts faster.
+    }
+    printed = run(code, tmp_path, timeout_s=SPARK_PATIENCE_S, environ=environ)
+    assert printed == "".join(shown for _, shown in snippets)
+    assert (tmp_path / "archive" / "checkpoint" / "offsets").is_dir()
+
+
+def test_the_guide_to_spark_has_every_option_and_every_column() -> None:
+    options = re.findall(
+        r"^\| `([\w.]+)` \| [^|]+ \| (?:both|batch|stream) \|", SPARK, re.MULTILINE
+    )
+    assert tuple(options) == OPTION_NAMES
+    columns = re.findall(r"^\| `(\w+)` \| ([\w<>,]+) \| [^|]+ \|$", SPARK, re.MULTILINE)
+    assert ", ".join(f"{name} {kind}" for name, kind in columns) == SCHEMA_DDL
