@@ -30,6 +30,7 @@ LONG = [
     "soak/test_soak.py",
     "real/test_ledgers.py",
     "real/test_full_disk.py",
+    "real/test_pages.py",
     "real/test_readme.py",
 ]
 
