@@ -1,9 +1,13 @@
-"""The pages for readers: each link leads to a page and a heading, and the site lists each page."""
+"""The pages for readers: links, commands and targets that they name are there; the site has all."""
 
 import re
+import tomllib
 from pathlib import Path
 
+import click
 import pytest
+
+from clients.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -16,7 +20,7 @@ NAMES = sorted(
 )
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(DOCS / name for name in NAMES)]
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
-FENCED = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
 def prose(page: Path) -> str:
@@ -46,3 +50,37 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_site_lists_each_page() -> None:
     navigation = SITE.partition("\nnav:\n")[2]
     assert sorted(re.findall(r"[\w/]+\.md$", navigation, re.MULTILINE)) == NAMES
+
+
+def code(page: Path) -> list[str]:
+    """The code of a page: what stands between back quotes, and the lines of its blocks."""
+    fenced = FENCED.findall(page.read_text())
+    blocks = [block for _, language, block in fenced if language not in ("python", "mermaid")]
+    spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(page))
+    return [line for block in blocks for line in block.splitlines()] + spans
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_the_commands_that_a_page_names_are_there(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in code(page):
+        for named in re.findall(r"pip install '\.\[(\w+)\]'", line):
+            assert named in extras, line
+        for named in re.findall(r"^make ([a-z][a-z-]+)", line):
+            assert named in targets, line
+        for words in re.findall(r"(?:^|[|] )daybook ([a-z -]+)", line):
+            check_command(words.split())
+
+
+def check_command(words: list[str]) -> None:
+    """Words are the names of commands until there is a command without others below it."""
+    command: click.Command = main
+    for index, word in enumerate(words):
+        if not isinstance(command, click.Group) or word.startswith("-"):
+            return
+        below = command.get_command(click.Context(command), word)
+        assert below is not None, f"daybook {' '.join(words[: index + 1])}"
+        command = below
