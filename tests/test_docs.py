@@ -57,7 +57,8 @@ def code(page: Path) -> list[str]:
     fenced = FENCED.findall(page.read_text())
     blocks = [block for _, language, block in fenced if language not in ("python", "mermaid")]
     spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(page))
-    return [line for block in blocks for line in block.splitlines()] + spans
+    indented = re.findall(r"^    (.*)$", prose(page), re.MULTILINE)
+    return indented + [line for block in blocks for line in block.splitlines()] + spans
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
