@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from clients.cli.main import main
+from daybook.clients.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import daybook
-from clients.python import errors
-from clients.spark.options import _NAMES as OPTION_NAMES
-from clients.spark.source import SCHEMA_DDL
-from clients.testing.standalone import StandaloneProcess
+from daybook.clients.python import errors
+from daybook.clients.spark.options import _NAMES as OPTION_NAMES
+from daybook.clients.spark.source import SCHEMA_DDL
+from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
