@@ -30,12 +30,13 @@ test: setup lint ## lint, types and all tests
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop"
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m real
 
-lint: $(STAMP) ## ruff, mypy and pyright
+lint: $(STAMP) ## ruff, mypy, pyright, and sentences without a subject
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "run: $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/python tools/tree.py >/dev/null  # fails if a file does not say what it is
 	@$(BIN)/mypy
 	@$(BIN)/pyright
+	@$(BIN)/python tools/prose.py
 
 docs: $(STAMP_DOCS) ## the pages of docs/ as a site in site/, with every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
