@@ -37,7 +37,6 @@ LIMITS: dict[str, int] = {
     "docs/interop.md": 6,
     "docs/ledgers.md": 7,
     "docs/model_checker.md": 5,
-    "docs/operations.md": 6,
     "docs/performance.md": 5,
     "docs/soak.md": 1,
     "docs/status.md": 3,
