@@ -31,8 +31,6 @@ LIMITS: dict[str, int] = {
     "docs/formats/managed_ledger.md": 8,
     "docs/formats/replication.md": 2,
     "docs/histories.md": 6,
-    "docs/interop.md": 6,
-    "docs/ledgers.md": 7,
     "docs/model_checker.md": 5,
     "docs/performance.md": 5,
     "docs/soak.md": 1,
