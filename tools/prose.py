@@ -26,7 +26,6 @@ LIMITS: dict[str, int] = {
     "clients": 174,
     "daybook": 1,
     "docs/correctness.md": 12,
-    "docs/formats/managed_ledger.md": 8,
     "docs/histories.md": 6,
     "docs/model_checker.md": 5,
     "docs/performance.md": 5,
