@@ -1,4 +1,4 @@
-"""Commands and tests that the pages for readers name exist."""
+"""Modules and tests that the pages for readers name exist."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if path.name not in PRINTED
 }
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 CODE = re.compile(r"`([^`\n]+)`|^    ([^\n]+)$|^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"(?<![\w/])tests/[\w/]+(?:\.\w+)?")
 
@@ -23,14 +22,6 @@ def code_of(text: str) -> Iterator[str]:
     """Yield the pieces of code: between backticks, indented, and in fences."""
     for found in CODE.finditer(text):
         yield "".join(part or "" for part in found.groups())
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_make_targets_of_a_page_exist(page: str) -> None:
-    named = {
-        target for code in code_of(PAGES[page]) for target in re.findall(r"\bmake ([a-z-]+)", code)
-    }
-    assert named <= TARGETS
 
 
 @pytest.mark.parametrize("page", PAGES)
