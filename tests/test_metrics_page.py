@@ -6,12 +6,12 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from bookie.server.host import RegistrationStatistics
-from bookie.server.housekeeping import HousekeepingStatistics
-from bookie.server.limbo import LimboStatistics
-from bookie.server.metrics import StatisticsCollector
-from bookie.server.serve import ServerStatistics
-from bookie.storage.statistics import StoreStatistics
+from daybook.bookie.server.host import RegistrationStatistics
+from daybook.bookie.server.housekeeping import HousekeepingStatistics
+from daybook.bookie.server.limbo import LimboStatistics
+from daybook.bookie.server.metrics import StatisticsCollector
+from daybook.bookie.server.serve import ServerStatistics
+from daybook.bookie.storage.statistics import StoreStatistics
 from tests.broker.control.test_server import World, simulated
 
 PAGE = (Path(__file__).parents[1] / "docs" / "operations.md").read_text()

@@ -18,9 +18,9 @@ from typing import Annotated, Literal, get_args, get_origin
 import msgspec
 import msgspec.structs
 
-from bookie.replication.config import AutoRecoveryConfig
-from bookie.server.config import BookieConfig
-from broker.config import BrokerConfig
+from daybook.bookie.replication.config import AutoRecoveryConfig
+from daybook.bookie.server.config import BookieConfig
+from daybook.broker.config import BrokerConfig
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "operations.md"
 STRUCTS: Mapping[str, type[msgspec.Struct]] = {
