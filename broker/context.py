@@ -6,7 +6,7 @@ from typing import Protocol
 import trio
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.dispatch.memory_limit import FeedBudget
+from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.logs import Log
 from daybook.broker.namespaces.policies import NamespacePolicies
@@ -52,14 +52,14 @@ class BrokerContext:
     own_urls: tuple[str, ...]  # under which clients know this broker
     log: Log
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    feed_budget: FeedBudget = field(init=False)
+    feed_budget: DispatchMemoryLimit = field(init=False)
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     refusal_log: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
-        budget = FeedBudget(
+        budget = DispatchMemoryLimit(
             total_bytes=self.limits.feed_total_bytes, connection_bytes=self.limits.feed_bytes_max
         )
         object.__setattr__(self, "feed_budget", budget)

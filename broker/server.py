@@ -54,8 +54,11 @@ from daybook.broker.ownership.peers import (
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.connection import serve_client
 from daybook.broker.service.lookup import Lookups
-from daybook.broker.topics.log_configs import LogConfigs, keep_current
-from daybook.broker.topics.managed_ledger_factory import ManagedLogs
+from daybook.broker.topics.managed_ledger_factory import (
+    LogConfigs,
+    ManagedLedgerFactory,
+    keep_current,
+)
 from daybook.broker.topics.orphans import OrphanRemoval
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.binding import bind
@@ -200,7 +203,7 @@ class _Broker:
         self.tenancy = Tenancy(store, self.policies, config)
         self.configs = LogConfigs(store, self.paths, self.policies, config, log, base=limits.logs)
         self.topics = Topics(
-            ManagedLogs(ledgers, self.configs),
+            ManagedLedgerFactory(ledgers, self.configs),
             self.policies,
             clock=clock,
             rng=rng,
@@ -220,7 +223,7 @@ class _Broker:
             is_dead=self._is_dead,
             log=log,
         )
-        self.topics.attach(self.ownership)
+        self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)
         self.peers = Peers(store, identity, self.greeter, log)
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
@@ -297,7 +300,9 @@ class _Broker:
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
         nursery.start_soon(
-            partial(keep_current, self.configs, self.topics, self.config.trim_interval_s)
+            partial(
+                keep_current, self.configs, self.topics.loaded_logs, self.config.trim_interval_s
+            )
         )
         if self.http is not None:
             app = create_app(

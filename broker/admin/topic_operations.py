@@ -44,7 +44,7 @@ class TopicOperations:
 
     async def stats(self, topic: TopicName) -> dict[str, object]:
         served = await self._get(topic)
-        await served.look_at_backlogs()
+        await served.read_backlogs()
         return topic_stats(served, self._broker_id)
 
     async def internal_stats(self, topic: TopicName) -> dict[str, object]:

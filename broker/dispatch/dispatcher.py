@@ -1,27 +1,27 @@
-"""What feeds the consumers of a subscription: one task that reads, and hands out what it has read.
+"""The dispatcher of a subscription: one task that reads entries and gives them to consumers.
 
-What the task reads, and who gets it, is up to a machine (`broker.protocol.dispatch`).  The task
-sleeps while nobody can take anything, and at the end of the log; whatever changes that wakes it.
+A machine (`broker.protocol.dispatch`) decides what the task reads and which consumer gets it.  The
+task sleeps at the end of the log and while no consumer can take anything.  Each event that may
+change that wakes it.
 
     permits, acks, ... ---> Dispatch ---want---> read ---> Dispatch ---deliver---> consumers
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.events import (
     Activate,
-    Blocked,
     Brought,
     Cleared,
+    ConsumerKey,
     Deliver,
     Dispatch,
     Effect,
@@ -41,58 +41,53 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.clock import WallClock
 
-NOWHERE: Place = (-1, -1)
 _READ_BYTES_MIN = 64 << 10
 
 
-class FeederTopic(Protocol):
-    """What it needs of the topic."""
+class Dispatcher:
+    """One instance per subscription, which gives it what it uses:
 
-    @property
-    def log(self) -> TopicLog: ...
-
-    @property
-    def nursery(self) -> trio.Nursery: ...
-
-    def wake_when_appended(self, feeder: "Feeder") -> None:
-        """Call `wake` when the next entry is confirmed."""
-        ...
-
-
-class Feeder:
-    """Of one subscription.  `consumers` by key; `on_end` is called when all has been read."""
+    start_task            run the task for as long as the topic is loaded
+    call_when_appended    call once when the next entry is confirmed
+    deliver               send entries to a consumer, with how often each was given back before
+    activate              tell a consumer whether it is the one that is served
+    room_bytes            how much the consumer with the most room can be sent
+    on_end                called when everything is read that the log has
+    """
 
     def __init__(
         self,
-        topic: FeederTopic,
+        log: TopicLog,
         cursor: TopicCursor,
-        consumers: Mapping[int, Consumer],
         partial: PartialAcks,
         dispatch: Dispatch,
         *,
         limits: TopicLimits,
         clock: WallClock,
+        start_task: Callable[[Callable[..., Awaitable[None]], trio.CancelScope], None],
+        call_when_appended: Callable[[Callable[[], None]], None],
+        deliver: Callable[[ConsumerKey, Sequence[Entry], Sequence[int] | None], None],
+        activate: Callable[[ConsumerKey, bool], None],
+        room_bytes: Callable[[], int],
         on_end: Callable[[], None],
     ) -> None:
         self.dispatch = dispatch
-        self.messages = 0
-        self.bytes = 0
-        self.redelivered = 0
-        self.sees_times = False  # entries may ask to be delivered later, chunks stay together
-        self._topic = topic
+        self.shared = False  # then entries may ask to be delivered later, and chunks stay together
+        self._log = log
         self._cursor = cursor
-        self._consumers = consumers
         self._partial = partial
         self._limits = limits
         self._clock = clock
-        self._next: Position | None = None  # where reading goes on; None: by the cursor
+        self._start_task = start_task
+        self._call_when_appended = call_when_appended
+        self._deliver = deliver
+        self._activate = activate
+        self._room_bytes = room_bytes
+        self._on_end = on_end
+        self._next: Position | None = None  # the next entry to read; None: the cursor knows
+        self._end: Position | None = None  # the end of the log, if everything before it is read
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
-        self.furthest: Place | None = (
-            None  # that was delivered since the cursor was moved, if it was
-        )
-        self._end: Position | None = None  # the end of the log, if all up to it has been read
-        self._on_end = on_end
 
     @property
     def read_position(self) -> Position:
@@ -100,13 +95,13 @@ class Feeder:
 
     @property
     def at_end(self) -> bool:
-        """Has everything been read that the log has now?"""
-        return self._end == self._topic.log.last_confirmed
+        """True if everything is read that the log has now."""
+        return self._end == self._log.last_confirmed
 
     def start(self) -> None:
         if self._task is None:
             self._task = trio.CancelScope()
-            self._topic.nursery.start_soon(self._run, self._task)
+            self._start_task(self._run, self._task)
         self.wake()
 
     def stop(self) -> None:
@@ -117,7 +112,11 @@ class Feeder:
     def wake(self) -> None:
         self._wake.set()
 
-    def feed(self, event: Event) -> None:
+    def restart(self) -> None:
+        """Read from the cursor again, because it was moved.  Nothing was delivered since."""
+        self.handle(Cleared())
+
+    def handle(self, event: Event) -> None:
         for effect in self.dispatch.step(event):
             self._perform(effect)
 
@@ -126,6 +125,7 @@ class Feeder:
     async def _run(self, scope: trio.CancelScope) -> None:
         with scope:
             while not scope.cancel_called:
+                # This comes before the machine is asked: a wake-up from here on is not missed.
                 if self._wake.is_set():
                     self._wake = trio.Event()
                 await self._serve_once(scope)
@@ -133,7 +133,7 @@ class Feeder:
     async def _serve_once(self, scope: trio.CancelScope) -> None:
         deadline_ms = self.dispatch.deadline_ms
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
-            self.feed(Tick(self._clock.now_ms()))
+            self.handle(Tick(self._clock.now_ms()))
         want = self.dispatch.want()
         if want is None:
             await self._sleep()
@@ -147,14 +147,15 @@ class Feeder:
             await trio.sleep_forever()  # The topic is about to be dropped.
             return
         if scope.cancel_called:
-            return  # Somebody else may be at work by now.
+            return  # A new task may be at work already.
         if entries is None:
             await self._sleep()
             return
-        self._brought(want, entries)
+        self._assign(want, entries)
         await trio.lowlevel.checkpoint()
 
     async def _sleep(self) -> None:
+        """Sleep until something happens, or the machine is due for a tick."""
         deadline_ms = self.dispatch.deadline_ms
         seconds = inf
         if deadline_ms is not None:
@@ -162,25 +163,20 @@ class Feeder:
         with trio.move_on_after(seconds):
             await self._wake.wait()
 
-    def start_over(self) -> None:
-        """The cursor was moved: nothing has been delivered since."""
-        self.furthest = NOWHERE
-        self.feed(Cleared())
-
     # -- reading
 
     async def _read(self, want: Want) -> list[LogEntry] | None:
-        """What is wanted; None at the end of the log, and then something will wake us."""
+        """Read what is wanted.  At the end of the log, return None and arrange for a wake-up."""
         match want:
             case Read(count):
-                return await self._read_on(count)
+                return await self._read_next(count)
             case Replay(places):
                 return await self._read_again(places)
             case _:
                 assert_never(want)
 
-    async def _read_on(self, count: int) -> list[LogEntry] | None:
-        log = self._topic.log
+    async def _read_next(self, count: int) -> list[LogEntry] | None:
+        log = self._log
         start = self._next
         if start is None:
             start = self._next = self._cursor.read_start
@@ -188,22 +184,26 @@ class Feeder:
         if start <= end:
             size = self._read_bytes()
             entries = await log.read(start, max_entries=count, max_bytes=size)
+            # An empty read that saw a moved end is not the end: the next pass reads on.
             if entries or log.last_confirmed != end:
                 self._end = None
                 return entries
+        # No checkpoint since `last_confirmed` was read, so no append can come in between unseen.
         self._end = end
         self._on_end()
-        self._topic.wake_when_appended(self)
+        self._call_when_appended(self.wake)
         return None
 
     def _read_bytes(self) -> int:
-        """Not more than some consumer has room for."""
-        room = max((c.connection.room_bytes for c in self._consumers.values()), default=0)
-        return max(_READ_BYTES_MIN, min(self._limits.read_bytes_max, room))
+        """Return how much to read: not more than some consumer has room for."""
+        return max(_READ_BYTES_MIN, min(self._limits.read_bytes_max, self._room_bytes()))
 
     async def _read_again(self, places: Sequence[Place]) -> list[LogEntry]:
-        """These entries, but for those that are acknowledged or gone; some of them, at least."""
-        log, cursor = self._topic.log, self._cursor
+        """Read these entries, without those that are acknowledged or trimmed away.
+
+        Neighbours are read at once.  Each run of neighbours is read as far as one read brings it.
+        """
+        log, cursor = self._log, self._cursor
         wanted = [Position(*place) for place in places]
         wanted = [position for position in wanted if not cursor.is_acked(position)]
         found: list[LogEntry] = []
@@ -221,7 +221,10 @@ class Feeder:
             at += max(1, len(entries))
         return found
 
-    def _brought(self, want: Want, raw: Sequence[LogEntry]) -> None:
+    # -- giving entries to consumers
+
+    def _assign(self, want: Want, raw: Sequence[LogEntry]) -> None:
+        """Let the machine assign what was read, and read on behind the entries that it took."""
         visible = self._visible(raw)
         for effect in self.dispatch.step(Brought(want, visible)):
             if isinstance(effect, Taken):
@@ -230,16 +233,18 @@ class Feeder:
                 self._perform(effect)
 
     def _advance(self, count: int, visible: Sequence[Entry], raw: Sequence[LogEntry]) -> None:
+        assert 0 <= count <= len(visible)
         if count < len(visible):
             self._next = Position(*visible[count].place)
         elif raw:
-            self._next = self._topic.log.next_position(raw[-1].position)
+            self._next = self._log.next_position(raw[-1].position)
 
     def _visible(self, raw: Sequence[LogEntry]) -> list[Entry]:
-        """The entries that consumers get to see."""
+        """Return the entries that consumers may see: no acknowledged ones, and no markers."""
         if not raw:
             return []
         cursor, partial = self._cursor, self._partial
+        # Most reads are above everything acknowledged; then no entry has to be looked up.
         some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
         visible: list[Entry] = []
         for each in raw:
@@ -256,46 +261,25 @@ class Feeder:
                 messages = (pending & ((1 << messages) - 1)).bit_count()
             data = each.data
             if not isinstance(data.obj, bytes):
-                data = memoryview(bytes(data))  # What waits for a consumer must pin no arena.
+                # A view into an arena pins it, and a slow consumer may keep its entries for long.
+                data = memoryview(bytes(data))
             entry = Entry(place, messages, (data, head.start))
-            if self.sees_times:
+            if self.shared:
                 if head.deliver_at_ms and head.deliver_at_ms > self._clock.now_ms():
                     entry.deliver_at_ms = head.deliver_at_ms
                 entry.group, entry.group_ends = head.group, head.group_ends
             visible.append(entry)
         return visible
 
-    # -- what the machine wants done
-
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Deliver(key, entries, redeliveries):
-                self._deliver(self._consumers[key], entries, redeliveries)
+                self._deliver(key, entries, redeliveries)
             case Rewind():
                 self._next = self._end = None
             case Activate(key, active):
-                self._consumers[key].tell_active(active)
+                self._activate(key, active)
             case Taken():
-                raise AssertionError("only what a read brought is taken")
+                raise AssertionError("entries are taken only out of a read")
             case _:
                 assert_never(effect)
-
-    def _deliver(
-        self, consumer: Consumer, entries: Sequence[Entry], redeliveries: Sequence[int] | None
-    ) -> None:
-        ack_sets = None
-        if self._partial:
-            ack_sets = [self._partial.pending(entry.place) for entry in entries]
-        if self.furthest is not None:
-            self.furthest = max(self.furthest, *(entry.place for entry in entries))
-        before = consumer.messages, consumer.bytes
-        consumer.deliver(entries, redeliveries, ack_sets, self._clock.now_ms())
-        self.messages += consumer.messages - before[0]
-        self.bytes += consumer.bytes - before[1]
-        if redeliveries is not None:
-            again = sum(e.messages for e, n in zip(entries, redeliveries, strict=True) if n)
-            consumer.redelivered += again
-            self.redelivered += again
-        if consumer.connection.room_bytes <= 0:
-            self.feed(Blocked(consumer.key))
-            consumer.connection.call_when_writable(consumer)

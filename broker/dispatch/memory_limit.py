@@ -7,7 +7,7 @@ One that does not read has that much too, for a moment, and then counts as slow.
 _SHARE_BYTES_MIN = 64 << 10
 
 
-class FeedBudget:
+class DispatchMemoryLimit:
     """One for all connections of a broker."""
 
     def __init__(self, *, total_bytes: int, connection_bytes: int) -> None:

@@ -1,25 +1,26 @@
-"""A subscription: a cursor, who consumes, and what they acknowledge.
+"""A subscription and its consumers: a cursor, who consumes, and what they acknowledge.
 
-Its type is what the first consumer asks for, and may be another one after the last has left.  How
-consumers are fed is in `feeder`.
+The type of a subscription is the one that its first consumer asks for.  It may be another one after
+the last consumer has left.  `broker.dispatch.dispatcher` chooses which consumer gets which entry.
 
-An acknowledgement counts at once in memory, and is durable within the flush interval of the log; a
-receipt is given when it is durable.
+An acknowledgement counts in memory at once, and is durable within the flush interval of the log.  A
+receipt for it is given when it is durable.
 
-While the cursor is being moved (`seek`), consumers are closed and newcomers wait.  What consumers
-were given before is void with the move, and so are their acknowledgements of it: those of entries
-that nobody was given since are not noted.  A volatile subscription is gone when its last consumer
-is, unless it was just moved and they are to come back.
+While the cursor is being moved (`seek`), its consumers are closed and new ones wait.  A move voids
+all earlier deliveries.  So an acknowledgement of an entry that was not delivered since the move is
+ignored.  A volatile subscription is removed together with its last consumer, unless it was just
+moved and its consumers are expected back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
-from daybook.broker.dispatch.consumer import Consumer, ConsumerConnection, OnDurable
-from daybook.broker.dispatch.dispatcher import Feeder
+from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.dispatch.backlog import Backlog, BacklogSize
+from daybook.broker.dispatch.dispatcher import Dispatcher
 from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.errors import (
     BrokerError,
@@ -28,11 +29,13 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
+    Blocked,
+    ConsumerKey,
     Dispatch,
+    Entry,
     Joined,
     Left,
     Permits,
@@ -43,95 +46,240 @@ from daybook.broker.protocol.dispatch.events import (
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
-from daybook.broker.topics.backlog import Backlog, BacklogSize
-from daybook.broker.topics.topic_log import TopicCursor, TopicLog
+from daybook.broker.topics.topic_log import TopicCursor
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
-from daybook.wire.clock import WallClock
-from daybook.wire.messages.consumer import Ack, AckedId
+from daybook.wire.messages.consumer import Ack, AckedId, encode_message
+from daybook.wire.messages.registry import VERSION_ACTIVE_CONSUMER, encode, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.topics import TopicName
+from daybook.wire.transport import Buffer
+
+if TYPE_CHECKING:
+    from daybook.broker.topics.topic import Topic
 
 EXCLUSIVE, SHARED, FAILOVER = (
     int(pb.CommandSubscribe.Exclusive),
     int(pb.CommandSubscribe.Shared),
     int(pb.CommandSubscribe.Failover),
 )
-_REGISTERED_S = 0.25  # after the answer to SUBSCRIBE a client knows its consumer
-MOVED = "daybook.moved"  # a property of the cursor
 TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
+MOVED = "daybook.moved"  # a property of the cursor: the number of its latest move
+NOWHERE: Place = (-1, -1)
+_REGISTERED_S = 0.25  # so long after the answer to SUBSCRIBE a client surely knows its consumer
+
+OnDurable: TypeAlias = Callable[[BrokerError | None], None]
+"""Called when acknowledgements are durable, or with the reason why they may be lost."""
 
 
-class SubscriptionTopic(Protocol):
-    """What a subscription needs of its topic."""
+class Consumer:
+    """One instance per consumer that a client opened.
 
-    @property
-    def name(self) -> TopicName: ...
+    An entry is sent as it was stored: a head in front of a view, and nothing is copied.  The
+    broker's own metadata in front of the producer's bytes are for clients of ours only.  For all
+    others that part of the view is left out.
 
-    @property
-    def log(self) -> TopicLog: ...
-
-    @property
-    def nursery(self) -> trio.Nursery: ...
-
-    @property
-    def terminated(self) -> bool: ...
-
-    def wake_when_appended(self, feeder: Feeder) -> None: ...
-
-    async def offset_before(self, position: Position) -> int: ...
-
-
-class Subscription:
-    """See the module."""
+    `on_dropped` is called if the broker closes the consumer, not if its client does.
+    """
 
     def __init__(
         self,
-        topic: SubscriptionTopic,
+        key: ConsumerKey,
+        consumer_id: int,
+        name: str,
+        client: ConnectedClient,
+        subscription: "Subscription",
+        *,
+        on_dropped: "Callable[[Consumer], None]",
+        partition: int,
+        priority: int = 0,
+        epoch: int | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        self.key = key
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority = priority
+        self.client = client
+        self.subscription = subscription
+        self.epoch = epoch
+        self.metadata = metadata or {}
+        self.closed = False
+        self.messages = 0
+        self.bytes = 0
+        self.entries = 0
+        self.redelivered = 0
+        self.chunks = 0
+        self.acked_ms = 0
+        self.consumed_ms = 0
+        self.refused_ack: BrokerError | None = None  # of an ACK that asked for no answer
+        self._on_dropped = on_dropped
+        self._end_sent = False
+        self._active: bool | None = None  # to be sent when the client knows the consumer
+        self._registered = False
+        self._partition = partition
+        self._with_metadata = client.sends_broker_metadata
+
+    def deliver(
+        self,
+        entries: Sequence[Entry],
+        redeliveries: Sequence[int] | None,
+        ack_sets: Sequence[int | None] | None,
+        now_ms: int,
+    ) -> None:
+        """Send entries.
+
+        `ack_sets` has for each entry the messages that are still pending, or None for all of them.
+        """
+        buffers: list[Buffer] = []
+        messages = size = 0
+        whole = self._with_metadata
+        for index, entry in enumerate(entries):
+            data: memoryview
+            start: int
+            data, start = entry.token
+            if start and not whole:
+                data = data[start:]
+            length = len(data)
+            buffers.append(
+                encode_message(
+                    self.consumer_id,
+                    entry.place[0],
+                    entry.place[1],
+                    self._partition,
+                    redeliveries[index] if redeliveries else 0,
+                    ack_sets[index] if ack_sets else None,
+                    length,
+                    self.epoch,
+                )
+            )
+            buffers.append(data)
+            messages += entry.messages
+            size += length
+        self.messages += messages
+        self.bytes += size
+        self.entries += len(entries)
+        self.consumed_ms = now_ms
+        self.client.send(buffers)
+
+    def writable(self) -> None:
+        """Resume deliveries, because the client has room again."""
+        if not self.closed:
+            self.subscription.writable(self)
+
+    def send_active(self, active: bool) -> None:
+        """Tell the client whether this consumer is the one that is served.
+
+        Go's client knows a consumer only a moment after the answer to SUBSCRIBE, and ignores news
+        of one that it does not know.  So the news waits until the client has registered it.
+        """
+        self._active = active
+        if self._registered:
+            self._send_active()
+
+    def note_registered(self) -> None:
+        """Send waiting news: the client has used the consumer, or has had enough time."""
+        if not self._registered:
+            self._registered = True
+            if not self.closed:
+                self._send_active()
+
+    def _send_active(self) -> None:
+        active, self._active = self._active, None
+        understood = self.client.protocol_version >= VERSION_ACTIVE_CONSUMER
+        if understood and active is not None:
+            self._send(
+                pb.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)
+            )
+
+    def send_end_of_topic(self) -> None:
+        """Tell the client once that the topic has ended.
+
+        Only our own client and Java's are told: other clients drop the connection at this command.
+        """
+        if self._end_sent:
+            return
+        self._end_sent = True
+        if self.client.is_ours or self.client.version.startswith("Pulsar-Java"):
+            self._send(pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
+
+    def disconnect(self) -> None:
+        """Close the consumer and tell its client, which then looks the topic up again."""
+        if not self.closed:
+            self.closed = True
+            self._send(
+                pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
+            )
+            self._on_dropped(self)
+
+    def _send(
+        self,
+        message: pb.CommandActiveConsumerChange
+        | pb.CommandReachedEndOfTopic
+        | pb.CommandCloseConsumer,
+    ) -> None:
+        self.client.send((encode(message),))
+
+
+class Subscription:
+    """One instance per subscription of a loaded topic.
+
+    `on_gone` is called once, when the subscription is removed or the topic is closed.
+    """
+
+    def __init__(
+        self,
+        topic: "Topic",
         name: str,
         cursor: TopicCursor,
         *,
         durable: bool,
-        limits: TopicLimits,
-        clock: WallClock,
         on_gone: Callable[["Subscription"], None],
         properties: dict[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.topic = topic
         self.cursor = cursor
         self.durable = durable
         self.type: int | None = None
         self.consumers: dict[int, Consumer] = {}
         self.properties = properties or {}
         self.gone = False
+        self.messages = 0  # delivered, redeliveries included
+        self.bytes = 0
+        self.redelivered = 0
         self.acked_ms = 0
         self.moved = cursor.properties.get(MOVED)  # a number for the latest move; it grows
-        self.topic = topic
-        self._limits = limits
-        self._clock = clock
+        self._limits = topic.limits
+        self._clock = topic.clock
         self._on_gone = on_gone
-        self._partial = PartialAcks(limits.partial_bytes_max)
-        self.feeder = Feeder(
-            topic,
+        self._partial = PartialAcks(topic.limits.partial_bytes_max)
+        self.dispatcher = Dispatcher(
+            topic.log,
             cursor,
-            self.consumers,
             self._partial,
-            ExclusiveDispatch(limits.dispatch),
-            limits=limits,
-            clock=clock,
+            ExclusiveDispatch(topic.limits.dispatch),
+            limits=topic.limits,
+            clock=topic.clock,
+            start_task=topic.start_task,
+            call_when_appended=topic.call_when_appended,
+            deliver=self._deliver,
+            activate=self._activate,
+            room_bytes=self._room_bytes,
             on_end=self.check_end,
         )
-        self._backlog = Backlog(topic, cursor)
+        self._backlog = Backlog(topic.log, cursor, topic.offset_before)
         self._moving: trio.Event | None = None  # set when the move is done
-        self._awaits_return = False
+        self._awaits_return = False  # a moved volatile subscription expects its consumers back
+        # The last entry that was delivered since the cursor was moved; None if it never was.
+        self._furthest: Place | None = None
         self._unflushed: list[OnDurable] = []
         self._flushing = False
 
-    # -- what is so
+    # -- properties
 
     @property
     def dispatch(self) -> Dispatch:
-        return self.feeder.dispatch
+        return self.dispatcher.dispatch
 
     @property
     def moving(self) -> bool:
@@ -141,17 +289,17 @@ class Subscription:
     def backlog(self) -> BacklogSize:
         return self._backlog.size(partly_acked=bool(self._partial))
 
-    async def look_at_backlog(self) -> None:
-        """Know its messages better.  Raises BrokerError."""
-        await self._backlog.look()
+    async def read_backlog(self) -> None:
+        """Make the backlog exact, by reading one entry at most.  Raise BrokerError."""
+        await self._backlog.read()
 
     # -- consumers
 
-    async def make_way(self, wanted: int, connection: ConsumerConnection) -> None:
-        """Be ready for a consumer of that type, or raise ConsumerBusyError.
+    async def make_way(self, wanted: int, client: ConnectedClient) -> None:
+        """Return when a consumer of the wanted type can join, or raise ConsumerBusyError.
 
-        Consumers in the way whose clients do not answer are taken for dead; who asks is not.  When
-        it returns, the cursor is not being moved.
+        Consumers in the way whose clients do not answer are taken for dead.  The client that asks
+        is alive, so its own consumers stay.  When this returns, the cursor is not being moved.
         """
         await self._wait_moved()
         if wanted not in TYPE_NAMES:
@@ -163,7 +311,7 @@ class Subscription:
             return
         async with trio.open_nursery() as nursery:
             for consumer in in_the_way:
-                if consumer.connection is not connection:
+                if consumer.client is not client:
                     nursery.start_soon(self._probe, consumer)
         await self._wait_moved()  # A move may have begun meanwhile.
         if self._in_the_way(wanted):
@@ -171,42 +319,51 @@ class Subscription:
             raise ConsumerBusyError(f"{self.name} has a consumer, and is {kind}")
 
     async def _wait_moved(self) -> None:
-        """Until the cursor is not being moved; UnavailableError if this is the end of it."""
+        """Wait while the cursor is moved.  Raise UnavailableError if the subscription is gone."""
         while self._moving is not None:
             await self._moving.wait()
-        self._check_here()
+        self._check_not_gone()
 
     def _in_the_way(self, wanted: int) -> list[Consumer]:
+        """Return the consumers that exclude a new one of the wanted type."""
         if self.type == wanted and wanted != EXCLUSIVE:
             return []
         return list(self.consumers.values())
 
     async def _probe(self, consumer: Consumer) -> None:
-        if not await consumer.connection.is_alive(self._limits.probe_s):
+        """Remove the consumer if its client does not answer."""
+        if not await consumer.client.is_alive(self._limits.probe_s):
             consumer.disconnect()
             self.remove(consumer)
 
-    def _check_here(self) -> None:
+    def _check_not_gone(self) -> None:
         if self.gone:
             raise UnavailableError(f"the subscription {self.name} is being removed")
 
     def add(self, consumer: Consumer, wanted: int) -> None:
-        """Serve the consumer, from its first permits on.  `make_way` has just returned."""
+        """Serve the consumer, from its first permits on.
+
+        The caller has awaited `make_way`, and has not reached a checkpoint since.
+        """
         assert self._moving is None
         assert not self._in_the_way(wanted)
+        assert consumer.key not in self.consumers
         if not self.consumers:
             self.type = wanted
-            self.feeder.dispatch = self._new_dispatch(wanted)
-            self.feeder.sees_times = wanted == SHARED
+            self.dispatcher.dispatch = self._new_dispatch(wanted)
+            self.dispatcher.shared = wanted == SHARED
         self._awaits_return = False
         self.consumers[consumer.key] = consumer
-        self.feeder.feed(Joined(consumer.key, consumer.name, consumer.priority))
-        self.feeder.start()
+        self.dispatcher.handle(Joined(consumer.key, consumer.name, consumer.priority))
+        self.dispatcher.start()
         if wanted == FAILOVER:
-            self.topic.nursery.start_soon(self._wait_registered, consumer)
+            self.topic.start_task(self._wait_registered, consumer)
 
     async def _wait_registered(self, consumer: Consumer) -> None:
-        """A client may wait for the news before it gives any permits."""
+        """Send waiting news after a while.
+
+        A client may give no permits before it knows whether its consumer is active.
+        """
         await trio.sleep(_REGISTERED_S)
         consumer.note_registered()
 
@@ -219,29 +376,32 @@ class Subscription:
         return SharedDispatch(limits)
 
     def remove(self, consumer: Consumer) -> None:
-        """The consumer has left, or is lost; what it had goes to others."""
+        """Remove a consumer that has left or is lost.  Its entries go to other consumers."""
         consumer.closed = True
         if self.consumers.pop(consumer.key, None) is None:
             return
-        self.feeder.feed(Left(consumer.key))
+        self.dispatcher.handle(Left(consumer.key))
         if self.consumers:
-            self.feeder.wake()
+            self.dispatcher.wake()
             return
-        self.feeder.stop()
+        self.dispatcher.stop()
         self.drop_if_unused()
 
     def drop_if_unused(self) -> None:
-        """A volatile one is there for its consumers."""
+        """Drop a volatile subscription that has no consumers."""
         if self.durable or self.consumers or self._awaits_return or self._moving is not None:
             return
         self.drop()
 
     def drop(self) -> None:
-        """It is not there any more: consumers are told, nothing is stored."""
+        """Disconnect all consumers, and take the subscription off the topic.
+
+        Nothing that is stored changes.
+        """
         if self.gone:
             return
         self.gone = True
-        self.feeder.stop()
+        self.dispatcher.stop()
         self.disconnect_all()
         self._answer_acks(UnavailableError(f"the subscription {self.name} is not served here"))
         self._on_gone(self)
@@ -251,33 +411,65 @@ class Subscription:
             consumer.disconnect()
             self.remove(consumer)
 
-    # -- what consumers say
+    # -- delivering
+
+    def _deliver(
+        self, key: ConsumerKey, entries: Sequence[Entry], redeliveries: Sequence[int] | None
+    ) -> None:
+        consumer = self.consumers[key]
+        ack_sets = None
+        if self._partial:
+            ack_sets = [self._partial.pending(entry.place) for entry in entries]
+        if self._furthest is not None:
+            self._furthest = max(self._furthest, *(entry.place for entry in entries))
+        before = consumer.messages, consumer.bytes
+        consumer.deliver(entries, redeliveries, ack_sets, self._clock.now_ms())
+        self.messages += consumer.messages - before[0]
+        self.bytes += consumer.bytes - before[1]
+        if redeliveries is not None:
+            again = sum(e.messages for e, n in zip(entries, redeliveries, strict=True) if n)
+            consumer.redelivered += again
+            self.redelivered += again
+        if consumer.client.room_bytes() <= 0:
+            self.dispatcher.handle(Blocked(key))
+            consumer.client.call_when_writable(consumer.writable)
+
+    def _activate(self, key: ConsumerKey, active: bool) -> None:
+        self.consumers[key].send_active(active)
+
+    def _room_bytes(self) -> int:
+        """Return how many bytes the consumer with the most room can be sent."""
+        return max((c.client.room_bytes() for c in self.consumers.values()), default=0)
+
+    # -- commands of consumers
 
     def flow(self, consumer: Consumer, messages: int) -> None:
-        """The consumer has room for so many messages more."""
+        """Give the consumer permits for so many more messages."""
         if consumer.key not in self.consumers:
             return
         consumer.note_registered()
-        self.feeder.feed(Permits(consumer.key, messages))
-        self.feeder.wake()
+        self.dispatcher.handle(Permits(consumer.key, messages))
+        self.dispatcher.wake()
 
     def writable(self, consumer: Consumer) -> None:
         if consumer.key in self.consumers:
-            self.feeder.feed(Writable(consumer.key))
-            self.feeder.wake()
+            self.dispatcher.handle(Writable(consumer.key))
+            self.dispatcher.wake()
 
     def redeliver(self, consumer: Consumer, places: Sequence[Place], epoch: int | None) -> None:
+        """Take entries back from the consumer, to deliver them again; all if none is named."""
         if epoch is not None and epoch > (consumer.epoch or -1):
             consumer.epoch = epoch
         if consumer.key not in self.consumers:
             return
-        self.feeder.feed(Redeliver(consumer.key, places))
-        self.feeder.wake()
+        self.dispatcher.handle(Redeliver(consumer.key, places))
+        self.dispatcher.wake()
 
     def ack(self, consumer: Consumer, ack: Ack) -> None:
         """Note in memory what is acknowledged.
 
-        Raises BrokerError for what cannot be; single entries beside one that is not there are.
+        Raise a BrokerError if an entry does not exist, or the acknowledgement is not allowed.  If
+        an entry does not exist, the other single entries of the acknowledgement count all the same.
         """
         if ack.txn is not None:
             raise NotAllowedError("this broker has no transactions")
@@ -305,14 +497,15 @@ class Subscription:
             place = (each.ledger_id, each.entry_id)
             if self._is_void(place):
                 continue
+            # A part of a batch stays in memory until the whole entry is acknowledged.
             if each.ack_set is None or partial.ack(place, each.ack_set):
                 places.append(place)
         if places:
             partial.done(places)
             self.cursor.ack([Position(*place) for place in places])
-            self.feeder.feed(Acked(consumer.key, places))
+            self.dispatcher.handle(Acked(consumer.key, places))
             if self.dispatch.active is None:
-                self.feeder.wake()  # Somebody may have been blocked by what it had.
+                self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
 
     def _ack_cumulative(self, ack: Ack) -> None:
         if self.type == SHARED:
@@ -323,35 +516,37 @@ class Subscription:
         if self._is_void((last.ledger_id, last.entry_id)):
             return
         position = Position(last.ledger_id, last.entry_id)
-        if last.ack_set:
+        if last.ack_set:  # The last entry itself is acknowledged in part only.
             position = self.topic.log.previous_position(position)
         self._ack_up_to(position)
         if last.ack_set:
             self._partial.ack((last.ledger_id, last.entry_id), last.ack_set)
 
     def _is_void(self, place: Place) -> bool:
-        """Is an acknowledgement one of a delivery before the latest move?
+        """Return True if the acknowledged delivery was before the latest move.
 
-        It is if nobody was given the entry since.  (Of one that was delivered again nobody can
-        tell; our own clients hear of the move, and do not acknowledge what they had before.)
+        That is certain if nobody was given the entry since the move.  If the entry was delivered
+        again, the two deliveries cannot be told apart; clients of ours are told of the move, and do
+        not acknowledge what they received before it.
         """
-        furthest = self.feeder.furthest
+        furthest = self._furthest
         return furthest is not None and place > furthest
 
     def _ack_up_to(self, position: Position) -> None:
         place = (position.ledger_id, position.entry_id)
         self.cursor.ack_cumulative(position)
         self._partial.done_up_to(place)
-        self.feeder.feed(AckedUpTo(place))
+        self.dispatcher.handle(AckedUpTo(place))
 
     def when_durable(self, call: OnDurable) -> None:
-        """Call back when all acknowledgements so far are durable, or with why they are not."""
+        """Call back when all acknowledgements so far are durable, or with why they may be lost."""
         self._unflushed.append(call)
         if not self._flushing:
             self._flushing = True
-            self.topic.nursery.start_soon(self._flush_acks)
+            self.topic.start_task(self._flush_acks)
 
     async def _flush_acks(self) -> None:
+        # Acknowledgements that come during a flush are not covered by it: they wait for the next.
         while self._unflushed:
             calls, self._unflushed = self._unflushed, []
             error: BrokerError | None = UnavailableError("the acknowledgement may be lost")
@@ -360,7 +555,7 @@ class Subscription:
                 error = None
             except ManagedLedgerError as failure:
                 error = UnavailableError(f"the acknowledgement may be lost: {failure}")
-            finally:  # Also when the topic ends meanwhile: its clients wait for an answer.
+            finally:  # Clients wait for an answer even if the topic ends and cancels this task.
                 for call in calls:
                     call(error)
         self._flushing = False
@@ -373,23 +568,24 @@ class Subscription:
     # -- moving the cursor
 
     async def move(self, find: Callable[[], Awaitable[Position]], pending: int | None) -> None:
-        """Go to the entry that `find` names; what was acknowledged is forgotten.
+        """Move the cursor to the entry that `find` returns, and forget all acknowledgements.
 
-        Consumers are closed, and find the new place when they come back.  `pending`: the messages
-        of that entry that are wanted, if not all are.
+        Consumers are closed, and find the new place when they come back.  `pending` has the
+        messages of that entry that are wanted, or is None for all of them.
         """
         await self.begin_move(find, pending)()
 
     def begin_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None
     ) -> Callable[[], Awaitable[None]]:
-        """Close the consumers, and let nobody join; what is returned does the rest, and must run.
+        """Close all consumers, admit no new ones, and return the function that does the rest.
 
-        Raises BrokerError: then nothing was done.
+        The caller must run that function.  If this raises a BrokerError, nothing was done.
         """
         if self._moving is not None:
             raise BrokerError(f"{self.name} is being moved already")
-        self._check_here()
+        self._check_not_gone()
+        # Both come before the consumers are closed: else a volatile subscription would be dropped.
         self._moving = trio.Event()
         self._awaits_return = not self.durable
         self.disconnect_all()
@@ -407,18 +603,21 @@ class Subscription:
             assert moving is not None
             moving.set()
             if self._awaits_return and not self.gone:
-                self.topic.nursery.start_soon(self._wait_return)
+                self.topic.start_task(self._wait_return)
 
     async def _reset(self, start: Position) -> None:
         mark_delete = self.topic.log.previous_position(start)
+        # The number grows even if the clock goes back: no two moves may have the same one.
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
             await self.cursor.reset(mark_delete, {MOVED: self.moved})
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name} could not be moved: {error}") from error
-        self.feeder.start_over()
+        self._furthest = NOWHERE
+        self.dispatcher.restart()
 
     async def _wait_return(self) -> None:
+        """Drop the volatile subscription if no consumer comes back in time."""
         await trio.sleep(self._limits.return_s)
         if self._awaits_return and not self.consumers:
             self.drop()
@@ -426,7 +625,7 @@ class Subscription:
     async def skip_all(self) -> None:
         """Acknowledge everything up to now, durably."""
         self._ack_up_to(self.topic.log.last_confirmed)
-        self.feeder.wake()  # Somebody may have been blocked by what it had.
+        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
         self.check_end()
         try:
             await self.cursor.flush()
@@ -434,9 +633,10 @@ class Subscription:
             raise UnavailableError(f"{self.name}: {error}") from error
 
     def check_end(self) -> None:
-        """Tell those who are done with a topic that will never grow again; each once."""
+        """Tell each consumer once if the topic has ended and the subscription is done with it."""
         if not self.topic.terminated:
             return
-        if not self.cursor.backlog_entries if self.durable else self.feeder.at_end:
+        # A volatile subscription is done when everything is read, even if not acknowledged.
+        if not self.cursor.backlog_entries if self.durable else self.dispatcher.at_end:
             for consumer in self.consumers.values():
-                consumer.tell_end_of_topic()
+                consumer.send_end_of_topic()

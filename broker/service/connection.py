@@ -15,8 +15,9 @@ from typing import Any, assert_never
 import trio
 from google.protobuf.message import Message
 
+from daybook.broker.connected_client import Call, ConnectedClient
 from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import BrokerError, RefusedError
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.session import SessionProtocol
@@ -79,8 +80,9 @@ class ClientConnection:
         self._requests = Requests(self, broker)
         self._commands = Commands(self, self._session, self._requests, broker.request_counts)
         self._reading = True
-        self._with_receipts: list[Producer] = []
-        self._draining: dict[Consumer, None] = {}
+        self._client: ConnectedClient | None = None
+        self._call_at_flush: list[Call] = []
+        self._call_when_writable: dict[Call, None] = {}
         self._heard = trio.Event()
         self._closing = False
 
@@ -91,27 +93,20 @@ class ClientConnection:
         return self._frames.peer
 
     @property
-    def client_version(self) -> str:
-        return self._session.client_version
-
-    @property
-    def protocol_version(self) -> int:
-        return self._session.protocol_version
-
-    @property
     def is_ours(self) -> bool:
         return self._session.is_ours
 
     @property
-    def sends_broker_metadata(self) -> bool:
-        return self._session.sends_broker_metadata
+    def client(self) -> ConnectedClient:
+        """The client as its producers and consumers see it, once it has introduced itself."""
+        assert self._client is not None
+        return self._client
 
     @property
     def closing(self) -> bool:
         return self._closing
 
-    @property
-    def room_bytes(self) -> int:
+    def _room_bytes(self) -> int:
         return self._broker.feed_budget.share_bytes - self._frames.pending_bytes
 
     # -- its life
@@ -187,7 +182,7 @@ class ClientConnection:
         self.producers.clear()
         self.consumers.clear()
 
-    async def is_alive(self, within_s: float) -> bool:
+    async def _is_alive(self, within_s: float) -> bool:
         """Does the client answer a PING in time?  Anything that it sends will do."""
         if self._closing or self._frames.closed:
             return False
@@ -218,29 +213,29 @@ class ClientConnection:
         """Answer a request with an error, in its own way; later, if the client repeats it."""
         self._refusals.refuse(command, body, error)
 
-    def note_refused_send(self, code: int, reason: str) -> None:
+    def _note_refused_send(self, code: int, reason: str) -> None:
         self._broker.refusal_log.refused(pb.BaseCommand.SEND, RefusedError(code, reason), self.peer)
 
-    def receipts_ready(self, producer: Producer) -> None:
-        if not self._with_receipts:
+    def _call_at_next_flush(self, call: Call) -> None:
+        if not self._call_at_flush:
             self._broker.flusher.mark(self)
-        self._with_receipts.append(producer)
+        self._call_at_flush.append(call)
 
     def flush(self) -> bool:
         """For the flusher: send the receipts that have gathered in this turn."""
-        producers, self._with_receipts = self._with_receipts, []
-        for producer in producers:
-            producer.flush_receipts()
+        calls, self._call_at_flush = self._call_at_flush, []
+        for call in calls:
+            call()
         return True
 
     async def drain(self) -> None:
         """For the flusher; there is never a rest."""
         await trio.lowlevel.checkpoint()
 
-    def call_when_writable(self, consumer: Consumer) -> None:
-        if not self._draining and self._nursery is not None and not self._closing:
+    def _call_once_writable(self, call: Call) -> None:
+        if not self._call_when_writable and self._nursery is not None and not self._closing:
             self._nursery.start_soon(self._wait_writable)
-        self._draining[consumer] = None
+        self._call_when_writable[call] = None
 
     async def _wait_writable(self) -> None:
         """Until half of what may wait is gone.  A client that takes nothing at all is cut."""
@@ -254,9 +249,9 @@ class ClientConnection:
                     frames.close("it does not take what it has asked for")
         finally:
             budget.slow -= 1
-        draining, self._draining = self._draining, {}
-        for consumer in draining:
-            consumer.writable()
+        calls, self._call_when_writable = self._call_when_writable, {}
+        for call in calls:
+            call()
 
     # -- what the session says
 
@@ -292,6 +287,20 @@ class ClientConnection:
 
     def _greet(self, protocol_version: int) -> None:
         self._frames.trust()
+        self._client = ConnectedClient(
+            self.peer,
+            self._session.client_version,
+            protocol_version,
+            self.connected_ms,
+            self.is_ours,
+            self._session.sends_broker_metadata,
+            send=self._frames.send,
+            room_bytes=self._room_bytes,
+            is_alive=self._is_alive,
+            call_at_flush=self._call_at_next_flush,
+            call_when_writable=self._call_once_writable,
+            note_refused_send=self._note_refused_send,
+        )
         connected = pb.CommandConnected(
             server_version=self._broker.server_version,
             protocol_version=protocol_version,

@@ -14,7 +14,7 @@ which the request is begun.  So what the client says next finds it done, and wha
 is done already.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +24,9 @@ import trio
 from crc32c import crc32c
 from google.protobuf.message import Message
 
+from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.consumer import Consumer, ConsumerConnection
-from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
+from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.errors import (
     BrokerError,
     ConsumerBusyError,
@@ -40,17 +40,16 @@ from daybook.broker.errors import (
 from daybook.broker.protocol import consuming, producing
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.service.request_turns import Request, RequestHost, RequestQueue
-from daybook.broker.topics.producer import Producer, ProducerConnection
+from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.stats import consumer_stats_response
-from daybook.broker.topics.topic import Topic
-from daybook.broker.topics.topic_producers import ProducerRequest
-from daybook.broker.topics.topic_subscriptions import ConsumerRequest
+from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
 from daybook.managed_ledger.position import Position
 from daybook.wire.errors import MalformedError
 from daybook.wire.messages.consumer import decode_ack_set
 from daybook.wire.messages.registry import signed, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName, check_namespace
+from daybook.wire.transport import Buffer
 
 T = pb.BaseCommand
 _LOOKUPS = (
@@ -63,7 +62,7 @@ _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 _UNTYPED = (int(pb.Schema.NoSchema), int(pb.Schema.AutoConsume))
 
 
-class RequestConnection(ProducerConnection, ConsumerConnection, RequestHost, Protocol):
+class RequestConnection(RequestHost, Protocol):
     """What requests need of the connection that they came on."""
 
     producers: dict[int, Producer]
@@ -73,6 +72,21 @@ class RequestConnection(ProducerConnection, ConsumerConnection, RequestHost, Pro
 
     @property
     def closing(self) -> bool: ...
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def is_ours(self) -> bool: ...
+
+    @property
+    def client(self) -> ConnectedClient: ...
+
+    def send(self, buffers: Sequence[Buffer]) -> None: ...
+
+    def forget_producer(self, producer: Producer) -> None: ...
+
+    def forget_consumer(self, consumer: Consumer) -> None: ...
 
     def tell(self, message: Message) -> None: ...
 
@@ -181,9 +195,7 @@ class Requests:
         producer.drain(lambda: self.feed_producing(drained))
 
     def detach_producer(self, producer: Producer) -> None:
-        topic = producer.topic
-        assert isinstance(topic, Topic)
-        topic.producers.remove(producer)
+        producer.topic.producers.remove(producer)
 
     def _producer_opening(
         self, body: pb.CommandProducer, attempt: int, frame_bytes: int
@@ -247,7 +259,10 @@ class Requests:
             # It waits for as long as another producer stays: no other request waits for that.
             self._requests.step_aside(opening)
 
-        return await topic.producers.add(request, self._connection, on_wait=must_wait)
+        connection = self._connection
+        return await topic.producers.add(
+            request, connection.client, on_wait=must_wait, on_dropped=connection.forget_producer
+        )
 
     # -- consumers
 
@@ -277,7 +292,7 @@ class Requests:
                     assert_never(effect)
 
     def detach_consumer(self, consumer: Consumer) -> None:
-        _subscription_of(consumer).remove(consumer)
+        consumer.subscription.remove(consumer)
 
     def _consumer_opening(
         self, body: pb.CommandSubscribe, attempt: int, frame_bytes: int
@@ -317,7 +332,9 @@ class Requests:
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
         connection.tell(success)
-        consumer = topic.subscriptions.join(subscription, request, connection)
+        consumer = topic.subscriptions.join(
+            subscription, request, connection.client, on_dropped=connection.forget_consumer
+        )
         connection.consumers[consumer_id] = consumer
         self.feed_consuming(consuming.Opened(consumer_id, attempt))
 
@@ -337,7 +354,7 @@ class Requests:
         self._check_chars(body.subscription, body.consumer_name)
         create = broker.config.auto_create_topics and body.force_topic_creation
         topic = await broker.topics.get(topic_name(body.topic), create=create)
-        return topic, await topic.subscriptions.prepare(request, self._connection)
+        return topic, await topic.subscriptions.prepare(request, self._connection.client)
 
     def _check_chars(self, *names: str) -> None:
         for name in names:
@@ -389,7 +406,7 @@ class Requests:
                     answer = pb.CommandSuccess(request_id=body.request_id)
                     if command == T.SEEK:  # The client does not take it for somebody else's then.
                         assert consumer is not None
-                        self._add_move(answer, _subscription_of(consumer))
+                        self._add_move(answer, consumer.subscription)
         except BrokerError as error:
             self._connection.refuse(command, body, error)
         else:
@@ -454,9 +471,8 @@ class Requests:
     async def _last_message_id(
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
-        subscription = _subscription_of(self._known(body.consumer_id, consumer))
+        subscription = self._known(body.consumer_id, consumer).subscription
         topic = subscription.topic
-        assert isinstance(topic, Topic)
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
         last = await topic.last_message()
         position, batch_index = last if last is not None else (Position(-1, -1), -1)
@@ -474,9 +490,8 @@ class Requests:
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None
     ) -> Callable[[], Awaitable[None]]:
-        subscription = _subscription_of(self._known(body.consumer_id, consumer))
+        subscription = self._known(body.consumer_id, consumer).subscription
         topic = subscription.topic
-        assert isinstance(topic, Topic)
         pending: int | None = None
 
         async def find() -> Position:
@@ -499,11 +514,10 @@ class Requests:
         self, body: pb.CommandUnsubscribe, asked: Consumer | None
     ) -> Callable[[], Awaitable[None]]:
         consumer = self._known(body.consumer_id, asked)
-        subscription = _subscription_of(consumer)
+        subscription = consumer.subscription
         if len(subscription.consumers) > 1 and not body.force:
             raise ConsumerBusyError(f"{subscription.name} has other consumers")
         topic = subscription.topic
-        assert isinstance(topic, Topic)
         # This client knows; were it told, it would subscribe again.
         self._connection.forget_consumer(consumer)
         subscription.remove(consumer)
@@ -580,12 +594,6 @@ def _set_id(target: pb.MessageIdData, position: Position) -> None:
 
 def _pairs(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return {pair.key: pair.value for pair in pairs}
-
-
-def _subscription_of(consumer: Consumer) -> Subscription:
-    subscription = consumer.subscription
-    assert isinstance(subscription, Subscription)
-    return subscription
 
 
 def _producer_success(request_id: int, name: str, epoch: int | None) -> pb.CommandProducerSuccess:

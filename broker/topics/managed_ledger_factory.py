@@ -1,16 +1,36 @@
 """The logs of topics are managed ledgers: `TopicLogs` over `managed_ledger`.
 
-What managed ledgers, ledgers and the metadata store report is translated here, once.
+`LogConfigs` says how the logs of a namespace are kept: how many copies, and for how long.  The
+number of copies of a new ledger comes from the namespace's persistence policy, else from the
+settings, else ("auto") from the number of bookies.  Retention comes from the namespace's policy,
+else from the settings.
+
+Errors of managed ledgers, ledgers and the metadata store are translated here, once.
 """
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import trio
 
 from daybook.bookie.errors import LedgerError, NotEnoughBookiesError
-from daybook.broker.errors import ConflictError, NotFoundError, StorageFailedError, UnavailableError
-from daybook.broker.topics.log_configs import LogConfigs
+from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.broker.config import BrokerConfig, QuorumsConfig
+from daybook.broker.errors import (
+    BrokerError,
+    ConflictError,
+    NotFoundError,
+    StorageFailedError,
+    UnavailableError,
+)
+from daybook.broker.logs import Log
+from daybook.broker.namespaces.policies import Persistence, Policies, Retention
 from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger import offsets
+from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import IN_RECORD, Cursor
 from daybook.managed_ledger.errors import (
     ClosedError,
@@ -22,17 +42,129 @@ from daybook.managed_ledger.errors import (
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.open import ManagedLedgers
 from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol import trim
 from daybook.wire.errors import WireError
-from daybook.wire.metadata.store import MetadataError
+from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.topics import TopicName, url_decode
 
 EPOCH = "pulsar.topic.epoch"
+_MINUTE_MS = 60_000
+_MB = 1 << 20
+_SNAPSHOT_BYTES_MAX = 4 * _MB  # also at most what a bookie's frame takes, as for topics' entries
 _RANGES_MAX = 1_000  # of one cursor, in statistics for people
+
+
+# -- how logs are kept
+
+
+def automatic(bookies: int) -> Quorums:
+    """Return the quorums for a cluster of so many bookies: three copies, if there are enough."""
+    match bookies:
+        case 1:
+            return Quorums(1, 1, 1)
+        case 2:
+            return Quorums(2, 2, 2)
+        case _:
+            return Quorums(3, 3, 2)
+
+
+def retained(policy: Retention) -> trim.Retention:
+    minutes, megabytes = policy.retentionTimeInMinutes, policy.retentionSizeInMB
+    return trim.Retention(
+        None if minutes < 0 else minutes * _MINUTE_MS, None if megabytes < 0 else megabytes * _MB
+    )
+
+
+class LogConfigs:
+    """The configuration that is in force for the logs of a namespace at this moment."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: LedgerPaths,
+        policies: Policies,
+        config: BrokerConfig,
+        log: Log,
+        base: LogConfig | None = None,
+    ) -> None:
+        """`base` has the values for which there is no setting."""
+        self._store = store
+        self._paths = paths
+        self._policies = policies
+        self._config = config
+        self._log = log
+        self._base = base or LogConfig()
+        self._warned = False
+
+    async def for_namespace(self, namespace: str) -> LogConfig:
+        """Return the configuration.  Raise NotFoundError or UnavailableError."""
+        policies = await self._policies.namespace(namespace)
+        return replace(
+            self._base,
+            quorums=await self._quorums(policies.persistence),
+            retention=retained(policies.retention),
+            roll_entries=self._config.roll_entries,
+            roll_age_s=self._config.roll_age_s,
+            roll_age_min_s=self._config.roll_age_min_s,
+            list_bytes_max=self._config.ledger_list_bytes_max,
+            cursor_roll_records=self._config.cursor_roll_records,
+            cursor_snapshot_records=self._config.cursor_snapshot_records,
+            cursor_snapshot_s=self._config.cursor_snapshot_s,
+            cursor_snapshot_bytes_max=min(_SNAPSHOT_BYTES_MAX, self._config.max_message_size),
+        )
+
+    async def may_create(self, namespace: str) -> bool:
+        """Return False while the namespace is being deleted.
+
+        The deletion, which is under way, might miss a new log.
+        """
+        return not (await self._policies.namespace(namespace)).deleted
+
+    async def _quorums(self, persistence: Persistence | None) -> Quorums:
+        if persistence is not None:
+            return Quorums(
+                persistence.bookkeeperEnsemble,
+                persistence.bookkeeperWriteQuorum,
+                persistence.bookkeeperAckQuorum,
+            )
+        configured = self._config.quorums
+        if isinstance(configured, QuorumsConfig):
+            return Quorums(configured.ensemble, configured.write, configured.ack)
+        try:
+            known = len(await known_bookies(self._store, self._paths))
+        except MetadataError as error:
+            raise UnavailableError(f"the bookies: {error}") from error
+        if known < 3 and not self._warned:
+            self._warned = True
+            self._log.warning("too few bookies for three copies", bookies=known)
+        return automatic(known)
+
+
+async def keep_current(
+    configs: LogConfigs,
+    loaded: Callable[[], Iterable[tuple[TopicName, TopicLog]]],
+    interval_s: float,
+) -> None:
+    """Apply changed policies of namespaces to the logs of loaded topics, forever."""
+    while True:
+        await trio.sleep(interval_s)
+        for name, log in list(loaded()):
+            # A namespace that is gone or cannot be read now: what was in force stays in force.
+            with suppress(BrokerError):
+                config = await configs.for_namespace(name.namespace)
+                if isinstance(log, ManagedLedger):
+                    log.config = config
+
+
+# -- logs
 
 
 @asynccontextmanager
 async def translated(what: str) -> AsyncGenerator[None]:
-    """FencedError passes: who asked has to look whether the topic is still its own."""
+    """Translate errors to BrokerErrors.
+
+    FencedError passes: its handler has to find out whether the topic is still owned.
+    """
     try:
         yield
     except FencedError:
@@ -47,8 +179,8 @@ async def translated(what: str) -> AsyncGenerator[None]:
         raise UnavailableError(f"{what}: {error}") from error
 
 
-class ManagedLogs:
-    """`TopicLogs` of one broker."""
+class ManagedLedgerFactory:
+    """The `TopicLogs` of one broker."""
 
     def __init__(self, ledgers: ManagedLedgers, configs: LogConfigs) -> None:
         self._ledgers = ledgers
@@ -70,7 +202,7 @@ class ManagedLogs:
         return [TopicName.parse(f"persistent://{namespace}/{url_decode(e)}") for e in encoded]
 
     async def open(self, name: TopicName, *, create: bool) -> TopicLog:
-        config = await self._configs.of(name.namespace)
+        config = await self._configs.for_namespace(name.namespace)
         create = create and await self._configs.may_create(name.namespace)
         async with translated(name.full):
             try:
@@ -164,7 +296,10 @@ class ManagedLogs:
 
 
 def _ranges(cursor: Cursor) -> str:
-    """As Pulsar writes them: each range begins behind its first position."""
+    """Return the acknowledged ranges as Pulsar prints them.
+
+    Each range begins behind the first position that is printed.
+    """
     found = cursor.acked_ranges(_RANGES_MAX + 1)
     texts = [f"({ledger}:{first - 1}..{ledger}:{last}]" for ledger, first, last in found]
     if len(texts) > _RANGES_MAX:
@@ -173,6 +308,6 @@ def _ranges(cursor: Cursor) -> str:
 
 
 def _managed(log: TopicLog) -> ManagedLedger:
-    """Logs come from `open` above, so they are managed ledgers."""
+    """Return the log as the managed ledger that it is: all logs come from `open` above."""
     assert isinstance(log, ManagedLedger)
     return log

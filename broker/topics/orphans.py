@@ -5,27 +5,16 @@ that nothing is about to name them.  The leader removes those of logs that are g
 leaders, or none, do no harm.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from daybook.bookie.errors import LedgerError, RegistryError
 from daybook.broker.logs import Log
+from daybook.managed_ledger.open import ManagedLedgers
 from daybook.wire.metadata.store import MetadataError
 
 _SHOWN = 20
-
-
-class OrphanedLedgers(Protocol):
-    """What is needed of the ledgers of logs."""
-
-    async def remove_orphans(self, *, age_s: float, of_gone_logs: bool) -> Sequence[int]:
-        """One pass; the ids of those that were removed.
-
-        MetadataError, LedgerError, RegistryError, if nothing was removed.
-        """
-        ...
 
 
 class OrphanRemoval:
@@ -33,7 +22,7 @@ class OrphanRemoval:
 
     def __init__(
         self,
-        ledgers: OrphanedLedgers,
+        ledgers: ManagedLedgers,
         leads: Callable[[], Awaitable[bool]],
         *,
         interval_s: float,

@@ -1,27 +1,27 @@
 """One producer of a topic: its sends in order, and their receipts in the same order.
 
-What is appended is the producer's own bytes.  Sends that cannot be appended are refused in their
-turn: a client takes answers only in the order of its sends.  When the log fails, what is
-outstanding is in doubt and gets no answer at all; the client finds out that the producer is closed,
-looks the topic up, and sends again.
+A producer appends the bytes of its client unchanged.  A send that cannot be appended is refused in
+its turn, because clients accept answers only in the order of their sends.  When the log fails, the
+outstanding sends are in doubt and get no answer at all.  The client then finds out that its
+producer is closed, looks the topic up again, and repeats them.
 
-While the topic is being terminated sends are held: none is appended, none is answered.  When the
-log has ended our own clients hear that the first of them is refused, and so are all behind it.  The
-producers of all other clients are closed then: they come back, and are refused.  Go's client would
-never tell its application of a refused send.
+While the topic is being terminated, sends are held: they are neither appended nor answered.  Once
+the log has ended, a client of ours is told that the first held send is refused, which covers all
+sends behind it.  The producers of all other clients are closed instead: they come back and are
+refused.  Go's client would never tell its application about a refused send.
 
-A send that is refused must cost its client this message only.  Clients take few codes for that; all
-others make them close the connection, and send the same again, for ever.
+A refused send must cost its client this one message only.  Clients accept few error codes for that.
+Any other code makes them close the connection and send the same message again, forever.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
+from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.protocol.access import ProducerKey
-from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger.errors import EntryTooLargeError, ListFullError, TerminatedError
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import has_broker_metadata, num_messages, parse_metadata, verify_checksum
@@ -29,150 +29,103 @@ from daybook.wire.errors import ChecksumError
 from daybook.wire.messages.client import Send, encode_send_receipts
 from daybook.wire.messages.registry import encode, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.transport import Buffer
 
-_CPP = "Pulsar-CPP"  # how C++ clients begin to introduce themselves, Python's and Node's, too
+if TYPE_CHECKING:
+    from daybook.broker.topics.topic import Topic
 
-
-class ProducerConnection(Protocol):
-    """What a producer needs of the client's connection."""
-
-    @property
-    def peer(self) -> str: ...
-
-    @property
-    def client_version(self) -> str: ...
-
-    @property
-    def connected_ms(self) -> int: ...
-
-    @property
-    def is_ours(self) -> bool: ...
-
-    def send(self, buffers: Sequence[Buffer]) -> None: ...
-
-    def note_refused_send(self, code: int, reason: str) -> None:
-        """Somebody may want to know."""
-        ...
-
-    def receipts_ready(self, producer: "Producer") -> None:
-        """Call `flush_receipts` soon; once for all that is confirmed in this turn."""
-        ...
-
-    def forget_producer(self, producer: "Producer") -> None:
-        """The topic has closed it."""
-        ...
-
-    async def is_alive(self, within_s: float) -> bool: ...
-
-
-class ProducerTopic(Protocol):
-    """What it needs of its topic."""
-
-    @property
-    def log(self) -> TopicLog: ...
-
-    @property
-    def serving(self) -> bool:
-        """False while it is being closed: what comes now has to be sent again."""
-        ...
-
-    @property
-    def ending(self) -> bool:
-        """True while it is being terminated: nobody knows yet if it will be."""
-        ...
-
-    async def wait_decided(self) -> None:
-        """Return when it is not being terminated."""
-        ...
-
-    def append(
-        self, payload: memoryview, messages: int, producer: "Producer", *, is_chunk: bool
-    ) -> None: ...
-
-    def append_failed(self, error: Exception) -> None:
-        """The log is of no use any more."""
-        ...
+_CPP = "Pulsar-CPP"  # the prefix of the version of C++ clients, and of Python's and Node's
 
 
 class Producer:
-    """See the module."""
+    """One instance per producer that a client opened.
+
+    `on_dropped` is called if the broker closes the producer, not if its client does.
+    """
 
     def __init__(
         self,
         key: ProducerKey,
         producer_id: int,
         name: str,
-        connection: ProducerConnection,
-        topic: ProducerTopic,
+        client: ConnectedClient,
+        topic: "Topic",
         *,
+        on_dropped: "Callable[[Producer], None]",
         access_mode: int = pb.Shared,
         metadata: dict[str, str] | None = None,
     ) -> None:
         self.key = key
         self.producer_id = producer_id
         self.name = name
-        self.connection = connection
+        self.client = client
+        self.topic = topic
         self.access_mode = access_mode
         self.metadata = metadata or {}
-        self.epoch: int | None = None  # the topic's
+        self.epoch: int | None = None  # the topic's, when this producer was admitted
         self.closed = False
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
+        self._on_dropped = on_dropped
         self._on_drained: list[Callable[[], None]] = []
-        self.topic = topic
-        # Sequence id, highest one; and for a send that is refused, the frame that says so.
+        # One item per send without an answer, in the order of the sends: its sequence id, its
+        # highest sequence id, and for a refused send the frame that says so.  Refused sends wait
+        # here for the receipts in front of them.
         self._outstanding: deque[tuple[int, int | None, bytes | None]] = deque()
+        # Receipts that are sent at the next flush: both ids, ledger id, entry id.
         self._receipts: list[tuple[int, int | None, int, int]] = []
-        self._held: tuple[int, int | None] | None = None  # the ids of the first send that is held
+        self._held: tuple[int, int | None] | None = None  # the ids of the first held send
 
     @property
     def outstanding(self) -> int:
-        """How many answers are owed; one for all sends that are held."""
+        """The number of answers that are owed.  All held sends together are owed one."""
         return len(self._outstanding) + (self._held is not None)
 
     # -- sending
 
     def send(self, send: Send) -> None:
-        """Append the entry.  Raises a WireError for one that makes no sense."""
-        if not self.topic.serving:
-            return
-        if self._held is not None or self.topic.ending:
+        """Append the entry.  Raise a WireError if its bytes are not an entry."""
+        topic = self.topic
+        if topic.closing:
+            return  # The client will be told that its producer is closed, and sends again.
+        # A send behind a held one has to be held too: appending it would change the order.
+        if self._held is not None or topic.termination is not None:
             self._hold(send)
             return
         refused = self._refusal(send)
         if refused is not None:
             self._refuse(send.sequence_id, send.highest_sequence_id, *refused)
             return
-        # The offsets of a topic are counted by what the entry itself says.
+        # Offsets count the messages that the entry's own metadata name, not those that SEND names.
         metadata, _ = parse_metadata(send.payload)
         messages = num_messages(metadata)
         self.messages += messages
         self.bytes += len(send.payload)
         self.chunks += send.is_chunk
+        # This comes before `append`, because the log may refuse the entry from within that call.
         self._outstanding.append((send.sequence_id, send.highest_sequence_id, None))
-        self.topic.append(send.payload, messages, self, is_chunk=send.is_chunk)
+        topic.append(send.payload, messages, self, is_chunk=send.is_chunk)
 
     def _refusal(self, send: Send) -> tuple[int, str] | None:
+        """Return the code and the reason if the send is not acceptable."""
         try:
             verify_checksum(send.payload)
         except ChecksumError as error:
             return pb.ChecksumError, str(error)
         if has_broker_metadata(send.payload):
-            return pb.NotAllowedError, "the broker's part of an entry is not for clients to send"
+            return pb.NotAllowedError, "clients may not send the broker's part of an entry"
         if send.txn is not None:
             return pb.NotAllowedError, "this broker has no transactions"
         if send.marker:
-            return pb.NotAllowedError, "markers are not for clients to send"
+            return pb.NotAllowedError, "clients may not send markers"
         highest = send.highest_sequence_id
         if highest is not None and highest < send.sequence_id:
             return pb.NotAllowedError, f"sequence ids from {send.sequence_id} to {highest}"
         return None
 
     def _refuse(self, sequence_id: int, highest: int | None, code: int, reason: str) -> None:
-        """Refuse one send, in its turn."""
-        self.connection.note_refused_send(code, reason)
+        """Refuse one send.  The refusal goes out behind the receipts of all earlier sends."""
+        self.client.note_refused_send(code, reason)
         error = pb.CommandSendError(
             producer_id=self.producer_id,
             sequence_id=max(sequence_id, highest or 0),
@@ -183,9 +136,9 @@ class Producer:
         self._answer_refused()
 
     def _code_for_client(self, code: int) -> int:
-        """C++ and Python give up one message for this code only."""
-        if code == pb.NotAllowedError and self.connection.client_version.startswith(_CPP):
-            return pb.ChecksumError
+        """Return the code at which this client gives up one message and nothing else."""
+        if code == pb.NotAllowedError and self.client.version.startswith(_CPP):
+            return pb.ChecksumError  # C++ and Python give up one message for this code only.
         return code
 
     # -- while the topic is being terminated
@@ -195,23 +148,29 @@ class Producer:
         return self._held is not None
 
     @property
-    def is_told_of_the_end(self) -> bool:
-        """Does its client take a refused send for the end of the topic?"""
-        return self.connection.is_ours
+    def understands_end_of_topic(self) -> bool:
+        """True if the client takes a refused send for the end of the topic."""
+        return self.client.is_ours
 
     def _hold(self, send: Send) -> None:
-        """The first one is enough: its answer is one to all that were sent behind it."""
+        """Remember the first held send.  Its answer covers all sends behind it."""
         if self._held is None:
             self._held = (send.sequence_id, send.highest_sequence_id)
 
     def refuse_held(self) -> None:
-        """The topic has ended."""
+        """Refuse the held sends, because the topic has ended."""
         held, self._held = self._held, None
         if held is not None:
             self._refuse(*held, pb.TopicTerminatedError, "the topic is terminated")
 
+    # -- what the log reports
+
     def stored(self, position: Position | None, error: Exception | None) -> None:
-        """The log's word on the oldest send that waits, or a refusal of the one just appended."""
+        """Handle the result of an append.
+
+        The log confirms appends in order, so a position belongs to the oldest outstanding send.  A
+        refusal belongs to the newest one: the log raises it from within `append`.
+        """
         if self.closed:
             if error is not None:
                 self.topic.append_failed(error)
@@ -219,9 +178,10 @@ class Producer:
         if position is None:
             self._not_stored(error)
             return
-        sequence_id, highest, _ = self._outstanding.popleft()
+        sequence_id, highest, refusal = self._outstanding.popleft()
+        assert refusal is None, "a refused send was never appended"
         if not self._receipts:
-            self.connection.receipts_ready(self)
+            self.client.call_at_flush(self.flush_receipts)
         self._receipts.append((sequence_id, highest, position.ledger_id, position.entry_id))
         if self._outstanding:
             if self._outstanding[0][2] is not None:
@@ -232,20 +192,22 @@ class Producer:
     def _not_stored(self, error: Exception | None) -> None:
         assert error is not None
         if isinstance(error, TerminatedError | ListFullError | EntryTooLargeError):
-            # A log says so at once, of what was handed to it last; others may be waiting before it.
+            # The log refuses the newest send at once, while earlier ones may still be pending.
             sequence_id, highest, _ = self._outstanding.pop()
             ended = isinstance(error, TerminatedError)
-            # A full log is opened anew by nobody; clients do not repeat what is not allowed.
+            # Opening a full log again would not help, so clients must not repeat the send.
             code = pb.TopicTerminatedError if ended else pb.NotAllowedError
             self._refuse(sequence_id, highest, code, str(error))
             return
+        # Everything outstanding is in doubt now, and gets neither a receipt nor an error.
         self.topic.append_failed(error)
 
     def _answer_refused(self) -> None:
+        """Send the refusals that no pending append is in front of."""
         while self._outstanding and (frame := self._outstanding[0][2]) is not None:
             self._outstanding.popleft()
-            self.flush_receipts()
-            self.connection.send((frame,))
+            self.flush_receipts()  # They belong to earlier sends, so they go out first.
+            self.client.send((frame,))
         if not self.outstanding:
             self._drained()
 
@@ -253,12 +215,15 @@ class Producer:
         """Send the receipts that have gathered."""
         if self._receipts:
             receipts, self._receipts = self._receipts, []
-            self.connection.send((encode_send_receipts(self.producer_id, receipts),))
+            self.client.send((encode_send_receipts(self.producer_id, receipts),))
 
     # -- the end
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Call back when nothing is outstanding, at once if that is so.  Several may ask."""
+        """Call back when nothing is outstanding; immediately, if that is so now.
+
+        Several callers may wait at the same time.
+        """
         self._on_drained.append(on_drained)
         if not self.outstanding:
             self._drained()
@@ -278,7 +243,7 @@ class Producer:
             await done.wait()
 
     def close(self) -> None:
-        """Answer nothing any more, but for what is stored already."""
+        """Send the receipts of what is stored.  Sends that are still outstanding get no answer."""
         if not self.closed:
             self.closed = True
             self.flush_receipts()
@@ -287,16 +252,9 @@ class Producer:
             self._held = None
 
     def disconnect(self) -> None:
-        """The broker closes it: the client is told, and looks the topic up again."""
+        """Close the producer and tell its client, which then looks the topic up again."""
         if not self.closed:
             self.close()
-            self.connection.send(
-                (
-                    encode(
-                        pb.CommandCloseProducer(
-                            producer_id=self.producer_id, request_id=unsigned(-1)
-                        )
-                    ),
-                )
-            )
-            self.connection.forget_producer(self)
+            closed = pb.CommandCloseProducer(producer_id=self.producer_id, request_id=unsigned(-1))
+            self.client.send((encode(closed),))
+            self._on_dropped(self)

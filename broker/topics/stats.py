@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from daybook.broker.dispatch.consumer import Consumer
-from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
+from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import NOTHING, OutCounters
@@ -142,14 +141,14 @@ def statistics(topic: Topic) -> TopicStats:
 
 
 def _publisher(producer: Producer) -> PublisherStats:
-    connection = producer.connection
+    client = producer.client
     return PublisherStats(
         access_mode=_ACCESS_MODES[producer.access_mode],
         producer_id=producer.producer_id,
         producer_name=producer.name,
-        address=f"/{connection.peer}",
-        connected_since=_iso(connection.connected_ms),
-        client_version=connection.client_version,
+        address=f"/{client.peer}",
+        connected_since=_iso(client.connected_ms),
+        client_version=client.version,
         average_msg_size=_mean(producer.bytes, producer.messages),
         msg_in_counter=producer.messages,
         bytes_in_counter=producer.bytes,
@@ -172,8 +171,8 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         msg_rate_out=rates.messages,
         msg_throughput_out=rates.bytes,
         msg_rate_redeliver=rates.redelivered,
-        msg_out_counter=subscription.feeder.messages,
-        bytes_out_counter=subscription.feeder.bytes,
+        msg_out_counter=subscription.messages,
+        bytes_out_counter=subscription.bytes,
         unacked_messages=sum(_unacked(consumers)),
         msg_delayed=subscription.dispatch.delayed,
         active_consumer_name=name,
@@ -184,16 +183,16 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
 
 
 def _unacked(consumers: Iterable[Consumer]) -> Iterable[int]:
-    return (_subscription_of(c).dispatch.unacked_of(c.key) for c in consumers)
+    return (c.subscription.dispatch.unacked_of(c.key) for c in consumers)
 
 
 def _consumer(consumer: Consumer) -> ConsumerStats:
-    connection, dispatch = consumer.connection, _subscription_of(consumer).dispatch
+    client, dispatch = consumer.client, consumer.subscription.dispatch
     return ConsumerStats(
         consumer_name=consumer.name,
-        address=f"/{connection.peer}",
-        connected_since=_iso(connection.connected_ms),
-        client_version=connection.client_version,
+        address=f"/{client.peer}",
+        connected_since=_iso(client.connected_ms),
+        client_version=client.version,
         available_permits=dispatch.permits_of(consumer.key),
         unacked_messages=dispatch.unacked_of(consumer.key),
         blocked_consumer_on_unacked_msgs=dispatch.is_blocked(consumer.key),
@@ -210,8 +209,8 @@ def consumer_stats_response(
     consumer: Consumer, request_id: int, now_ms: int
 ) -> pb.CommandConsumerStatsResponse:
     """The answer to CONSUMER_STATS; rates are means since the client connected."""
-    subscription, connection = _subscription_of(consumer), consumer.connection
-    seconds = max(1.0, (now_ms - connection.connected_ms) / 1000)
+    subscription, client = consumer.subscription, consumer.client
+    seconds = max(1.0, (now_ms - client.connected_ms) / 1000)
     dispatch = subscription.dispatch
     return pb.CommandConsumerStatsResponse(
         request_id=request_id,
@@ -222,16 +221,11 @@ def consumer_stats_response(
         availablePermits=max(0, dispatch.permits_of(consumer.key)),
         unackedMessages=dispatch.unacked_of(consumer.key),
         blockedConsumerOnUnackedMsgs=dispatch.is_blocked(consumer.key),
-        address=f"/{connection.peer}",
-        connectedSince=_iso(connection.connected_ms),
+        address=f"/{client.peer}",
+        connectedSince=_iso(client.connected_ms),
         type=TYPE_NAMES[subscription.type or 0],
         msgBacklog=subscription.backlog.messages,
     )
-
-
-def _subscription_of(consumer: Consumer) -> Subscription:
-    assert isinstance(consumer.subscription, Subscription)
-    return consumer.subscription
 
 
 def _mean(total: int, count: int) -> float:

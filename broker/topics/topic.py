@@ -3,46 +3,100 @@
     SERVING --close--> CLOSING --> CLOSED
        +-----drop, or the log failed-+
 
-Closing is in good order: no sends are taken any more, those outstanding are stored and receipted,
-then clients are told, cursors stored, the log closed.  Dropping is at once: clients are told that
-producers and consumers are closed, and nothing else is said.  In particular, a send that the log
-could not confirm is *in doubt*: it is answered with neither receipt nor error.
+A close is orderly: the topic accepts no more sends, stores and receipts the outstanding ones, tells
+the clients, stores the cursors and closes the log.  A drop is immediate: clients are told that
+their producers and consumers are closed, and nothing else is sent.  In particular, a send that the
+log could not confirm is *in doubt*: it gets neither a receipt nor an error.
 
-A topic can also be terminated: it serves on, and takes no messages.  What is outstanding is stored
-and receipted; sends that come meanwhile get no answer until the log has ended, or goes on.
+A topic can also be terminated.  It then still serves its consumers, and accepts no more messages.
+Outstanding sends are stored and receipted.  Sends that arrive meanwhile get no answer until either
+the log has ended or the termination has failed.
+
+A topic has three parts: `Topic` has the log and its life, `TopicProducers` decides who may produce,
+`TopicSubscriptions` creates and removes subscriptions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from enum import Enum, auto
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
 
 import trio
 
-from daybook.broker.dispatch.dispatcher import Feeder
+from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.entries import delivered_head
-from daybook.broker.errors import BrokerError, TopicTerminatedError, UnavailableError
-from daybook.broker.limits import TopicLimits
+from daybook.broker.dispatch.subscription import Consumer, Subscription
+from daybook.broker.errors import (
+    BrokerError,
+    ConflictError,
+    NotAllowedError,
+    PreconditionError,
+    ProducerBusyError,
+    RefusedError,
+    SubscriptionNotFoundError,
+    TopicTerminatedError,
+    UnavailableError,
+)
+from daybook.broker.limits import TopicLimits, check_properties
+from daybook.broker.protocol.access import (
+    AccessMode,
+    AccessProtocol,
+    Admit,
+    EpochNotStored,
+    EpochStored,
+    Event,
+    Expel,
+    Join,
+    Leave,
+    Refuse,
+    StoreEpoch,
+    Wait,
+)
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
-from daybook.broker.topics.topic_ending import TopicEnding
-from daybook.broker.topics.topic_log import TopicLog, TopicLogs, translated
-from daybook.broker.topics.topic_producers import TopicProducers
-from daybook.broker.topics.topic_subscriptions import TopicSubscriptions
+from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
+from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
 
-_LOOK_S = 2.0
+_BACKLOG_READS_S = 2.0  # for reads that only make the statistics exact
+INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
+_INTERNAL_PREFIX = "pulsar.repl."
 
 
-class State(Enum):
-    SERVING = auto()
-    CLOSING = auto()
-    CLOSED = auto()
+class _Termination:
+    """One attempt to terminate a topic, and the tasks that wait for its outcome."""
+
+    def __init__(self) -> None:
+        self._decided = trio.Event()
+        self._outcome: Position | BrokerError | None = None
+
+    def decide(self, outcome: Position | BrokerError) -> None:
+        """Set the outcome: the position of the last message, or why the topic continues."""
+        assert self._outcome is None
+        self._outcome = outcome
+        self._decided.set()
+
+    async def wait_decided(self) -> None:
+        await self._decided.wait()
+
+    async def outcome(self) -> Position:
+        """Return the last position.  Raise a BrokerError if the topic continues."""
+        await self._decided.wait()
+        assert self._outcome is not None
+        if isinstance(self._outcome, BrokerError):
+            raise self._outcome
+        return self._outcome
 
 
 class Topic:
-    """`run` belongs into the nursery of `Topics`.  `on_failed` is called once, if the log fails."""
+    """One loaded topic.  `run` belongs into the nursery of `Topics`.
+
+    `on_failed` is called at most once, if the log fails.
+    """
 
     def __init__(
         self,
@@ -57,31 +111,25 @@ class Topic:
     ) -> None:
         self.name = name
         self.log = log
-        self.state = State.SERVING
+        self.logs = logs
+        self.limits = limits
+        self.clock = clock
+        self.keys = keys  # numbers for producers and consumers, none of which is used twice
+        self.closing = False  # for good, from the begin of a close or a drop on
+        self.closed = False
         self.terminated = logs.is_terminated(log)
+        self.termination: _Termination | None = None  # set while the outcome is open
         self.loaded_ms = clock.now_ms()
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
         self.rates = Rates()
-        self._logs = logs
-        self._limits = limits
         self._on_failed = on_failed
-        self._waiting: dict[Feeder, None] = {}  # for the next entry
+        self._call_when_appended: dict[Callable[[], None], None] = {}
         self._nursery: trio.Nursery | None = None
         self._failed = False
-        self._ending: TopicEnding | None = None
-        self.producers = TopicProducers(
-            self,
-            name,
-            log,
-            logs,
-            limits=limits,
-            keys=keys,
-            nursery=lambda: self.nursery,
-            check_open=self._check_open,
-        )
-        self.subscriptions = TopicSubscriptions(self, limits=limits, clock=clock, keys=keys)
+        self.producers = TopicProducers(self)
+        self.subscriptions = TopicSubscriptions(self)
         log.on_fenced = self._fenced
         log.on_confirmed = self._confirmed
 
@@ -89,100 +137,113 @@ class Topic:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            if self.state is not State.CLOSED:
+            if not self.closed:
                 await trio.sleep_forever()
 
-    @property
-    def nursery(self) -> trio.Nursery:
+    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task until the topic is closed."""
         assert self._nursery is not None
-        return self._nursery
+        self._nursery.start_soon(task, *args)
 
     @property
     def serving(self) -> bool:
-        return self.state is State.SERVING
+        return not self.closing
 
-    @property
-    def ending(self) -> bool:
-        """Is it being terminated?"""
-        return self._ending is not None
-
-    async def wait_decided(self) -> None:
-        """Return when it is not being terminated, whatever came of that."""
-        while self._ending is not None:
-            await self._ending.wait_decided()
+    async def wait_termination_decided(self) -> None:
+        """Return when no termination is under way, whatever its outcome was."""
+        while self.termination is not None:
+            await self.termination.wait_decided()
 
     @property
     def in_use(self) -> bool:
-        """Is anybody connected?"""
+        """True if a producer or a consumer is connected."""
         subscriptions = self.subscriptions.by_name.values()
         return bool(len(self.producers)) or any(s.consumers for s in subscriptions)
 
     def check_serving(self) -> None:
-        """Raises UnavailableError if it is being closed."""
-        if self.state is not State.SERVING:
+        """Raise UnavailableError if the topic is being closed."""
+        if self.closing:
             raise UnavailableError(f"{self.name} is being closed")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise a BrokerError if the topic accepts no producers."""
         self.check_serving()
         if self.terminated:
             raise TopicTerminatedError(f"{self.name} is terminated")
 
-    # -- what producers and feeders call
+    # -- appending
 
     def append(
         self, payload: memoryview, messages: int, producer: Producer, *, is_chunk: bool
     ) -> None:
+        """Append an entry; the log reports the result to `producer.stored`."""
         self.messages += messages
         self.chunks += is_chunk
         self.bytes += len(payload)
         self.log.append((payload,), messages, producer.stored)
 
     def _confirmed(self) -> None:
-        """The log says so: then it does not matter what became of the producer meanwhile."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for feeder in waiting:
-                feeder.wake()
+        """Wake the readers.
 
-    def wake_when_appended(self, feeder: Feeder) -> None:
-        self._waiting[feeder] = None
+        The log reports this itself.  A producer could be closed between its append and the
+        confirmation, and would then not report it.
+        """
+        if self._call_when_appended:
+            calls, self._call_when_appended = self._call_when_appended, {}
+            for call in calls:
+                call()
+
+    def call_when_appended(self, call: Callable[[], None]) -> None:
+        """Call once, when the next entry is confirmed.  Asking twice makes one call."""
+        self._call_when_appended[call] = None
 
     def append_failed(self, error: Exception) -> None:
+        """Give the topic up, because its log takes no more entries."""
         self._fail(error)
 
     def _fenced(self) -> None:
         self._fail(UnavailableError(f"{self.name} was taken over"))
 
     def _fail(self, error: Exception) -> None:
-        if not self._failed and self.state is not State.CLOSED:
+        if not self._failed and not self.closed:
             self._failed = True
             self._on_failed(self, error)
 
     # -- numbers
 
     def tick_rates(self, now_s: float) -> None:
-        """A period is over."""
+        """Compute the rates of the period that ends now."""
         out = {
-            name: OutCounters(s.feeder.messages, s.feeder.bytes, s.feeder.redelivered)
+            name: OutCounters(s.messages, s.bytes, s.redelivered)
             for name, s in self.subscriptions.by_name.items()
         }
         self.rates.tick(Counters(self.messages, self.bytes, out), now_s)
 
     def internal_stats(self) -> dict[str, object]:
-        return self._logs.internal_stats(self.log)
+        return self.logs.internal_stats(self.log)
+
+    async def read_backlogs(self) -> None:
+        """Make the backlogs exact, as far as a few quick reads allow."""
+        with trio.move_on_after(_BACKLOG_READS_S):
+            for subscription in list(self.subscriptions.by_name.values()):
+                with suppress(BrokerError):  # Its backlog stays an estimate.
+                    await subscription.read_backlog()
 
     # -- positions
 
     async def position_of_time(self, publish_ms: int) -> Position:
         with translated(self.name):
-            return await self._logs.position_of_time(self.log, publish_ms)
+            return await self.logs.position_of_time(self.log, publish_ms)
 
     async def position_of_offset(self, offset: int) -> Position:
         with translated(self.name):
-            return await self._logs.position_of_offset(self.log, offset)
+            return await self.logs.position_of_offset(self.log, offset)
 
     def position_of_id(self, position: Position) -> Position:
-        """That very entry; the next one if it is not there; before the first and behind the end."""
+        """Return the position itself, or the next one that exists.
+
+        The result is never before the first entry, and at most directly behind the last one.
+        """
         log = self.log
         first = log.next_position(log.before_first)
         if position <= first:
@@ -192,23 +253,19 @@ class Topic:
         return log.next_position(log.previous_position(position))
 
     async def offset_before(self, position: Position) -> int:
-        """The offset of the last message at, or before, a position."""
+        """Return the offset of the last message at or before a position."""
         with translated(self.name):
-            return await self._logs.offset_before(self.log, position)
-
-    async def look_at_backlogs(self) -> None:
-        """Know the backlogs in messages, where that takes a read, as far as it is quickly done."""
-        with trio.move_on_after(_LOOK_S):
-            for subscription in list(self.subscriptions.by_name.values()):
-                with suppress(BrokerError):  # Then it stays an estimate.
-                    await subscription.look_at_backlog()
+            return await self.logs.offset_before(self.log, position)
 
     async def first_offset(self) -> int:
         with translated(self.name):
-            return await self._logs.first_offset(self.log)
+            return await self.logs.first_offset(self.log)
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """The last entry, and the index of its last message (-1: no batch); None if it is empty."""
+        """Return the last entry and the index of its last message, or None if the log is empty.
+
+        The index is -1 if the entry is not a batch.
+        """
         log = self.log
         last = log.last_confirmed
         if last.entry_id < 0 or log.next_position(log.before_first) > last:
@@ -220,31 +277,34 @@ class Topic:
         head = delivered_head(found[0].data)
         return found[0].position, head.messages - 1 if head.is_batch else -1
 
-    async def terminate(self) -> Position:
-        """Take no more messages; returns the last one's position.
+    # -- terminating
 
-        What was begun goes on if the one who asked for it stops waiting.
+    async def terminate(self) -> Position:
+        """Accept no more messages, and return the position of the last one.
+
+        A termination that has begun continues even if its caller stops waiting.
         """
         self.check_serving()
-        if self._ending is None:
-            self._ending = TopicEnding()
-            self.nursery.start_soon(self._end, self._ending)
-        return await self._ending.outcome()
+        if self.termination is None:
+            self.termination = _Termination()
+            self.start_task(self._terminate, self.termination)
+        return await self.termination.outcome()
 
-    async def _end(self, ending: TopicEnding) -> None:
+    async def _terminate(self, termination: _Termination) -> None:
         outcome: Position | BrokerError = UnavailableError(f"{self.name} is being closed")
         try:
             with translated(self.name):
-                outcome = await self._logs.terminate(self.log)
+                outcome = await self.logs.terminate(self.log)
         except BrokerError as error:
             outcome = error
         finally:
-            self._ending = None
+            # No task runs between these steps, so no send sees one without the others.
+            self.termination = None
             if isinstance(outcome, BrokerError):
-                self.producers.go_on()
+                self.producers.resume()
             else:
                 self._ended()
-            ending.decide(outcome)
+            termination.decide(outcome)
 
     def _ended(self) -> None:
         self.terminated = True
@@ -255,7 +315,7 @@ class Topic:
     # -- the end
 
     async def close(self) -> None:
-        """In good order.  Raises UnavailableError if the log cannot be closed like that."""
+        """Close the topic in order.  Raise UnavailableError if the log cannot be closed."""
         if not await self._quiesce():
             return
         try:
@@ -268,12 +328,12 @@ class Topic:
             self._finish()
 
     async def delete(self) -> None:
-        """Close it, and delete all that belongs to it."""
+        """Close the topic and delete everything that is stored of it."""
         if not await self._quiesce():
             return
         try:
             with translated(self.name):
-                await self._logs.delete(self.log)
+                await self.logs.delete(self.log)
         except BaseException:
             self.log.abandon()
             raise
@@ -281,29 +341,489 @@ class Topic:
             self._finish()
 
     async def _quiesce(self) -> bool:
-        """Store what is outstanding, then let all clients go."""
-        if self.state is not State.SERVING:
+        """Store what is outstanding, then disconnect all clients.
+
+        Return False if the topic was closed or dropped by someone else.
+        """
+        if self.closing:
             return False
-        self.state = State.CLOSING
-        with trio.move_on_after(self._limits.drain_s):
+        self.closing = True
+        with trio.move_on_after(self.limits.drain_s):
             for producer in list(self.producers.by_name.values()):
                 await producer.wait_drained()
-        self._let_go()
-        return self.state is State.CLOSING
+        self._disconnect_clients()
+        return not self.closed  # A drop may have come while the producers were drained.
 
     def drop(self) -> None:
-        """At once; touches nothing that is stored."""
-        if self.state is not State.CLOSED:
+        """Close the topic at once, without touching anything that is stored."""
+        if not self.closed:
             self.log.abandon()
             self._finish()
 
     def _finish(self) -> None:
-        if self.state is not State.CLOSED:
-            self.state = State.CLOSED
-            self._let_go()
+        if not self.closed:
+            self.closing = self.closed = True
+            self._disconnect_clients()
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
-    def _let_go(self) -> None:
-        self.producers.let_go(UnavailableError(f"{self.name} is not served here any more"))
-        self.subscriptions.let_go()
+    def _disconnect_clients(self) -> None:
+        self.producers.close(UnavailableError(f"{self.name} is not served here any more"))
+        self.subscriptions.close()
+
+
+# -- producers
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRequest:
+    """The properties of a producer that a client asks for."""
+
+    producer_id: int
+    name: str
+    access_mode: AccessMode = AccessMode.SHARED
+    topic_epoch: int | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+class _Applicant:
+    """A producer that waits to be admitted."""
+
+    def __init__(self, producer: Producer, on_wait: Callable[[], None]) -> None:
+        self.producer = producer
+        self.on_wait = on_wait
+        self.decided = trio.Event()
+        self.error: BrokerError | None = None
+
+
+class TopicProducers:
+    """The producers of one topic, and those that wait to become one.
+
+    A name has one producer.  When a second one comes with the same name, the client of the first is
+    asked for a sign of life; a client that gives none is taken for dead.  Then the access mode
+    decides (see `broker.protocol.access`), which may take until other producers have left.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self.by_name: dict[str, Producer] = {}
+        self._topic = topic
+        self._access = AccessProtocol(topic.logs.epoch_of(topic.log))
+        self._by_key: dict[int, Producer] = {}
+        self._applicants: dict[int, _Applicant] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the topic.  It is None if the topic never had an exclusive producer."""
+        return self._access.epoch
+
+    @property
+    def waiting(self) -> int:
+        return self._access.waiting
+
+    async def add(
+        self,
+        request: ProducerRequest,
+        client: ConnectedClient,
+        *,
+        on_wait: Callable[[], None],
+        on_dropped: Callable[[Producer], None],
+    ) -> Producer:
+        """Admit a producer as soon as its access mode allows.
+
+        `on_wait` is called if that is not immediately.  `on_dropped` is called if the broker closes
+        the producer later.
+        """
+        await self._prepare(request, client)
+        producer = Producer(
+            next(self._topic.keys),
+            request.producer_id,
+            request.name,
+            client,
+            self._topic,
+            on_dropped=on_dropped,
+            access_mode=request.access_mode.value,
+            metadata=dict(request.metadata or {}),
+        )
+        # No checkpoint since `_prepare`, so the name is still free.
+        applicant = self._applicants[producer.key] = _Applicant(producer, on_wait)
+        try:
+            self._handle(Join(producer.key, request.access_mode, request.topic_epoch))
+            await applicant.decided.wait()
+        except BaseException:
+            self.remove(producer)
+            raise
+        finally:
+            self._applicants.pop(producer.key, None)
+        if applicant.error is not None:
+            raise applicant.error
+        return producer
+
+    async def _prepare(self, request: ProducerRequest, client: ConnectedClient) -> None:
+        """Return when the topic is open and the name is free.
+
+        Both hold until the caller's next checkpoint.
+        """
+        topic = self._topic
+        while True:
+            await topic.wait_termination_decided()
+            topic.check_open()
+            if len(self.by_name) >= topic.limits.producers_max:
+                raise ProducerBusyError(f"{topic.name} has too many producers")
+            await self._make_way(request, client)
+            # A termination may have begun while another client was asked for a sign of life.
+            if topic.termination is None:
+                topic.check_open()
+                return
+
+    async def _make_way(self, request: ProducerRequest, client: ConnectedClient) -> None:
+        """Disconnect the producer that has the name if its client is dead.
+
+        Raise ProducerBusyError if that client answers.
+        """
+        holder = self._holder(request.name)
+        if holder is None:
+            return
+        if holder.client is client or await holder.client.is_alive(self._topic.limits.probe_s):
+            raise ProducerBusyError(f"{self._topic.name} has a producer named {request.name}")
+        if self._holder(request.name) is holder:  # It may have left meanwhile.
+            self._disconnect(holder)
+
+    def _holder(self, name: str) -> Producer | None:
+        """Return the producer or the applicant that has the name."""
+        holder = self.by_name.get(name)
+        if holder is None:
+            applying = (a.producer for a in self._applicants.values())
+            holder = next((p for p in applying if p.name == name), None)
+        return holder
+
+    def remove(self, producer: Producer) -> None:
+        """Remove a producer that has left or is lost.  Its outstanding sends get no receipt."""
+        producer.close()
+        self._by_key.pop(producer.key, None)
+        if self.by_name.get(producer.name) is producer:
+            del self.by_name[producer.name]
+        self._handle(Leave(producer.key))
+
+    def _handle(self, event: Event) -> None:
+        for effect in self._access.step(event):
+            match effect:
+                case Admit(key, epoch):
+                    self._admit(key, epoch)
+                case Wait(key):
+                    self._applicants[key].on_wait()
+                case Refuse(key, code, reason):
+                    self._decide(key, RefusedError(code, f"{self._topic.name}: {reason}"))
+                case Expel(key):
+                    producer = self._by_key.pop(key)
+                    del self.by_name[producer.name]
+                    producer.disconnect()
+                case StoreEpoch(key, epoch):
+                    self._topic.start_task(self._store_epoch, key, epoch)
+                case _:
+                    assert_never(effect)
+
+    def _admit(self, key: int, epoch: int | None) -> None:
+        producer = self._applicants[key].producer
+        assert producer.name not in self.by_name
+        producer.epoch = epoch
+        self._by_key[key] = producer
+        self.by_name[producer.name] = producer
+        self._decide(key, None)
+
+    def _decide(self, key: int, error: BrokerError | None) -> None:
+        """Tell an applicant that it is admitted, or why it is not.  The first decision counts."""
+        applicant = self._applicants.get(key)
+        if applicant is not None and not applicant.decided.is_set():
+            applicant.error = error
+            applicant.decided.set()
+
+    async def _store_epoch(self, key: int, epoch: int) -> None:
+        try:
+            with translated(self._topic.name):
+                await self._topic.logs.store_epoch(self._topic.log, epoch)
+        except BrokerError:
+            self._handle(EpochNotStored(key))
+        else:
+            self._handle(EpochStored(key))
+
+    def end(self, error: BrokerError) -> None:
+        """Refuse all applicants and tell all producers, because the log has ended."""
+        for key, applicant in list(self._applicants.items()):
+            if not applicant.decided.is_set():
+                self._decide(key, error)
+                self._handle(Leave(key))
+        for producer in list(self.by_name.values()):
+            if producer.understands_end_of_topic:
+                producer.refuse_held()
+            else:
+                self._disconnect(producer)
+
+    def resume(self) -> None:
+        """Disconnect the producers with held sends, because the log did not end.
+
+        Their clients come back and repeat the held sends, in order.
+        """
+        for producer in list(self.by_name.values()):
+            if producer.holds_sends:
+                self._disconnect(producer)
+
+    def _disconnect(self, producer: Producer) -> None:
+        producer.disconnect()
+        self.remove(producer)
+
+    def close(self, error: BrokerError) -> None:
+        """Disconnect all producers.  All applicants get the error."""
+        for key in list(self._applicants):
+            self._decide(key, error)
+        for producer in list(self.by_name.values()):
+            producer.disconnect()
+        self.by_name.clear()
+        self._by_key.clear()
+
+
+# -- subscriptions
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRequest:
+    """The properties of a consumer that a client asks for."""
+
+    consumer_id: int
+    subscription: str
+    type: int
+    name: str = ""
+    durable: bool = True
+    earliest: bool = False
+    start: Position | None = None  # the entry at which a volatile subscription begins
+    start_offset: int | None = None  # or the message at which it begins
+    rollback_s: int = 0
+    priority: int = 0
+    epoch: int | None = None
+    metadata: Mapping[str, str] | None = None
+    properties: Mapping[str, str] | None = None
+
+
+class TopicSubscriptions:
+    """The subscriptions of one topic.
+
+    The durable ones whose cursors the log has are there from the beginning.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self.by_name: dict[str, Subscription] = {}
+        self._topic = topic
+        self._creating = trio.Lock()  # Two tasks must not open the same cursor.
+        self._removing: dict[str, trio.Event] = {}  # set when the cursor is deleted
+        for name, cursor in topic.log.cursors.items():
+            if not is_internal(name):
+                self._new(name, cursor, durable=True)
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def get(self, name: str) -> Subscription:
+        """Return the subscription.  Raise SubscriptionNotFoundError if there is none."""
+        found = self.by_name.get(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"{self._topic.name} has no subscription {name}")
+        return found
+
+    async def prepare(self, request: ConsumerRequest, client: ConnectedClient) -> Subscription:
+        """Return the subscription, created if necessary, and ready for a new consumer.
+
+        The caller has to `join` it before its next checkpoint.
+        """
+        check_name(request.subscription)
+        subscription = await self._get_or_create(request)
+        try:
+            await subscription.make_way(request.type, client)
+        except UnavailableError:
+            if request.durable:
+                raise
+            # A volatile subscription is removed together with its last consumer.  Here the last
+            # consumer was dead and has just been removed, so a new subscription takes its place.
+            subscription = await self._get_or_create(request)
+            await subscription.make_way(request.type, client)
+        self._topic.check_serving()
+        return subscription
+
+    def join(
+        self,
+        subscription: Subscription,
+        request: ConsumerRequest,
+        client: ConnectedClient,
+        *,
+        on_dropped: Callable[[Consumer], None],
+    ) -> Consumer:
+        """Add a consumer, which is served from its first permits on.
+
+        `on_dropped` is called if the broker closes the consumer later.
+        """
+        consumer = Consumer(
+            next(self._topic.keys),
+            request.consumer_id,
+            request.name,
+            client,
+            subscription,
+            on_dropped=on_dropped,
+            partition=self._topic.name.partition,
+            priority=request.priority,
+            epoch=request.epoch,
+            metadata=dict(request.metadata or {}),
+        )
+        subscription.add(consumer, request.type)
+        return consumer
+
+    async def _get_or_create(self, request: ConsumerRequest) -> Subscription:
+        async with self._creating:
+            await self._wait_removed(request.subscription)
+            self._topic.check_serving()
+            known = self.by_name.get(request.subscription)
+            if known is not None:
+                if known.durable != request.durable:
+                    kind = "durable" if known.durable else "not durable"
+                    raise NotAllowedError(f"the subscription {known.name} is {kind}")
+                return known
+            initial = await self._initial(request)
+            if request.durable:
+                properties = dict(request.properties or {})
+                return await self._create(request.subscription, initial, properties)
+            cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
+            return self._new(request.subscription, cursor, durable=False)
+
+    async def create(
+        self, name: str, mark_delete: Position, properties: Mapping[str, str] | None = None
+    ) -> Subscription:
+        """Create a durable subscription that begins behind `mark_delete`.
+
+        Raise ConflictError if there is one of that name.
+        """
+        check_name(name)
+        async with self._creating:
+            await self._wait_removed(name)
+            if name in self.by_name:
+                raise ConflictError(f"{self._topic.name} has a subscription {name} already")
+            return await self._create(name, mark_delete, dict(properties or {}))
+
+    async def ensure(self, name: str) -> None:
+        """Create a durable subscription from the first message on, unless there is one."""
+        check_name(name)
+        async with self._creating:
+            await self._wait_removed(name)
+            if name not in self.by_name:
+                await self._create(name, self._topic.log.before_first, {})
+
+    async def _create(
+        self, name: str, mark_delete: Position, properties: dict[str, str]
+    ) -> Subscription:
+        topic = self._topic
+        if len(self.by_name) >= topic.limits.subscriptions_max:
+            raise NotAllowedError(f"{topic.name} has too many subscriptions")
+        check_properties(f"subscription {name}", properties)
+        with translated(topic.name):
+            cursor = await topic.log.open_cursor(name, initial=mark_delete, properties=properties)
+        topic.check_serving()
+        return self._new(name, cursor, durable=True, properties=properties)
+
+    def _new(
+        self,
+        name: str,
+        cursor: TopicCursor,
+        *,
+        durable: bool,
+        properties: dict[str, str] | None = None,
+    ) -> Subscription:
+        subscription = self.by_name[name] = Subscription(
+            self._topic,
+            name,
+            cursor,
+            durable=durable,
+            on_gone=self._forget,
+            properties=properties,
+        )
+        return subscription
+
+    async def _initial(self, request: ConsumerRequest) -> Position:
+        """Return the position behind which a new subscription begins."""
+        topic, log = self._topic, self._topic.log
+        if request.rollback_s:
+            since = topic.clock.now_ms() - request.rollback_s * 1000
+            return log.previous_position(await topic.position_of_time(since))
+        if request.durable:
+            return log.before_first if request.earliest else log.last_confirmed
+        if request.start_offset is not None:
+            return log.previous_position(await topic.position_of_offset(request.start_offset))
+        start = request.start
+        if start is None:
+            return log.last_confirmed
+        if start <= log.before_first:
+            return log.before_first
+        if start <= log.last_confirmed:
+            # The client itself drops the messages of that entry that it does not want.
+            return log.previous_position(start)
+        return log.before_first if request.earliest else log.last_confirmed
+
+    async def remove(self, subscription: Subscription) -> None:
+        """Remove a subscription with its consumers and its cursor."""
+        await self.begin_removal(subscription)()
+
+    def begin_removal(self, subscription: Subscription) -> Callable[[], Awaitable[None]]:
+        """Remove a subscription, and return the function that deletes its cursor.
+
+        The caller must run that function.  Until it has finished, a new subscription of the same
+        name has to wait, because it would find the old cursor.
+        """
+        subscription.drop()
+        removal = trio.Event()
+        before = self._removing.get(subscription.name)
+        self._removing[subscription.name] = removal
+        return partial(self._finish_removal, subscription, before, removal)
+
+    async def _finish_removal(
+        self, subscription: Subscription, before: trio.Event | None, removal: trio.Event
+    ) -> None:
+        name = subscription.name
+        try:
+            if before is not None:
+                await before.wait()
+            if subscription.durable:
+                with translated(self._topic.name):
+                    await self._topic.log.delete_cursor(name)
+        finally:
+            removal.set()
+            if self._removing.get(name) is removal:  # unless another removal waits for this one
+                del self._removing[name]
+
+    async def _wait_removed(self, name: str) -> None:
+        """Return when nothing of an earlier subscription of that name is stored any more."""
+        while (removal := self._removing.get(name)) is not None:
+            await removal.wait()
+
+    def _forget(self, subscription: Subscription) -> None:
+        if self.by_name.get(subscription.name) is subscription:
+            del self.by_name[subscription.name]
+
+    def close(self) -> None:
+        """Disconnect all consumers.  Nothing that is stored changes."""
+        for subscription in list(self.by_name.values()):
+            subscription.drop()
+
+
+def is_internal(cursor: str) -> bool:
+    """Return True if a Pulsar broker keeps this cursor for itself: it is no subscription."""
+    return cursor in INTERNAL_CURSORS or cursor.startswith(_INTERNAL_PREFIX)
+
+
+def check_name(subscription: str) -> None:
+    """Raise a BrokerError if no subscription can have the name."""
+    advice = "" if subscription else ": give the subscription a name"
+    refusal = PreconditionError(f"no subscription can be called {subscription[:64]!r}{advice}")
+    if not subscription.strip() or is_internal(subscription):
+        raise refusal
+    try:
+        check_cursor_name(subscription)
+    except InvalidNameError as error:
+        raise refusal from error

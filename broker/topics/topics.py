@@ -7,10 +7,10 @@ loaded stays until it is unloaded, deleted, or dropped: by the loss of its bundl
 log failed.  `run` belongs into the nursery of the broker.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from random import Random
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import trio
 
@@ -25,6 +25,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import TopicLimits
 from daybook.broker.logs import Log
+from daybook.broker.namespaces.policies import Policies
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.topics import (
     Abandon,
@@ -48,7 +49,7 @@ from daybook.broker.protocol.topics import (
 from daybook.broker.service.repeated_lines import Seldom
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
-from daybook.broker.topics.topic_log import TopicLogs
+from daybook.broker.topics.topic_log import TopicLog, TopicLogs
 from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import MetadataError
@@ -57,25 +58,11 @@ from daybook.wire.topics import TopicName
 _SPREAD = (0.5, 1.5)  # of a back-off
 
 
-class OwnershipPort(Protocol):
-    """What topics ask of `Ownership`."""
-
-    def owns(self, topic: TopicName) -> bool: ...
-
-    def may_load(self, topic: TopicName) -> bool: ...
+def _none(_topic: TopicName) -> bool:
+    return False
 
 
-class PoliciesPort(Protocol):
-    """What topics ask of `Policies`."""
-
-    async def partitions(self, topic: TopicName) -> int: ...
-
-    async def list_partitioned(self, namespace: str) -> list[TopicName]: ...
-
-    def known_bundle_of(self, topic: TopicName) -> BundleName | None: ...
-
-
-class _Asker:
+class _Waiter:
     """Somebody who waits for a topic, or for its end."""
 
     def __init__(self) -> None:
@@ -94,7 +81,7 @@ class Topics:
     def __init__(
         self,
         logs: TopicLogs,
-        policies: PoliciesPort,
+        policies: Policies,
         *,
         clock: WallClock,
         rng: Random,
@@ -106,7 +93,8 @@ class Topics:
         self.logs = logs
         self.limits = limits or TopicLimits()
         self._policies = policies
-        self._ownership: OwnershipPort | None = None
+        self._owns: Callable[[TopicName], bool] = _none
+        self._may_load: Callable[[TopicName], bool] = _none
         self._clock = clock
         self._rng = rng
         self._log = log
@@ -118,16 +106,21 @@ class Topics:
         self._loaded: dict[str, Topic] = {}
         self._by_load: dict[int, Topic] = {}
         self._failures: dict[int, BrokerError] = {}  # why a load failed, while it is told
-        self._askers: dict[int, _Asker] = {}
-        self._ask_ids = count(1)
+        self._waiters: dict[int, _Waiter] = {}
+        self._waiter_ids = count(1)
         self._keys: Iterator[int] = count(1)  # of producers and consumers
         self._names = count()
-        self._doomed: set[str] = set()  # to be deleted when they are closed
+        self._deleting: set[str] = set()  # to be deleted when they are closed
         self._lists_told: dict[str, int] = {}  # how full the lists of topics were when we told
 
-    def attach(self, ownership: OwnershipPort) -> None:
-        """Who says what may be loaded; ownership itself needs the topics."""
-        self._ownership = ownership
+    def attach(
+        self, *, owns: Callable[[TopicName], bool], may_load: Callable[[TopicName], bool]
+    ) -> None:
+        """Set the rules of ownership, which comes later because it needs the topics itself.
+
+        Before that, no topic is owned, and none may be loaded.
+        """
+        self._owns, self._may_load = owns, may_load
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -188,6 +181,9 @@ class Topics:
         """Those that are served, by full name."""
         return self._loaded
 
+    def loaded_logs(self) -> Iterable[tuple[TopicName, TopicLog]]:
+        return ((topic.name, topic.log) for topic in self._loaded.values())
+
     def producer_name(self) -> str:
         """A name that no other producer has."""
         return f"{self._name_prefix}-{next(self._names)}"
@@ -213,20 +209,20 @@ class Topics:
         if not name.persistent:
             raise NotAllowedError(f"{name}: this broker has persistent topics only")
         self._check_ours(name)
-        asker, number = _Asker(), next(self._ask_ids)
-        self._askers[number] = asker
+        asker, number = _Waiter(), next(self._waiter_ids)
+        self._waiters[number] = asker
         try:
-            self._feed(Get(name.full, number, create, trio.current_time()))
+            self._handle(Get(name.full, number, create, trio.current_time()))
             await asker.answered.wait()
         finally:
-            self._askers.pop(number, None)
+            self._waiters.pop(number, None)
         if asker.error is not None:
             raise asker.error
         assert asker.topic is not None
         return asker.topic
 
     def _check_ours(self, name: TopicName) -> None:
-        if self._ownership is None or not self._ownership.may_load(name):
+        if not self._may_load(name):
             raise NotOwnerError(f"{name} is not served by this broker")
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
@@ -239,29 +235,29 @@ class Topics:
 
     async def unload(self, name: TopicName) -> None:
         """In good order; nothing happens if it is not loaded."""
-        await self._ask_end(Unload, name)
+        await self._wait_end(Unload, name)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete it and all that belongs to it.  PreconditionError while anybody is connected."""
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
             raise PreconditionError(f"{name} has producers or consumers that are connected")
-        self._doomed.add(name.full)
+        self._deleting.add(name.full)
         try:
-            await self._ask_end(Unload, name)
+            await self._wait_end(Unload, name)
         finally:
-            self._doomed.discard(name.full)
+            self._deleting.discard(name.full)
         if await self.logs.exists(name):
             raise UnavailableError(f"{name} could not be deleted")
 
-    async def _ask_end(self, event: Callable[[str, int], Unload], name: TopicName) -> None:
-        asker, number = _Asker(), next(self._ask_ids)
-        self._askers[number] = asker
+    async def _wait_end(self, event: Callable[[str, int], Unload], name: TopicName) -> None:
+        asker, number = _Waiter(), next(self._waiter_ids)
+        self._waiters[number] = asker
         try:
-            self._feed(event(name.full, number))
+            self._handle(event(name.full, number))
             await asker.answered.wait()
         finally:
-            self._askers.pop(number, None)
+            self._waiters.pop(number, None)
 
     async def close_bundle(self, bundle: BundleName) -> None:
         """Close all topics of a bundle in good order, several at a time."""
@@ -272,14 +268,14 @@ class Topics:
     def drop_bundle(self, bundle: BundleName) -> None:
         """They are somebody else's now."""
         for name in self._names_of(bundle):
-            self._feed(Drop(name))
+            self._handle(Drop(name))
 
     def drop_all(self, reason: str) -> None:
         """Let go of everything at once."""
         if self._protocol.names:
             self._log.warning("all topics are dropped", why=reason)
         for name in self._protocol.names:
-            self._feed(Drop(name))
+            self._handle(Drop(name))
 
     async def close_all(self) -> None:
         """Close everything in good order."""
@@ -293,12 +289,12 @@ class Topics:
 
     # -- the protocol
 
-    def _feed(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         """Synchronous from the event to its last effect: no other task can run in between."""
         for effect in self._protocol.step(event):
-            self._do(effect)
+            self._perform(effect)
 
-    def _do(self, effect: Effect) -> None:
+    def _perform(self, effect: Effect) -> None:
         match effect:
             case Load(name, load, create):
                 self._start(self._load, TopicName.parse(name), load, create)
@@ -322,7 +318,7 @@ class Topics:
                 assert_never(effect)
 
     def _answer(self, number: int, topic: Topic | None, error: BrokerError | None) -> None:
-        asker = self._askers.get(number)
+        asker = self._waiters.get(number)
         if asker is not None:
             asker.answer(topic, error)
 
@@ -344,18 +340,18 @@ class Topics:
             if self._nursery is not None:
                 await self._nursery.start(self._run_topic, topic)
             self._log.info("loaded", topic=name.full)
-            self._feed(Loaded(name.full, load))
+            self._handle(Loaded(name.full, load))
             return
         error = self._failures[load]
         kind = (name.full, type(error))
         self._seldom.info("not loaded", kind, topic=name.full, why=str(error))
-        self._feed(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
+        self._handle(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
         self._failures.pop(load)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
         create = await self._check_partition(name, create)
         log = await self.logs.open(name, create=create)
-        if self._ownership is None or not self._ownership.owns(name):
+        if not self._owns(name):
             log.abandon()
             raise NotOwnerError(f"{name} has just been given up by this broker")
         return Topic(
@@ -393,19 +389,19 @@ class Topics:
             topic.drop()
             return
         self._log.warning("a topic is dropped", topic=name, why=str(error))
-        self._feed(Drop(name, fenced=True, now_s=trio.current_time(), spread=self._spread()))
+        self._handle(Drop(name, fenced=True, now_s=trio.current_time(), spread=self._spread()))
 
     async def _close(self, name: str, load: int) -> None:
         topic = self._by_load.get(load)
         if topic is not None:
             try:
-                await (topic.delete() if name in self._doomed else topic.close())
+                await (topic.delete() if name in self._deleting else topic.close())
             except (BrokerError, FencedError) as error:
                 # The next owner's recovery does the rest.
                 self._log.warning("not closed in good order", topic=name, why=str(error))
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)
-        self._feed(Unloaded(name, load))
+        self._handle(Unloaded(name, load))
 
     def _spread(self) -> float:
         return self._rng.uniform(*_SPREAD)

@@ -1,21 +1,24 @@
 """A broker's data plane over logs in memory, and clients that speak raw frames to it."""
 
+import gc
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import trio
 
 from daybook.broker.config import parse
 from daybook.broker.context import BrokerContext
+from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.logs import silent_log
 from daybook.broker.namespaces.policies import NamespacePolicies, Retention
 from daybook.broker.protocol.bundles import BundleName, Bundles
-from daybook.broker.service.connection import serve_client
+from daybook.broker.service.connection import ClientConnection, serve_client
 from daybook.broker.service.lookup import LookupResult
+from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.batch import encode_batch, encode_payload
@@ -33,6 +36,13 @@ from tests.simulation.network import SimulatedNetwork
 HOST, PORT = "broker", 6650
 TOPIC = "persistent://public/default/t"
 T0_MS = 1_700_000_000_000
+
+
+def connection_of(opened: Producer | Consumer) -> ClientConnection:
+    """Return the broker's end of the connection on which a producer or a consumer was opened."""
+    connections = [each for each in gc.get_objects() if isinstance(each, ClientConnection)]
+    (found,) = [each for each in connections if each._client is opened.client]
+    return found
 
 
 class FakeClock:
@@ -108,14 +118,14 @@ class Broker:
         self.errors: list[BaseException] = []
         self.topics = Topics(
             self.logs,
-            self.policies,
+            cast("Any", self.policies),
             clock=self.clock,
             rng=random.Random(2),
             log=silent_log(),
             name_prefix="test-1",
             limits=topic_limits,
         )
-        self.topics.attach(self.ownership)
+        self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)
         self.context = BrokerContext(
             config=self.config,
             clock=self.clock,

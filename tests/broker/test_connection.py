@@ -10,7 +10,6 @@ from trio.testing import MockClock
 
 from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.session import NOT_OFFERED
-from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.lookup import LookupResult
 from daybook.broker.service.requests import topics_hash
 from daybook.wire.batch import encode_payload
@@ -18,7 +17,7 @@ from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.messages.registry import NO_ID, Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, open_broker
+from tests.broker.harness import TOPIC, Client, connection_of, open_broker
 
 T = pb.BaseCommand
 
@@ -350,13 +349,13 @@ async def test_a_consumer_that_never_reads_holds_little_and_is_cut(
             good.send(n, b"x" * 100_000)
         await good.deliveries(100)
         await good.settle()
-        (connection,) = [
-            s.consumers[next(iter(s.consumers))].connection
+        (slow,) = [
+            s.consumers[next(iter(s.consumers))]
             for s in cluster.broker.topics.loaded[TOPIC].subscriptions.by_name.values()
             if s.name == "bad"
         ]
-        assert isinstance(connection, ClientConnection)
-        assert connection.room_bytes <= 0
+        connection = connection_of(slow)
+        assert slow.client.room_bytes() <= 0
         assert connection._frames.pending_bytes < 2 << 20
         for _ in range(10):
             good.tell(pb.CommandPing())
@@ -422,8 +421,7 @@ async def test_who_asks_and_never_reads_is_not_answered_for_ever(
         for _ in range(60):
             bad.frames.send([ping])
             await trio.sleep(0.01)
-        connection = consumer.connection
-        assert isinstance(connection, ClientConnection)
+        connection = connection_of(consumer)
         assert 0 < connection._frames.pending_bytes < 1_500_000
         assert bad.frames.pending_bytes > 1_000_000
 
@@ -464,8 +462,7 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
         await client.producer(7, producer_name="first")
         topic = cluster.broker.topics.loaded[TOPIC]
         (first,) = topic.producers.by_name.values()
-        connection = first.connection
-        assert isinstance(connection, ClientConnection)
+        connection = connection_of(first)
         add, prepare = topic.producers.add, topic.subscriptions.prepare
 
         async def add_and_close(*args: Any, **options: Any) -> Any:
@@ -539,8 +536,7 @@ async def test_a_volatile_subscription_goes_with_the_opening_that_made_it(
         await client.producer(7)
         topic = cluster.broker.topics.loaded[TOPIC]
         (producer,) = topic.producers.by_name.values()
-        connection = producer.connection
-        assert isinstance(connection, ClientConnection)
+        connection = connection_of(producer)
         prepare = topic.subscriptions.prepare
 
         async def prepare_and_end(*args: Any) -> Any:
@@ -632,7 +628,7 @@ async def test_a_client_that_leaves_while_it_opens(autojump_clock: MockClock) ->
         cluster.broker.logs.gate.set()
         await client.settle()
         assert not cluster.broker.topics.loaded[TOPIC].producers.by_name
-        assert not cluster.broker.topics._askers
+        assert not cluster.broker.topics._waiters
 
 
 async def test_everything_is_cleaned_up_behind_a_client(autojump_clock: MockClock) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daybook.broker.dispatch.memory_limit import FeedBudget
+from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
 
 MB = 1 << 20
 
@@ -12,6 +12,6 @@ MB = 1 << 20
     [(0, 4 * MB), (1, 4 * MB), (64, 4 * MB), (128, 2 * MB), (1024, MB // 4), (100_000, MB // 16)],
 )
 def test_the_share_of_one_connection(slow: int, share: int) -> None:
-    budget = FeedBudget(total_bytes=256 * MB, connection_bytes=4 * MB)
+    budget = DispatchMemoryLimit(total_bytes=256 * MB, connection_bytes=4 * MB)
     budget.slow = slow
     assert budget.share_bytes == share

@@ -13,6 +13,7 @@ from daybook.broker.service.request_turns import REQUEST_OVERHEAD_BYTES
 from daybook.wire.messages.registry import Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
+from tests.broker import harness
 from tests.broker.harness import TOPIC, Client, Cluster, open_broker
 
 WHERE = LookupResult("pulsar://there:6650", None, redirect=False, authoritative=True)
@@ -28,9 +29,7 @@ def open_many(client: Client, count: int, *, first: int = 10) -> None:
 def connection_of(cluster: Cluster, topic: str = TOPIC) -> ClientConnection:
     """Return the connection of the client that has a producer on that topic."""
     (producer,) = cluster.broker.topics.loaded[topic].producers.by_name.values()
-    connection = producer.connection
-    assert isinstance(connection, ClientConnection)
-    return connection
+    return harness.connection_of(producer)
 
 
 def assert_nothing_is_left(cluster: Cluster) -> None:

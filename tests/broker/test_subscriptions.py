@@ -11,7 +11,7 @@ from daybook.broker.dispatch.subscription import EXCLUSIVE
 from daybook.broker.errors import PreconditionError
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.events import DispatchLimits
-from daybook.broker.topics.topic_subscriptions import ConsumerRequest, check_name
+from daybook.broker.topics.topic import ConsumerRequest, check_name
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.messages.consumer import Delivery
@@ -468,7 +468,9 @@ async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(
         gate.set()
         subscription.remove(left)
         request = ConsumerRequest(7, "sub", EXCLUSIVE)
-        consumer = topic.subscriptions.join(subscription, request, other.connection)
+        consumer = topic.subscriptions.join(
+            subscription, request, other.client, on_dropped=lambda _: None
+        )
         subscription.flow(consumer, 100)
         await one.settle()
         assert [d.entry_id for d in two.bodies(Delivery)] == [0, 1, 2, 3, 4]

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.bookie.errors import ReadUnknownError
+from daybook.broker.dispatch.backlog import BacklogSize
 from daybook.broker.errors import (
     BrokerError,
     NotAllowedError,
@@ -16,7 +17,6 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.topics.backlog import BacklogSize
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.managed_ledger.errors import FencedError
 from daybook.wire.messages.client import SendReceipt
@@ -576,7 +576,7 @@ async def test_a_topic_is_terminated_although_nobody_waits_for_it_any_more(
         gate = cluster.broker.logs.terminate_gate = trio.Event()
         with trio.move_on_after(1):
             await topic.terminate()
-        assert topic.ending
+        assert topic.termination is not None
         gate.set()
         await client.wait(pb.CommandCloseProducer)
         assert topic.terminated
@@ -635,7 +635,7 @@ async def test_statistics_have_the_keys_of_pulsar(autojump_clock: MockClock) -> 
         client.ack(0)
         await client.settle()
         topic = cluster.broker.topics.loaded[TOPIC]
-        await topic.look_at_backlogs()
+        await topic.read_backlogs()
         stats: dict[str, Any] = topic_stats(topic, "us:8080")
         assert stats["msgInCounter"] == 40
         assert stats["msgOutCounter"] == 40
@@ -681,7 +681,7 @@ async def test_the_backlog_is_counted_in_messages(autojump_clock: MockClock) -> 
             if entry_id is not None:
                 client.ack(entry_id)
                 await client.settle()
-            await topic.look_at_backlogs()
+            await topic.read_backlogs()
             backlog = subscription.backlog
             seen.append((backlog.messages, backlog.entries, backlog.exact))
         # The third one is a mean: 60 messages in 4 entries, of which 3 are left.
@@ -705,10 +705,10 @@ async def test_the_backlog_is_an_estimate_while_bookies_do_not_answer(
         await client.receipts(1)
         cluster.broker.logs.reads_fail = ReadUnknownError(5, 0, "its bookies are away")
         topic = cluster.broker.topics.loaded[TOPIC]
-        await topic.look_at_backlogs()
+        await topic.read_backlogs()
         backlog = topic.subscriptions.get("sub").backlog
         assert (backlog.entries, backlog.exact) == (1, False)
         cluster.broker.logs.reads_fail = None
-        await topic.look_at_backlogs()
+        await topic.read_backlogs()
         backlog = topic.subscriptions.get("sub").backlog
         assert (backlog.messages, backlog.exact) == (10, True)

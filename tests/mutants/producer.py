@@ -14,10 +14,7 @@ MUTANTS = [
         rule="receipts are given in the order of the sends -> for the newest send",
         module=_PRODUCER,
         name="Producer.stored",
-        replacement=Edit(
-            "    sequence_id, highest, _ = self._outstanding.popleft()\n    if not self._receipts:",
-            "    sequence_id, highest, _ = self._outstanding.pop()\n    if not self._receipts:",
-        ),
+        replacement=Edit("self._outstanding.popleft()", "self._outstanding.pop()"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -42,10 +39,10 @@ MUTANTS = [
         module=_PRODUCER,
         name="Producer.send",
         replacement=Edit(
-            "    self.topic.append(send.payload",
+            "    topic.append(send.payload",
             "    self._receipts.append((send.sequence_id, send.highest_sequence_id, 0, 0))\n"
-            "    self.connection.receipts_ready(self)\n"
-            "    self.topic.append(send.payload",
+            "    self.client.call_at_flush(self.flush_receipts)\n"
+            "    topic.append(send.payload",
         ),
         caught_by=_STORMS,
     ),

@@ -121,11 +121,11 @@ MUTANTS = [
         id="C74",
         rule="an entry that cannot be read now is read again -> it is passed over",
         module="daybook.broker.dispatch.dispatcher",
-        name="Feeder._serve_once",
+        name="Dispatcher._serve_once",
         replacement=Edit(
             "    except LedgerError:\n",
             "    except LedgerError:\n"
-            "        self._next = self._topic.log.next_position(self.read_position)\n",
+            "        self._next = self._log.next_position(self.read_position)\n",
         ),
         caught_by="tests:tests/broker/test_subscriptions.py tests/broker/test_produce_consume.py",
     ),

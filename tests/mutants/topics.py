@@ -32,8 +32,8 @@ MUTANTS = [
         id="TP03",
         rule="the end of a topic is told to who has read all -> to who had read all",
         module="daybook.broker.dispatch.dispatcher",
-        name="Feeder.at_end",
-        replacement=Edit("self._end == self._topic.log.last_confirmed", "self._end is not None"),
+        name="Dispatcher.at_end",
+        replacement=Edit("self._end == self._log.last_confirmed", "self._end is not None"),
         caught_by=f"{_TOPICS} -k end",
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         id="MV06",
         rule="a new subscription waits until the old one of its name is deleted -> finds it",
-        module="daybook.broker.topics.topic_subscriptions",
+        module="daybook.broker.topics.topic",
         name="TopicSubscriptions._wait_removed",
         replacement=Edit("await removal.wait()", "break"),
         caught_by=f"{_ORDER} -k new_subscription",

@@ -9,7 +9,7 @@ rightly, never end.
 
 import trio
 
-from daybook.broker.topics.log_configs import automatic
+from daybook.broker.topics.managed_ledger_factory import automatic
 from tests.simulation.caretaker import take_out
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import Shape

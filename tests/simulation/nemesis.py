@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 from daybook.bookie.ledger.protocol.placement import Quorums
-from daybook.broker.topics.log_configs import automatic
+from daybook.broker.topics.managed_ledger_factory import automatic
 from tests.simulation.acts import Act, At, Kill, WipeDisk
 from tests.simulation.draw_faults import draw_faults, draw_old_image, draw_rot
 from tests.simulation.draw_more import draw_more

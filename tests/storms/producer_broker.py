@@ -5,8 +5,10 @@ producers go, without tasks; the producers themselves are real.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.protocol import access, producing
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.topics.producer import Producer
@@ -36,20 +38,27 @@ class Connection:
         self.producers: dict[int, Producer] = {}
         self.producing = producing.ProducingProtocol(producers_max=10, ignore_s=IGNORE_S)
         self._opening: dict[int, Open] = {}  # by attempt
-        self._with_receipts: list[Producer] = []
 
     # what a producer needs of it
 
-    peer = "client"
-    client_version = "storm"
-    connected_ms = 0
-    is_ours = True
+    def as_client(self) -> ConnectedClient:
+        def not_refused(code: int, reason: str) -> None:
+            raise AssertionError(f"nothing is refused in a storm of producers: {code} {reason}")
 
-    def note_refused_send(self, code: int, reason: str) -> None:
-        raise AssertionError(f"nothing is refused in a storm of producers: {code} {reason}")
-
-    async def is_alive(self, within_s: float) -> bool:
-        raise AssertionError("asked by `Topic` here")
+        return ConnectedClient(
+            "client",
+            "storm",
+            0,
+            0,
+            is_ours=True,
+            sends_broker_metadata=False,
+            send=self.send,
+            room_bytes=lambda: 0,
+            is_alive=cast("Any", None),  # asked by `Topic` here
+            call_at_flush=self.call_at_flush,
+            call_when_writable=cast("Any", None),
+            note_refused_send=not_refused,
+        )
 
     def send(self, buffers: Any) -> None:
         data = b"".join(buffers)
@@ -64,10 +73,8 @@ class Connection:
                 base = pb.BaseCommand(type=cast("Any", command.type))
                 self._to_client(base)
 
-    def receipts_ready(self, producer: Producer) -> None:
-        """Sent with those of the same turn."""
-        self._with_receipts.append(producer)
-        self.storm.network.send(0, 0, producer.flush_receipts)
+    def call_at_flush(self, call: Callable[[], None]) -> None:
+        self.storm.network.send(0, 0, call)
 
     def forget_producer(self, producer: Producer) -> None:
         if self.producers.get(producer.producer_id) is producer:
@@ -131,7 +138,7 @@ class Connection:
                     producer.drain(lambda: self.feed(producing.Drained(PRODUCER_ID)))
                 case producing.Detach(producer_id):
                     producer = self.producers.pop(producer_id)
-                    cast("Topic", producer.topic).remove(producer)
+                    cast("Any", producer.topic).remove(producer)
                 case producing.Confirm(request_id):
                     base = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
                     base.success.request_id = request_id
@@ -150,7 +157,7 @@ class Connection:
         opening = self._opening.pop(attempt, None)
         if opening is None or self.closed or (producer is not None and producer.closed):
             if producer is not None:
-                cast("Topic", producer.topic).remove(producer)
+                cast("Any", producer.topic).remove(producer)
             if opening is None:
                 return
             producer = None
@@ -168,7 +175,7 @@ class Connection:
             self.storm.say(f"broker closes a connection of {self.client.name}")
             self.closed = True
             for producer in list(self.producers.values()):
-                cast("Topic", producer.topic).remove(producer)
+                cast("Any", producer.topic).remove(producer)
             self.producers.clear()
             for attempt in list(self._opening):
                 self.opened(attempt, None)
@@ -179,13 +186,14 @@ class Topic:
 
     def __init__(self, storm: "ProducerStorm", epoch: int | None) -> None:
         self.storm = storm
-        self.serving = True
-        self.ending = False
+        self.closing = False
+        self.termination = None
         self.log = cast("Any", None)  # Nobody reads here.
         self.by_name: dict[str, Producer] = {}
         self.access = access.AccessProtocol(epoch)
         self.pending: deque[tuple[Producer, Send]] = deque()
         self._by_key: dict[int, Producer] = {}
+        self._connections: dict[int, Connection] = {}
         self._applicants: dict[int, tuple[Producer, Connection, int]] = {}
         self._asked: dict[int, int | None] = {}  # the epoch that it had before
 
@@ -195,14 +203,18 @@ class Topic:
         name = connection.client.name
         holder = self._holder(name)
         if holder is not None:
-            holding = cast("Connection", holder.connection)
+            holding = self._connections[holder.key]
             if holding is connection or not holding.client_gone:
                 connection.opened(attempt, None, pb.ProducerBusy)
                 return
             holder.disconnect()
             self.remove(holder)
         key = self.storm.next_key()
-        producer = Producer(key, PRODUCER_ID, name, connection, cast("Any", self))
+        client, topic = connection.as_client(), cast("Any", self)
+        producer = Producer(
+            key, PRODUCER_ID, name, client, topic, on_dropped=connection.forget_producer
+        )
+        self._connections[key] = connection
         self._applicants[key] = (producer, connection, attempt)
         self._asked[key] = opening.topic_epoch
         self._feed(access.Join(key, opening.mode, opening.topic_epoch))
@@ -272,7 +284,7 @@ class Topic:
         self.let_go()
 
     def confirmed(self, producer: Producer, position: Position) -> None:
-        if self.serving:
+        if not self.closing:
             producer.stored(position, None)
 
     def fenced(self, producer: Producer) -> None:
@@ -280,8 +292,8 @@ class Topic:
 
     def let_go(self) -> None:
         """Its log is somebody else's: clients are told, and come again."""
-        if self.serving:
-            self.serving = False
+        if not self.closing:
+            self.closing = True
             self.storm.say("the topic is let go")
             for key in list(self._applicants):
                 if key in self._applicants:

@@ -1,0 +1,37 @@
+"""A connected client, as its producers and consumers see it.
+
+A producer or consumer needs a few facts about its client and a few ways to reach it.  It gets
+exactly these, and never sees the connection.  All producers and consumers of one connection share
+one `ConnectedClient`, so two of them belong to the same connection if their clients are identical.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from daybook.wire.transport import Buffer
+
+Call: TypeAlias = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConnectedClient:
+    """One instance per connection, made when the client has introduced itself."""
+
+    peer: str
+    version: str  # as the client introduced itself
+    protocol_version: int
+    connected_ms: int
+    is_ours: bool  # a client of this project, which knows our extensions of the protocol
+    sends_broker_metadata: bool  # it understands the broker's own metadata in front of an entry
+    send: Callable[[Sequence[Buffer]], None]
+    room_bytes: Callable[[], int]
+    """How many more bytes may be queued for the client.  At 0 or below it gets no messages."""
+    is_alive: Callable[[float], Awaitable[bool]]
+    """Ask the client for a sign of life within so many seconds."""
+    call_at_flush: Callable[[Call], None]
+    """Call once, before everything that this turn of the loop has queued is sent."""
+    call_when_writable: Callable[[Call], None]
+    """Call once when the client has room again."""
+    note_refused_send: Callable[[int, str], None]
+    """Record the code and the reason of a refused SEND for operators."""
