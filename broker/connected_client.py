@@ -1,13 +1,14 @@
 """A connected client, as its producers and consumers see it.
 
 A producer or consumer needs a few facts about its client and a few ways to reach it.  It gets
-exactly these, and never sees the connection.  All producers and consumers of one connection share
-one `ConnectedClient`, so two of them belong to the same connection if their clients are identical.
+exactly these, and does not see how the connection reads commands.  All producers and consumers of
+one connection share one `ConnectedClient`, so two of them belong to the same connection if theirs
+are identical.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from daybook.wire.transport import Buffer
 
@@ -19,14 +20,13 @@ class ConnectedClient:
     """One instance per connection, made when the client has introduced itself."""
 
     peer: str
-    version: str  # as the client introduced itself
+    client_version: str  # as the client introduced itself
     protocol_version: int
     connected_ms: int
     is_ours: bool  # a client of this project, which knows our extensions of the protocol
     sends_broker_metadata: bool  # it understands the broker's own metadata in front of an entry
     send: Callable[[Sequence[Buffer]], None]
-    room_bytes: Callable[[], int]
-    """How many more bytes may be queued for the client.  At 0 or below it gets no messages."""
+    get_room_bytes: Callable[[], int]
     is_alive: Callable[[float], Awaitable[bool]]
     """Ask the client for a sign of life within so many seconds."""
     call_at_flush: Callable[[Call], None]
@@ -35,3 +35,12 @@ class ConnectedClient:
     """Call once when the client has room again."""
     note_refused_send: Callable[[int, str], None]
     """Record the code and the reason of a refused SEND for operators."""
+    forget_producer: Callable[[Any], None]
+    """Called with a producer that the broker has closed, after the client was told."""
+    forget_consumer: Callable[[Any], None]
+    """Called with a consumer that the broker has closed, after the client was told."""
+
+    @property
+    def room_bytes(self) -> int:
+        """How many more bytes may be queued for the client.  At 0 or below it gets no messages."""
+        return self.get_room_bytes()

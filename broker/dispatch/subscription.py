@@ -77,8 +77,6 @@ class Consumer:
     An entry is sent as it was stored: a head in front of a view, and nothing is copied.  The
     broker's own metadata in front of the producer's bytes are for clients of ours only.  For all
     others that part of the view is left out.
-
-    `on_dropped` is called if the broker closes the consumer, not if its client does.
     """
 
     def __init__(
@@ -86,10 +84,9 @@ class Consumer:
         key: ConsumerKey,
         consumer_id: int,
         name: str,
-        client: ConnectedClient,
+        connection: ConnectedClient,
         subscription: "Subscription",
         *,
-        on_dropped: "Callable[[Consumer], None]",
         partition: int,
         priority: int = 0,
         epoch: int | None = None,
@@ -99,7 +96,7 @@ class Consumer:
         self.consumer_id = consumer_id
         self.name = name
         self.priority = priority
-        self.client = client
+        self.connection = connection
         self.subscription = subscription
         self.epoch = epoch
         self.metadata = metadata or {}
@@ -112,12 +109,11 @@ class Consumer:
         self.acked_ms = 0
         self.consumed_ms = 0
         self.refused_ack: BrokerError | None = None  # of an ACK that asked for no answer
-        self._on_dropped = on_dropped
         self._end_sent = False
         self._active: bool | None = None  # to be sent when the client knows the consumer
         self._registered = False
         self._partition = partition
-        self._with_metadata = client.sends_broker_metadata
+        self._with_metadata = connection.sends_broker_metadata
 
     def deliver(
         self,
@@ -159,7 +155,7 @@ class Consumer:
         self.bytes += size
         self.entries += len(entries)
         self.consumed_ms = now_ms
-        self.client.send(buffers)
+        self.connection.send(buffers)
 
     def writable(self) -> None:
         """Resume deliveries, because the client has room again."""
@@ -185,7 +181,7 @@ class Consumer:
 
     def _send_active(self) -> None:
         active, self._active = self._active, None
-        understood = self.client.protocol_version >= VERSION_ACTIVE_CONSUMER
+        understood = self.connection.protocol_version >= VERSION_ACTIVE_CONSUMER
         if understood and active is not None:
             self._send(
                 pb.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)
@@ -199,7 +195,7 @@ class Consumer:
         if self._end_sent:
             return
         self._end_sent = True
-        if self.client.is_ours or self.client.version.startswith("Pulsar-Java"):
+        if self.connection.is_ours or self.connection.client_version.startswith("Pulsar-Java"):
             self._send(pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
 
     def disconnect(self) -> None:
@@ -209,7 +205,7 @@ class Consumer:
             self._send(
                 pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
             )
-            self._on_dropped(self)
+            self.connection.forget_consumer(self)
 
     def _send(
         self,
@@ -217,7 +213,7 @@ class Consumer:
         | pb.CommandReachedEndOfTopic
         | pb.CommandCloseConsumer,
     ) -> None:
-        self.client.send((encode(message),))
+        self.connection.send((encode(message),))
 
 
 class Subscription:
@@ -295,7 +291,7 @@ class Subscription:
 
     # -- consumers
 
-    async def make_way(self, wanted: int, client: ConnectedClient) -> None:
+    async def make_way(self, wanted: int, connection: ConnectedClient) -> None:
         """Return when a consumer of the wanted type can join, or raise ConsumerBusyError.
 
         Consumers in the way whose clients do not answer are taken for dead.  The client that asks
@@ -311,7 +307,7 @@ class Subscription:
             return
         async with trio.open_nursery() as nursery:
             for consumer in in_the_way:
-                if consumer.client is not client:
+                if consumer.connection is not connection:
                     nursery.start_soon(self._probe, consumer)
         await self._wait_moved()  # A move may have begun meanwhile.
         if self._in_the_way(wanted):
@@ -332,7 +328,7 @@ class Subscription:
 
     async def _probe(self, consumer: Consumer) -> None:
         """Remove the consumer if its client does not answer."""
-        if not await consumer.client.is_alive(self._limits.probe_s):
+        if not await consumer.connection.is_alive(self._limits.probe_s):
             consumer.disconnect()
             self.remove(consumer)
 
@@ -430,16 +426,16 @@ class Subscription:
             again = sum(e.messages for e, n in zip(entries, redeliveries, strict=True) if n)
             consumer.redelivered += again
             self.redelivered += again
-        if consumer.client.room_bytes() <= 0:
+        if consumer.connection.room_bytes <= 0:
             self.dispatcher.handle(Blocked(key))
-            consumer.client.call_when_writable(consumer.writable)
+            consumer.connection.call_when_writable(consumer.writable)
 
     def _activate(self, key: ConsumerKey, active: bool) -> None:
         self.consumers[key].send_active(active)
 
     def _room_bytes(self) -> int:
         """Return how many bytes the consumer with the most room can be sent."""
-        return max((c.client.room_bytes() for c in self.consumers.values()), default=0)
+        return max((c.connection.room_bytes for c in self.consumers.values()), default=0)
 
     # -- commands of consumers
 

@@ -295,11 +295,13 @@ class ClientConnection:
             self.is_ours,
             self._session.sends_broker_metadata,
             send=self._frames.send,
-            room_bytes=self._room_bytes,
+            get_room_bytes=self._room_bytes,
             is_alive=self._is_alive,
             call_at_flush=self._call_at_next_flush,
             call_when_writable=self._call_once_writable,
             note_refused_send=self._note_refused_send,
+            forget_producer=self.forget_producer,
+            forget_consumer=self.forget_consumer,
         )
         connected = pb.CommandConnected(
             server_version=self._broker.server_version,

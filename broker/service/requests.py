@@ -259,10 +259,7 @@ class Requests:
             # It waits for as long as another producer stays: no other request waits for that.
             self._requests.step_aside(opening)
 
-        connection = self._connection
-        return await topic.producers.add(
-            request, connection.client, on_wait=must_wait, on_dropped=connection.forget_producer
-        )
+        return await topic.producers.add(request, self._connection.client, on_wait=must_wait)
 
     # -- consumers
 
@@ -332,9 +329,7 @@ class Requests:
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
         connection.tell(success)
-        consumer = topic.subscriptions.join(
-            subscription, request, connection.client, on_dropped=connection.forget_consumer
-        )
+        consumer = topic.subscriptions.join(subscription, request, connection.client)
         connection.consumers[consumer_id] = consumer
         self.feed_consuming(consuming.Opened(consumer_id, attempt))
 

@@ -37,27 +37,23 @@ _CPP = "Pulsar-CPP"  # the prefix of the version of C++ clients, and of Python's
 
 
 class Producer:
-    """One instance per producer that a client opened.
-
-    `on_dropped` is called if the broker closes the producer, not if its client does.
-    """
+    """One instance per producer that a client opened."""
 
     def __init__(
         self,
         key: ProducerKey,
         producer_id: int,
         name: str,
-        client: ConnectedClient,
+        connection: ConnectedClient,
         topic: "Topic",
         *,
-        on_dropped: "Callable[[Producer], None]",
         access_mode: int = pb.Shared,
         metadata: dict[str, str] | None = None,
     ) -> None:
         self.key = key
         self.producer_id = producer_id
         self.name = name
-        self.client = client
+        self.connection = connection
         self.topic = topic
         self.access_mode = access_mode
         self.metadata = metadata or {}
@@ -66,7 +62,6 @@ class Producer:
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
-        self._on_dropped = on_dropped
         self._on_drained: list[Callable[[], None]] = []
         # One item per send without an answer, in the order of the sends: its sequence id, its
         # highest sequence id, and for a refused send the frame that says so.  Refused sends wait
@@ -125,7 +120,7 @@ class Producer:
 
     def _refuse(self, sequence_id: int, highest: int | None, code: int, reason: str) -> None:
         """Refuse one send.  The refusal goes out behind the receipts of all earlier sends."""
-        self.client.note_refused_send(code, reason)
+        self.connection.note_refused_send(code, reason)
         error = pb.CommandSendError(
             producer_id=self.producer_id,
             sequence_id=max(sequence_id, highest or 0),
@@ -137,7 +132,7 @@ class Producer:
 
     def _code_for_client(self, code: int) -> int:
         """Return the code at which this client gives up one message and nothing else."""
-        if code == pb.NotAllowedError and self.client.version.startswith(_CPP):
+        if code == pb.NotAllowedError and self.connection.client_version.startswith(_CPP):
             return pb.ChecksumError  # C++ and Python give up one message for this code only.
         return code
 
@@ -150,7 +145,7 @@ class Producer:
     @property
     def understands_end_of_topic(self) -> bool:
         """True if the client takes a refused send for the end of the topic."""
-        return self.client.is_ours
+        return self.connection.is_ours
 
     def _hold(self, send: Send) -> None:
         """Remember the first held send.  Its answer covers all sends behind it."""
@@ -181,7 +176,7 @@ class Producer:
         sequence_id, highest, refusal = self._outstanding.popleft()
         assert refusal is None, "a refused send was never appended"
         if not self._receipts:
-            self.client.call_at_flush(self.flush_receipts)
+            self.connection.call_at_flush(self.flush_receipts)
         self._receipts.append((sequence_id, highest, position.ledger_id, position.entry_id))
         if self._outstanding:
             if self._outstanding[0][2] is not None:
@@ -207,7 +202,7 @@ class Producer:
         while self._outstanding and (frame := self._outstanding[0][2]) is not None:
             self._outstanding.popleft()
             self.flush_receipts()  # They belong to earlier sends, so they go out first.
-            self.client.send((frame,))
+            self.connection.send((frame,))
         if not self.outstanding:
             self._drained()
 
@@ -215,7 +210,7 @@ class Producer:
         """Send the receipts that have gathered."""
         if self._receipts:
             receipts, self._receipts = self._receipts, []
-            self.client.send((encode_send_receipts(self.producer_id, receipts),))
+            self.connection.send((encode_send_receipts(self.producer_id, receipts),))
 
     # -- the end
 
@@ -256,5 +251,5 @@ class Producer:
         if not self.closed:
             self.close()
             closed = pb.CommandCloseProducer(producer_id=self.producer_id, request_id=unsigned(-1))
-            self.client.send((encode(closed),))
-            self._on_dropped(self)
+            self.connection.send((encode(closed),))
+            self.connection.forget_producer(self)

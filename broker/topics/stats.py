@@ -141,14 +141,14 @@ def statistics(topic: Topic) -> TopicStats:
 
 
 def _publisher(producer: Producer) -> PublisherStats:
-    client = producer.client
+    connection = producer.connection
     return PublisherStats(
         access_mode=_ACCESS_MODES[producer.access_mode],
         producer_id=producer.producer_id,
         producer_name=producer.name,
-        address=f"/{client.peer}",
-        connected_since=_iso(client.connected_ms),
-        client_version=client.version,
+        address=f"/{connection.peer}",
+        connected_since=_iso(connection.connected_ms),
+        client_version=connection.client_version,
         average_msg_size=_mean(producer.bytes, producer.messages),
         msg_in_counter=producer.messages,
         bytes_in_counter=producer.bytes,
@@ -187,12 +187,12 @@ def _unacked(consumers: Iterable[Consumer]) -> Iterable[int]:
 
 
 def _consumer(consumer: Consumer) -> ConsumerStats:
-    client, dispatch = consumer.client, consumer.subscription.dispatch
+    connection, dispatch = consumer.connection, consumer.subscription.dispatch
     return ConsumerStats(
         consumer_name=consumer.name,
-        address=f"/{client.peer}",
-        connected_since=_iso(client.connected_ms),
-        client_version=client.version,
+        address=f"/{connection.peer}",
+        connected_since=_iso(connection.connected_ms),
+        client_version=connection.client_version,
         available_permits=dispatch.permits_of(consumer.key),
         unacked_messages=dispatch.unacked_of(consumer.key),
         blocked_consumer_on_unacked_msgs=dispatch.is_blocked(consumer.key),
@@ -209,8 +209,8 @@ def consumer_stats_response(
     consumer: Consumer, request_id: int, now_ms: int
 ) -> pb.CommandConsumerStatsResponse:
     """The answer to CONSUMER_STATS; rates are means since the client connected."""
-    subscription, client = consumer.subscription, consumer.client
-    seconds = max(1.0, (now_ms - client.connected_ms) / 1000)
+    subscription, connection = consumer.subscription, consumer.connection
+    seconds = max(1.0, (now_ms - connection.connected_ms) / 1000)
     dispatch = subscription.dispatch
     return pb.CommandConsumerStatsResponse(
         request_id=request_id,
@@ -221,8 +221,8 @@ def consumer_stats_response(
         availablePermits=max(0, dispatch.permits_of(consumer.key)),
         unackedMessages=dispatch.unacked_of(consumer.key),
         blockedConsumerOnUnackedMsgs=dispatch.is_blocked(consumer.key),
-        address=f"/{client.peer}",
-        connectedSince=_iso(client.connected_ms),
+        address=f"/{connection.peer}",
+        connectedSince=_iso(connection.connected_ms),
         type=TYPE_NAMES[subscription.type or 0],
         msgBacklog=subscription.backlog.messages,
     )

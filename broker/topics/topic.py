@@ -426,24 +426,21 @@ class TopicProducers:
     async def add(
         self,
         request: ProducerRequest,
-        client: ConnectedClient,
+        connection: ConnectedClient,
         *,
         on_wait: Callable[[], None],
-        on_dropped: Callable[[Producer], None],
     ) -> Producer:
         """Admit a producer as soon as its access mode allows.
 
-        `on_wait` is called if that is not immediately.  `on_dropped` is called if the broker closes
-        the producer later.
+        `on_wait` is called if that is not immediately.
         """
-        await self._prepare(request, client)
+        await self._prepare(request, connection)
         producer = Producer(
             next(self._topic.keys),
             request.producer_id,
             request.name,
-            client,
+            connection,
             self._topic,
-            on_dropped=on_dropped,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
         )
@@ -461,7 +458,7 @@ class TopicProducers:
             raise applicant.error
         return producer
 
-    async def _prepare(self, request: ProducerRequest, client: ConnectedClient) -> None:
+    async def _prepare(self, request: ProducerRequest, connection: ConnectedClient) -> None:
         """Return when the topic is open and the name is free.
 
         Both hold until the caller's next checkpoint.
@@ -472,13 +469,13 @@ class TopicProducers:
             topic.check_open()
             if len(self.by_name) >= topic.limits.producers_max:
                 raise ProducerBusyError(f"{topic.name} has too many producers")
-            await self._make_way(request, client)
+            await self._make_way(request, connection)
             # A termination may have begun while another client was asked for a sign of life.
             if topic.termination is None:
                 topic.check_open()
                 return
 
-    async def _make_way(self, request: ProducerRequest, client: ConnectedClient) -> None:
+    async def _make_way(self, request: ProducerRequest, connection: ConnectedClient) -> None:
         """Disconnect the producer that has the name if its client is dead.
 
         Raise ProducerBusyError if that client answers.
@@ -486,7 +483,8 @@ class TopicProducers:
         holder = self._holder(request.name)
         if holder is None:
             return
-        if holder.client is client or await holder.client.is_alive(self._topic.limits.probe_s):
+        probe_s = self._topic.limits.probe_s
+        if holder.connection is connection or await holder.connection.is_alive(probe_s):
             raise ProducerBusyError(f"{self._topic.name} has a producer named {request.name}")
         if self._holder(request.name) is holder:  # It may have left meanwhile.
             self._disconnect(holder)
@@ -631,7 +629,7 @@ class TopicSubscriptions:
             raise SubscriptionNotFoundError(f"{self._topic.name} has no subscription {name}")
         return found
 
-    async def prepare(self, request: ConsumerRequest, client: ConnectedClient) -> Subscription:
+    async def prepare(self, request: ConsumerRequest, connection: ConnectedClient) -> Subscription:
         """Return the subscription, created if necessary, and ready for a new consumer.
 
         The caller has to `join` it before its next checkpoint.
@@ -639,14 +637,14 @@ class TopicSubscriptions:
         check_name(request.subscription)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, client)
+            await subscription.make_way(request.type, connection)
         except UnavailableError:
             if request.durable:
                 raise
             # A volatile subscription is removed together with its last consumer.  Here the last
             # consumer was dead and has just been removed, so a new subscription takes its place.
             subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, client)
+            await subscription.make_way(request.type, connection)
         self._topic.check_serving()
         return subscription
 
@@ -654,21 +652,15 @@ class TopicSubscriptions:
         self,
         subscription: Subscription,
         request: ConsumerRequest,
-        client: ConnectedClient,
-        *,
-        on_dropped: Callable[[Consumer], None],
+        connection: ConnectedClient,
     ) -> Consumer:
-        """Add a consumer, which is served from its first permits on.
-
-        `on_dropped` is called if the broker closes the consumer later.
-        """
+        """Add a consumer, which is served from its first permits on."""
         consumer = Consumer(
             next(self._topic.keys),
             request.consumer_id,
             request.name,
-            client,
+            connection,
             subscription,
-            on_dropped=on_dropped,
             partition=self._topic.name.partition,
             priority=request.priority,
             epoch=request.epoch,

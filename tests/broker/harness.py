@@ -41,7 +41,7 @@ T0_MS = 1_700_000_000_000
 def connection_of(opened: Producer | Consumer) -> ClientConnection:
     """Return the broker's end of the connection on which a producer or a consumer was opened."""
     connections = [each for each in gc.get_objects() if isinstance(each, ClientConnection)]
-    (found,) = [each for each in connections if each._client is opened.client]
+    (found,) = [each for each in connections if each._client is opened.connection]
     return found
 
 

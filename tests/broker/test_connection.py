@@ -355,7 +355,7 @@ async def test_a_consumer_that_never_reads_holds_little_and_is_cut(
             if s.name == "bad"
         ]
         connection = connection_of(slow)
-        assert slow.client.room_bytes() <= 0
+        assert slow.connection.room_bytes <= 0
         assert connection._frames.pending_bytes < 2 << 20
         for _ in range(10):
             good.tell(pb.CommandPing())

@@ -468,9 +468,7 @@ async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(
         gate.set()
         subscription.remove(left)
         request = ConsumerRequest(7, "sub", EXCLUSIVE)
-        consumer = topic.subscriptions.join(
-            subscription, request, other.client, on_dropped=lambda _: None
-        )
+        consumer = topic.subscriptions.join(subscription, request, other.connection)
         subscription.flow(consumer, 100)
         await one.settle()
         assert [d.entry_id for d in two.bodies(Delivery)] == [0, 1, 2, 3, 4]

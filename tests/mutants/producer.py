@@ -41,7 +41,7 @@ MUTANTS = [
         replacement=Edit(
             "    topic.append(send.payload",
             "    self._receipts.append((send.sequence_id, send.highest_sequence_id, 0, 0))\n"
-            "    self.client.call_at_flush(self.flush_receipts)\n"
+            "    self.connection.call_at_flush(self.flush_receipts)\n"
             "    topic.append(send.payload",
         ),
         caught_by=_STORMS,

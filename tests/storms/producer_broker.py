@@ -53,11 +53,13 @@ class Connection:
             is_ours=True,
             sends_broker_metadata=False,
             send=self.send,
-            room_bytes=lambda: 0,
+            get_room_bytes=lambda: 0,
             is_alive=cast("Any", None),  # asked by `Topic` here
             call_at_flush=self.call_at_flush,
             call_when_writable=cast("Any", None),
             note_refused_send=not_refused,
+            forget_producer=self.forget_producer,
+            forget_consumer=cast("Any", None),
         )
 
     def send(self, buffers: Any) -> None:
@@ -211,9 +213,7 @@ class Topic:
             self.remove(holder)
         key = self.storm.next_key()
         client, topic = connection.as_client(), cast("Any", self)
-        producer = Producer(
-            key, PRODUCER_ID, name, client, topic, on_dropped=connection.forget_producer
-        )
+        producer = Producer(key, PRODUCER_ID, name, client, topic)
         self._connections[key] = connection
         self._applicants[key] = (producer, connection, attempt)
         self._asked[key] = opening.topic_epoch
