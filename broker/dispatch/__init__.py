@@ -1,9 +1,9 @@
 """Delivery: from the log of a topic to the consumers of a subscription.
 
-subscription   one subscription: its cursor, its consumers, acknowledgements
-dispatcher     reads entries and sends them to the consumers that the rules choose
-consumer       one consumer: permits in, entries out
+subscription   one subscription: its cursor, its consumers, acknowledgements, moves
+dispatcher     reads entries and gives them to the consumers that the rules choose
 partial_acks   batches of which some messages are acknowledged
+backlog        how far a subscription is behind
 entries        what a broker has to know of an entry
-memory_limit   how many bytes wait for slow connections
+memory_limit   how many bytes may wait for slow connections
 """

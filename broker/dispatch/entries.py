@@ -1,4 +1,4 @@
-"""What a broker has to know of an entry: how many messages it holds, and who must not see it.
+"""The few facts that a broker needs about an entry, such as the number of its messages.
 
 The bytes of an entry are passed on as they were stored; nothing here changes them.
 """
@@ -12,7 +12,10 @@ from daybook.wire.proto import pulsar_pb2 as pb
 
 @dataclass(slots=True)
 class EntryHead:
-    """`start`: where the producer's part begins, behind the broker's own block."""
+    """The facts about one entry.
+
+    The producer's part begins at `start`, behind the broker's own block.
+    """
 
     start: int
     messages: int
@@ -20,12 +23,12 @@ class EntryHead:
     publish_time_ms: int = 0
     marker: bool = False  # not for consumers
     deliver_at_ms: int = 0
-    group: str | None = None  # a chunk of this message
-    group_ends: bool = False
+    group: str | None = None  # if the entry is a chunk: the id of its message
+    group_ends: bool = False  # the entry is the last chunk
 
 
 def entry_head(data: memoryview) -> EntryHead:
-    """Raises a WireError for bytes that are no entry."""
+    """Return the facts about an entry.  Raise a WireError if the bytes are not an entry."""
     start, metadata = peek_metadata(data)
     return _head(start, metadata)
 
@@ -46,7 +49,10 @@ def _head(start: int, metadata: pb.MessageMetadata) -> EntryHead:
 
 
 def delivered_head(data: memoryview) -> EntryHead:
-    """The same for an entry that is stored: one that makes no sense goes to consumers as it is."""
+    """Return the facts about a stored entry.
+
+    A stored entry that cannot be read counts as one message, and goes to consumers as it is.
+    """
     try:
         return entry_head(data)
     except (TruncatedError, MalformedError):

@@ -1,7 +1,7 @@
 """Batches of which some messages are acknowledged: kept in memory until the whole entry is.
 
-A set is the messages that are still pending, as bits.  When the broker forgets one (it stops, or
-there are too many), the entry is delivered whole again: at least once, never less.
+A set has one bit for each message that is still pending.  When the broker loses a set (it stops, or
+there are too many sets), the whole entry is delivered again: at least once, never less.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _ENTRY_BYTES = 200
 
 
 class PartialAcks:
-    """Of one subscription."""
+    """One instance per subscription."""
 
     def __init__(self, bytes_max: int) -> None:
         self._pending: dict[Place, int] = {}
@@ -24,7 +24,10 @@ class PartialAcks:
         return bool(self._pending)
 
     def ack(self, place: Place, pending: int) -> bool:
-        """Only these are pending still, of those that were; True if none is."""
+        """Leave only those messages pending that are in both sets.
+
+        Return True if none is left.
+        """
         left = self._pending.get(place, _ALL) & pending
         self._drop(place)
         if not left:
@@ -32,7 +35,8 @@ class PartialAcks:
         self._pending[place] = left
         self._bytes += _cost(left)
         while self._bytes > self._bytes_max:
-            self._drop(next(iter(self._pending)))
+            self._drop(next(iter(self._pending)))  # the set that has not changed for longest
+        assert self._bytes >= 0
         return False
 
     def _drop(self, place: Place) -> None:
@@ -41,7 +45,7 @@ class PartialAcks:
             self._bytes -= _cost(left)
 
     def pending(self, place: Place) -> int | None:
-        """None: all of them."""
+        """Return the pending messages of an entry, or None for all of them."""
         return self._pending.get(place)
 
     def done(self, places: Iterable[Place]) -> None:
@@ -54,7 +58,7 @@ class PartialAcks:
             self.done([place for place in self._pending if place <= last])
 
     def keep_only(self, place: Place, pending: int | None) -> None:
-        """The cursor was moved to this entry."""
+        """Forget all sets, because the cursor was moved to this entry with these messages."""
         self.done(list(self._pending))
         if pending:
             self.ack(place, pending)

@@ -1,16 +1,16 @@
-"""The rules of a broker, pure.
+"""The rules of a broker, as pure machines: they do no input or output.
 
 One connection:
 
-    session               the handshake, what may come when
+    session               the handshake, and which command may come when
     access, producing     producers: access modes, ids, sends
-    consuming             consumers: ids, permits, acknowledgements
+    consuming             consumers: ids, opening, closing
     refusals, repeats     how each kind of request is refused, and how late if it is repeated
 
 Topics and their consumers:
 
-    topics                loaded once for all who ask, let go in one of three ways
-    dispatch/             who gets which entry
+    topics                each topic is loaded once for all that want it
+    dispatch/             which consumer gets which entry
 
 Which broker serves what:
 

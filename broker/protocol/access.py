@@ -1,14 +1,15 @@
-"""Who may produce to a topic: access modes, and the topic's epoch, which fences the old out.
+"""Access to a topic: the access modes of producers, and the topic's epoch, which fences old ones.
 
-    mode                    others are there                 nobody is there
+    mode                    if there are other producers     if there are none
     shared                  joins, unless one of them is     joins
                             exclusive or waits to be
     exclusive               refused                          becomes exclusive
     wait for exclusive      waits, first come, first served  becomes exclusive
     exclusive with fencing  all others are expelled          becomes exclusive
 
-Whoever becomes exclusive raises the topic's epoch, or names the one that it had before: an older
-one than the topic's is refused.  The epoch is stored before the producer is admitted.
+A producer that becomes exclusive raises the topic's epoch, or names the epoch that it had before.
+It is refused if that one is older than the topic's.  The epoch is stored before the producer is
+admitted, so a broker that takes the topic over knows it.
 
 A producer is a number that is never used twice.
 """
@@ -30,14 +31,14 @@ class AccessMode(Enum):
     EXCLUSIVE_WITH_FENCING = pb.ExclusiveWithFencing
 
 
-# -- what happens
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
     producer: ProducerKey
     mode: AccessMode = AccessMode.SHARED
-    epoch: int | None = None  # that it had when it was exclusive before
+    epoch: int | None = None  # the epoch of an earlier time as exclusive producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Leave:
 Event: TypeAlias = Join | EpochStored | EpochNotStored | Leave
 
 
-# -- what is to be done
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It is admitted later."""
+    """Tell the producer that it is not admitted yet."""
 
     producer: ProducerKey
 
@@ -104,13 +105,13 @@ class _Candidate:
 
 
 class AccessProtocol:
-    """`epoch` is the topic's, None if nobody was ever exclusive."""
+    """`epoch` is the topic's.  It is None if the topic never had an exclusive producer."""
 
     def __init__(self, epoch: int | None) -> None:
         self.epoch = epoch
         self._admitted: dict[ProducerKey, None] = {}
         self._exclusive: ProducerKey | None = None
-        self._becoming: _Candidate | None = None  # its epoch is being stored
+        self._becoming: _Candidate | None = None  # while its epoch is being stored
         self._waiting: deque[_Candidate] = deque()
 
     @property
@@ -198,7 +199,8 @@ class AccessProtocol:
     def _stored(self, producer: ProducerKey) -> list[Effect]:
         becoming = self._becoming
         if becoming is None or becoming.producer != producer:
-            return []  # It left, or was fenced out.
+            return []  # It left, or another producer fenced it, while its epoch was being stored.
+        assert not self._admitted, "an exclusive producer is alone"
         if becoming.epoch is not None:
             self.epoch = becoming.epoch
         else:
@@ -216,7 +218,7 @@ class AccessProtocol:
         return self._promote()
 
     def _promote(self) -> list[Effect]:
-        """The one that waits longest becomes exclusive, if nobody is left."""
+        """Let the producer that waits longest become exclusive, if no other one is left."""
         if self._waiting and not self._admitted and self._becoming is None:
             return self._become(self._waiting.popleft())
         return []

@@ -5,13 +5,14 @@
                      Close |  +--> (nothing)
                            +--> UNDOING --OpenFailed--> (nothing)
 
-A close that comes while the consumer is being opened undoes that: it is answered when nothing can
-come of the opening any more, so that what the client asks for behind the answer meets no trace.
+A close that comes while the consumer is being opened undoes the opening.  The close is answered
+when the opening has certainly ended, so a later request of the client finds no trace of it.
 
-Permits, acknowledgements and requests for redelivery that come for a consumer that is not open are
-of no interest: the client did not know yet that it is gone, and gets everything again.
+Permits, acknowledgements and requests for redelivery are ignored if their consumer is not open: the
+client did not know yet that the broker has dropped it, and gets all entries again.
 
-An *attempt* is never used twice.  What comes of any but the latest attempt of an id is void.
+The number of an *attempt* is never used twice.  The result of an attempt is void unless the attempt
+is the latest one of its id.
 """
 
 from dataclasses import dataclass
@@ -20,16 +21,16 @@ from typing import TypeAlias, assert_never
 
 from daybook.wire.proto import pulsar_pb2 as pb
 
-CLOSE_REQUESTS_MAX = 16  # that wait to be answered, of one consumer
+CLOSE_REQUESTS_MAX = 16  # per consumer, that wait to be answered
 
 
-class State(Enum):
+class ConsumerState(Enum):
     OPENING = auto()
     OPEN = auto()
     UNDOING = auto()  # closed before it was open
 
 
-# -- what happens
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class CloseAsked:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The subscription has let go of it."""
+    """The subscription has closed the consumer."""
 
     consumer_id: int
 
@@ -66,12 +67,12 @@ class Dropped:
 Event: TypeAlias = Open | Opened | OpenFailed | CloseAsked | Dropped
 
 
-# -- what is to be done
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Let the subscription take it; then tell."""
+    """Join the subscription, and then report `Opened` or `OpenFailed`."""
 
     consumer_id: int
     attempt: int
@@ -79,7 +80,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up an attempt, which then fails; its request is answered with an error."""
+    """Cancel an attempt, which then fails.  Its request is answered with an error."""
 
     consumer_id: int
     attempt: int
@@ -87,14 +88,14 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """Take it off its subscription; what it has goes to others."""
+    """Take the consumer off its subscription.  Its entries go to other consumers."""
 
     consumer_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """SUCCESS to a request."""
+    """Answer a request with SUCCESS."""
 
     request_id: int
 
@@ -111,13 +112,13 @@ Effect: TypeAlias = Attach | Abort | Detach | Confirm | Refuse
 
 @dataclass(slots=True)
 class _Consumer:
-    state: State
+    state: ConsumerState
     attempt: int
     close_requests: list[int]
 
 
 class ConsumingProtocol:
-    """See the module."""
+    """One instance per connection."""
 
     def __init__(self, *, consumers_max: int) -> None:
         self._consumers: dict[int, _Consumer] = {}
@@ -127,7 +128,7 @@ class ConsumingProtocol:
     def __len__(self) -> int:
         return len(self._consumers)
 
-    def state_of(self, consumer_id: int) -> State | None:
+    def state_of(self, consumer_id: int) -> ConsumerState | None:
         consumer = self._consumers.get(consumer_id)
         return None if consumer is None else consumer.state
 
@@ -154,27 +155,28 @@ class ConsumingProtocol:
 
     def _open(self, consumer_id: int, request_id: int) -> list[Effect]:
         match self.state_of(consumer_id):
-            case State.OPENING:
+            case ConsumerState.OPENING:
                 reason = f"consumer {consumer_id} is being created"
                 return [Refuse(request_id, pb.ServiceNotReady, reason)]
-            case State.UNDOING:
+            case ConsumerState.UNDOING:
                 reason = f"consumer {consumer_id} is being closed"
                 return [Refuse(request_id, pb.ServiceNotReady, reason)]
-            case State.OPEN:
+            case ConsumerState.OPEN:
                 return [Confirm(request_id)]
             case None:
                 if len(self._consumers) >= self._consumers_max:
                     reason = f"a connection has at most {self._consumers_max} consumers"
                     return [Refuse(request_id, pb.NotAllowedError, reason)]
         self._attempts += 1
-        self._consumers[consumer_id] = _Consumer(State.OPENING, self._attempts, [])
+        self._consumers[consumer_id] = _Consumer(ConsumerState.OPENING, self._attempts, [])
         return [Attach(consumer_id, self._attempts)]
 
     def _opened(self, consumer_id: int, consumer: _Consumer) -> list[Effect]:
-        if consumer.state is State.UNDOING:  # It was too late to give it up.
+        if consumer.state is ConsumerState.UNDOING:  # It was too late to cancel it.
             del self._consumers[consumer_id]
             return [Detach(consumer_id), *map(Confirm, consumer.close_requests)]
-        consumer.state = State.OPEN
+        assert consumer.state is ConsumerState.OPENING
+        consumer.state = ConsumerState.OPEN
         return []
 
     def _close(self, consumer_id: int, request_id: int) -> list[Effect]:
@@ -182,17 +184,17 @@ class ConsumingProtocol:
         if consumer is None:
             return [Confirm(request_id)]
         match consumer.state:
-            case State.OPENING:
-                consumer.state = State.UNDOING
+            case ConsumerState.OPENING:
+                consumer.state = ConsumerState.UNDOING
                 consumer.close_requests.append(request_id)
                 return [Abort(consumer_id, consumer.attempt)]
-            case State.UNDOING:
+            case ConsumerState.UNDOING:
                 if len(consumer.close_requests) >= CLOSE_REQUESTS_MAX:
                     reason = f"consumer {consumer_id} is being closed"
                     return [Refuse(request_id, pb.ServiceNotReady, reason)]
                 consumer.close_requests.append(request_id)
                 return []
-            case State.OPEN:
+            case ConsumerState.OPEN:
                 del self._consumers[consumer_id]
                 return [Detach(consumer_id), Confirm(request_id)]
             case _:

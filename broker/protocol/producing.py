@@ -5,15 +5,16 @@
                    Close |   +--> (nothing)   +--> DROPPED --a while--> (nothing)
                          +--> UNDOING --OpenFailed--> (nothing)
 
-A close that comes while the producer is being opened undoes that: it is answered when nothing can
-come of the opening any more, so that what the client asks for behind the answer meets no trace.
+A close that comes while the producer is being opened undoes the opening.  The close is answered
+when the opening has certainly ended, so a later request of the client finds no trace of it.
 
-A producer that is opened again with a larger epoch replaces the one before: the client has lost
-track of that one, and sends again what was not receipted.  After the broker has dropped a producer,
-what the client still sends for it is ignored for a while: it did not know yet.  A SEND for any
+A producer that is opened again with a larger epoch replaces the earlier one: the client has lost
+track of that one, and repeats the sends without a receipt.  After the broker has dropped a
+producer, SENDs for it are ignored for a while, because the client did not know yet.  A SEND for any
 other unknown producer breaks the protocol.
 
-An *attempt* is never used twice.  What comes of any but the latest attempt of an id is void.
+The number of an *attempt* is never used twice.  The result of an attempt is void unless the attempt
+is the latest one of its id.
 """
 
 from dataclasses import dataclass
@@ -22,25 +23,25 @@ from typing import TypeAlias, assert_never
 
 from daybook.wire.proto import pulsar_pb2 as pb
 
-CLOSE_REQUESTS_MAX = 16  # that wait to be answered, of one producer
+CLOSE_REQUESTS_MAX = 16  # per producer, that wait to be answered
 
 
-class State(Enum):
+class ProducerState(Enum):
     OPENING = auto()
     OPEN = auto()
-    CLOSING = auto()  # until its outstanding sends are stored
+    CLOSING = auto()  # while its outstanding sends are being stored
     UNDOING = auto()  # closed before it was open
 
 
 class Sending(Enum):
-    """What to do with a SEND."""
+    """A decision about one SEND."""
 
     TAKE = auto()
     IGNORE = auto()
     VIOLATION = auto()
 
 
-# -- what happens
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,14 @@ class CloseAsked:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing that the producer has sent is outstanding."""
+    """The producer has no outstanding sends."""
 
     producer_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The topic has let go of it."""
+    """The topic has closed the producer."""
 
     producer_id: int
     now_s: float
@@ -86,12 +87,12 @@ class Dropped:
 Event: TypeAlias = Open | Opened | OpenFailed | CloseAsked | Drained | Dropped
 
 
-# -- what is to be done
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Let the topic admit it; then tell."""
+    """Ask the topic to admit the producer, and then report `Opened` or `OpenFailed`."""
 
     producer_id: int
     attempt: int
@@ -99,7 +100,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up an attempt, which then fails; its request is answered with an error."""
+    """Cancel an attempt, which then fails.  Its request is answered with an error."""
 
     producer_id: int
     attempt: int
@@ -107,28 +108,28 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Tell when nothing is outstanding."""
+    """Report `Drained` when the producer has no outstanding sends."""
 
     producer_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """Take it off its topic; what is outstanding gets no receipt."""
+    """Take the producer off its topic.  Its outstanding sends get no receipt."""
 
     producer_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """SUCCESS to a CLOSE_PRODUCER."""
+    """Answer a CLOSE_PRODUCER with SUCCESS."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """It is open already: PRODUCER_SUCCESS once more."""
+    """Answer with PRODUCER_SUCCESS once more, because the producer is open already."""
 
     producer_id: int
     request_id: int
@@ -146,18 +147,23 @@ Effect: TypeAlias = Attach | Abort | Drain | Detach | Confirm | Repeat | Refuse
 
 @dataclass(slots=True)
 class _Producer:
-    state: State
+    state: ProducerState
     attempt: int
     epoch: int
     close_requests: list[int]
 
 
 class ProducingProtocol:
-    """`ignore_s`: how long SENDs for a dropped producer are ignored."""
+    """One instance per connection.
+
+    SENDs for a dropped producer are ignored for `ignore_s`.
+    """
 
     def __init__(self, *, producers_max: int, ignore_s: float) -> None:
         self._producers: dict[int, _Producer] = {}
-        self._dropped: dict[int, float] = {}  # until when to ignore
+        self._dropped: dict[
+            int, float
+        ] = {}  # by producer id: the time until which its SENDs are ignored
         self._attempts = 0
         self._producers_max = producers_max
         self._ignore_s = ignore_s
@@ -165,7 +171,7 @@ class ProducingProtocol:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def state_of(self, producer_id: int) -> State | None:
+    def state_of(self, producer_id: int) -> ProducerState | None:
         producer = self._producers.get(producer_id)
         return None if producer is None else producer.state
 
@@ -194,11 +200,11 @@ class ProducingProtocol:
                 assert_never(event)
 
     def sending(self, producer_id: int, now_s: float) -> Sending:
-        """What to do with a SEND."""
+        """Return what to do with a SEND."""
         producer = self._producers.get(producer_id)
         if producer is not None:
-            # While it opens, what comes was sent for the one before, which was dropped.
-            return Sending.TAKE if producer.state is State.OPEN else Sending.IGNORE
+            # A SEND that comes during the opening is meant for the dropped producer before it.
+            return Sending.TAKE if producer.state is ProducerState.OPEN else Sending.IGNORE
         if now_s < self._dropped.get(producer_id, now_s):
             return Sending.IGNORE
         return Sending.VIOLATION
@@ -211,24 +217,27 @@ class ProducingProtocol:
             if len(self._producers) >= self._producers_max:
                 reason = f"a connection has at most {self._producers_max} producers"
                 return [Refuse(request_id, pb.NotAllowedError, reason)]
-        elif known.state in (State.OPENING, State.UNDOING):
-            what = "created" if known.state is State.OPENING else "closed"
+        elif known.state in (ProducerState.OPENING, ProducerState.UNDOING):
+            what = "created" if known.state is ProducerState.OPENING else "closed"
             reason = f"producer {producer_id} is being {what}"
             return [Refuse(request_id, pb.ServiceNotReady, reason)]
-        elif known.state is State.OPEN and event.epoch <= known.epoch:
+        elif known.state is ProducerState.OPEN and event.epoch <= known.epoch:
             return [Repeat(producer_id, request_id)]
         else:
             effects = [Detach(producer_id), *map(Confirm, known.close_requests)]
         self._attempts += 1
         self._dropped.pop(producer_id, None)
-        self._producers[producer_id] = _Producer(State.OPENING, self._attempts, event.epoch, [])
+        self._producers[producer_id] = _Producer(
+            ProducerState.OPENING, self._attempts, event.epoch, []
+        )
         return [*effects, Attach(producer_id, self._attempts)]
 
     def _opened(self, producer_id: int, producer: _Producer) -> list[Effect]:
-        if producer.state is State.UNDOING:  # It was too late to give it up.
+        if producer.state is ProducerState.UNDOING:  # It was too late to cancel it.
             del self._producers[producer_id]
             return [Detach(producer_id), *map(Confirm, producer.close_requests)]
-        producer.state = State.OPEN
+        assert producer.state is ProducerState.OPENING
+        producer.state = ProducerState.OPEN
         return []
 
     def _close(self, producer_id: int, request_id: int) -> list[Effect]:
@@ -236,15 +245,15 @@ class ProducingProtocol:
         if producer is None:
             return [Confirm(request_id)]
         match producer.state:
-            case State.OPENING:
-                producer.state = State.UNDOING
+            case ProducerState.OPENING:
+                producer.state = ProducerState.UNDOING
                 producer.close_requests.append(request_id)
                 return [Abort(producer_id, producer.attempt)]
-            case State.OPEN:
-                producer.state = State.CLOSING
+            case ProducerState.OPEN:
+                producer.state = ProducerState.CLOSING
                 producer.close_requests.append(request_id)
                 return [Drain(producer_id)]
-            case State.CLOSING | State.UNDOING:
+            case ProducerState.CLOSING | ProducerState.UNDOING:
                 if len(producer.close_requests) >= CLOSE_REQUESTS_MAX:
                     reason = f"producer {producer_id} is being closed"
                     return [Refuse(request_id, pb.ServiceNotReady, reason)]
@@ -255,7 +264,7 @@ class ProducingProtocol:
 
     def _drained(self, producer_id: int) -> list[Effect]:
         producer = self._producers.get(producer_id)
-        if producer is None or producer.state is not State.CLOSING:
+        if producer is None or producer.state is not ProducerState.CLOSING:
             return []
         del self._producers[producer_id]
         return [Detach(producer_id), *map(Confirm, producer.close_requests)]

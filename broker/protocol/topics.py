@@ -1,18 +1,18 @@
-"""The topics of a broker: each is loaded once for all who ask, and let go in one of three ways.
+"""The topics of a broker: each is loaded once for all that want it, and ends in one of two ways.
 
     (absent) --Get--> LOADING --Loaded--> LOADED --Unload--> UNLOADING --Unloaded--> (absent)
        ^                 | LoadFailed, Drop   | Drop             | Drop
        +-----------------+--------------------+------------------+
 
-    Unload     in good order: clients are told, cursors are stored; then it may be loaded again
-    Drop       at once, because it is somebody else's now, or its log has failed
+    Unload     in order: clients are told, cursors are stored; then the topic may be loaded again
+    Drop       at once, because another broker owns the topic now, or because its log has failed
 
-A topic whose log was fenced while we believed to own it is not loaded again for a moment, longer
-each time: two brokers that both believe so must not fence each other for ever.  A moment without a
-fence forgets that.
+If the log of a topic was fenced although this broker believed to own the topic, the topic is not
+loaded again for a moment.  The moment is longer each time, because two brokers that both believe to
+own a topic must not fence each other forever.  After a while without a fence, it is short again.
 
-A *load* is never used twice: what comes of a load that was dropped in the meantime is discarded.
-Whoever asks is a number (`asker`), which is answered once.
+The number of a *load* is never used twice.  If a topic is dropped while it is being loaded, the
+result of that load is discarded.  A caller that waits is a number (`waiter`) and is answered once.
 """
 
 from dataclasses import dataclass, field
@@ -23,21 +23,21 @@ _FORGIVE_S = 30.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class State(Enum):
+class TopicState(Enum):
     LOADING = auto()
     LOADED = auto()
     UNLOADING = auto()
 
 
-# -- what happens
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Somebody wants a topic; `create` it if there is none."""
+    """A caller wants a topic.  With `create`, it is created if there is none."""
 
     name: str
-    asker: int
+    waiter: int
     create: bool
     now_s: float
 
@@ -60,7 +60,7 @@ class LoadFailed:
 @dataclass(frozen=True, slots=True)
 class Unload:
     name: str
-    asker: int
+    waiter: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,10 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let go at once.  `fenced`: somebody else has taken its log; `spread` the back-off by this."""
+    """Drop the topic at once.
+
+    `fenced` tells that another broker has taken its log.  The back-off is multiplied by `spread`.
+    """
 
     name: str
     fenced: bool = False
@@ -82,7 +85,7 @@ class Drop:
 Event: TypeAlias = Get | Loaded | LoadFailed | Unload | Unloaded | Drop
 
 
-# -- what is to be done
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """What this load brings is not wanted any more."""
+    """Drop the topic that this load has produced: it is no longer wanted."""
 
     name: str
     load: int
@@ -102,7 +105,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """In good order; then tell."""
+    """Close the topic in order, and then report `Unloaded`."""
 
     name: str
     load: int
@@ -110,7 +113,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """At once."""
+    """Drop the topic at once."""
 
     name: str
     load: int
@@ -122,32 +125,32 @@ class Give:
 
     name: str
     load: int
-    asker: int
+    waiter: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Answer with what the load failed with."""
+    """Answer with the error of the load."""
 
     name: str
     load: int
-    asker: int
+    waiter: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """Answer that the topic is not to be had at this moment."""
+    """Answer that the topic is not available at this moment."""
 
     name: str
-    asker: int
+    waiter: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Answer to `Unload`: it is not loaded any more."""
+    """Answer to `Unload`: the topic is no longer loaded."""
 
-    asker: int
+    waiter: int
 
 
 Effect: TypeAlias = Load | Discard | Close | Abandon | Give | Fail | NotNow | Gone
@@ -155,12 +158,14 @@ Effect: TypeAlias = Load | Discard | Close | Abandon | Give | Fail | NotNow | Go
 
 @dataclass(slots=True)
 class _Topic:
-    state: State
+    state: TopicState
     load: int
     create: bool
-    askers: list[int] = field(default_factory=list[int])
-    creators: list[int] = field(default_factory=list[int])  # who asked to have it created
-    unload_askers: list[int] = field(default_factory=list[int])
+    waiters: list[int] = field(default_factory=list[int])
+    creators: list[int] = field(
+        default_factory=list[int]
+    )  # those that want it created, although the load does not create it
+    unload_waiters: list[int] = field(default_factory=list[int])
 
 
 @dataclass(slots=True)
@@ -170,7 +175,7 @@ class _Fenced:
 
 
 class TopicsProtocol:
-    """See the module."""
+    """One instance per broker."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
@@ -181,7 +186,7 @@ class TopicsProtocol:
     def names(self) -> list[str]:
         return list(self._topics)
 
-    def state_of(self, name: str) -> State | None:
+    def state_of(self, name: str) -> TopicState | None:
         topic = self._topics.get(name)
         return None if topic is None else topic.state
 
@@ -193,39 +198,41 @@ class TopicsProtocol:
                 return self._loaded(name, load)
             case LoadFailed():
                 return self._load_failed(event)
-            case Unload(name, asker):
-                return self._unload(name, asker)
+            case Unload(name, waiter):
+                return self._unload(name, waiter)
             case Unloaded(name, load):
                 topic = self._topics.get(name)
                 if topic is None or topic.load != load:
                     return []
                 del self._topics[name]
-                return [Gone(asker) for asker in topic.unload_askers]
+                return [Gone(waiter) for waiter in topic.unload_waiters]
             case Drop():
                 return self._drop(event)
             case _:
                 assert_never(event)
 
     def _get(self, event: Get) -> list[Effect]:
-        name, asker = event.name, event.asker
+        name, waiter = event.name, event.waiter
         topic = self._topics.get(name)
         if topic is None:
             fenced = self._fenced.get(name)
             if fenced is not None and event.now_s < fenced.until_s:
                 return [
-                    NotNow(name, asker, "its log was given up, or taken over by another broker")
+                    NotNow(name, waiter, "its log was given up, or taken over by another broker")
                 ]
             self._loads += 1
-            topic = self._topics[name] = _Topic(State.LOADING, self._loads, event.create, [asker])
+            topic = self._topics[name] = _Topic(
+                TopicState.LOADING, self._loads, event.create, [waiter]
+            )
             return [Load(name, topic.load, event.create)]
         match topic.state:
-            case State.LOADING:
-                (topic.creators if event.create else topic.askers).append(asker)
+            case TopicState.LOADING:
+                (topic.creators if event.create else topic.waiters).append(waiter)
                 return []
-            case State.LOADED:
-                return [Give(name, topic.load, asker)]
-            case State.UNLOADING:
-                return [NotNow(name, asker, "it is being unloaded")]
+            case TopicState.LOADED:
+                return [Give(name, topic.load, waiter)]
+            case TopicState.UNLOADING:
+                return [NotNow(name, waiter, "it is being unloaded")]
             case _:
                 assert_never(topic.state)
 
@@ -233,12 +240,14 @@ class TopicsProtocol:
         topic = self._topics.get(name)
         if topic is None or topic.load != load:
             return [Discard(name, load)]
-        askers, topic.askers, topic.creators = [*topic.askers, *topic.creators], [], []
-        gives: list[Effect] = [Give(name, load, asker) for asker in askers]
-        if topic.unload_askers:
-            topic.state = State.UNLOADING
+        assert topic.state is TopicState.LOADING
+        waiters, topic.waiters, topic.creators = [*topic.waiters, *topic.creators], [], []
+        gives: list[Effect] = [Give(name, load, waiter) for waiter in waiters]
+        if topic.unload_waiters:
+            # An unload came while the topic was loading.  Those that wanted it get it all the same.
+            topic.state = TopicState.UNLOADING
             return [*gives, Close(name, load)]
-        topic.state = State.LOADED
+        topic.state = TopicState.LOADED
         return gives
 
     def _load_failed(self, event: LoadFailed) -> list[Effect]:
@@ -246,29 +255,30 @@ class TopicsProtocol:
         topic = self._topics.get(name)
         if topic is None or topic.load != load:
             return []
+        assert topic.state is TopicState.LOADING
         if fenced:
             self._note_fence(name, event.now_s, event.spread)
-        if topic.creators and not topic.create and not topic.unload_askers and not fenced:
-            # Whoever began it did not want it created; these do.
+        if topic.creators and not topic.create and not topic.unload_waiters and not fenced:
+            # The caller that began the load did not want the topic created, but these callers do.
             self._loads += 1
-            failed, topic.askers, topic.creators = topic.askers, topic.creators, []
+            failed, topic.waiters, topic.creators = topic.waiters, topic.creators, []
             topic.load, topic.create = self._loads, True
-            fails: list[Effect] = [Fail(name, load, asker) for asker in failed]
+            fails: list[Effect] = [Fail(name, load, waiter) for waiter in failed]
             return [*fails, Load(name, topic.load, create=True)]
         del self._topics[name]
-        askers = [*topic.askers, *topic.creators]
+        waiters = [*topic.waiters, *topic.creators]
         return [
-            *(Fail(name, load, asker) for asker in askers),
-            *(Gone(asker) for asker in topic.unload_askers),
+            *(Fail(name, load, waiter) for waiter in waiters),
+            *(Gone(waiter) for waiter in topic.unload_waiters),
         ]
 
-    def _unload(self, name: str, asker: int) -> list[Effect]:
+    def _unload(self, name: str, waiter: int) -> list[Effect]:
         topic = self._topics.get(name)
         if topic is None:
-            return [Gone(asker)]
-        topic.unload_askers.append(asker)
-        if topic.state is State.LOADED:
-            topic.state = State.UNLOADING
+            return [Gone(waiter)]
+        topic.unload_waiters.append(waiter)
+        if topic.state is TopicState.LOADED:
+            topic.state = TopicState.UNLOADING
             return [Close(name, topic.load)]
         return []
 
@@ -280,14 +290,15 @@ class TopicsProtocol:
         if topic is None:
             return []
         effects: list[Effect] = [
-            NotNow(name, asker, "it is not served here any more")
-            for asker in [*topic.askers, *topic.creators]
+            NotNow(name, waiter, "it is no longer served here")
+            for waiter in [*topic.waiters, *topic.creators]
         ]
-        if topic.state is not State.LOADING:  # else `Discard`, when it is there
+        if topic.state is not TopicState.LOADING:  # A topic that is loading is discarded later.
             effects.append(Abandon(name, topic.load))
-        return [*effects, *(Gone(asker) for asker in topic.unload_askers)]
+        return [*effects, *(Gone(waiter) for waiter in topic.unload_waiters)]
 
     def _note_fence(self, name: str, now_s: float, spread: float) -> None:
+        # Fences that are long past are forgotten here, so that the table stays small.
         self._fenced = {n: f for n, f in self._fenced.items() if now_s < f.until_s + _FORGIVE_S}
         times = self._fenced[name].times + 1 if name in self._fenced else 1
         backoff_s = _BACKOFF_S[min(times, len(_BACKOFF_S)) - 1]

@@ -2,14 +2,12 @@
 
 topics                   the topics that this broker has loaded
 topic                    one topic: its log, its producers, its subscriptions
-topic_producers          who may produce to a topic
-topic_subscriptions      the subscriptions of a topic
-topic_ending             unload, terminate and delete
 producer                 one producer: entries in, receipts out
-backlog                  how far a subscription is behind
-rates, stats             what flows, and what the admin REST says of it
+rates, stats             message rates, and the statistics of the admin REST
 topic_log                the seam to the log of a topic
-managed_ledger_factory   logs that are managed ledgers
-log_configs              copies and retention of logs, by namespace
-orphans                  ledgers that nothing names, removed
+managed_ledger_factory   logs that are managed ledgers, kept as their namespace says
+orphans                  removal of ledgers that no log names
+
+Imports lead from `broker.service` to `topics` and from `topics` to `broker.dispatch`, which reads
+the log through `topic_log`.  A subscription and a producer also name their topic.
 """

@@ -1,8 +1,8 @@
-"""Removes ledgers that nothing names, once in a while: the shell of `managed_ledger.orphans`.
+"""Periodic removal of ledgers that no log names: it calls `managed_ledger.orphans`.
 
-Each broker removes those of the logs that it has open, because only their owner knows for certain
-that nothing is about to name them.  The leader removes those of logs that are gone, too.  Two
-leaders, or none, do no harm.
+Each broker removes the orphaned ledgers of the logs that it has open, because only the owner of a
+log is certain that no list is about to name them.  The leader also removes those of deleted logs.
+Two leaders, or none, do no harm.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ _SHOWN = 20
 
 
 class OrphanRemoval:
-    """`leads`: does this broker lead now?  It raises MetadataError."""
+    """`leads` returns True if this broker is the leader, or raises MetadataError."""
 
     def __init__(
         self,

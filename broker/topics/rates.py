@@ -1,6 +1,6 @@
-"""How much flows in and out of a topic: counters, remembered from one period to the next.
+"""Rates of a topic, from counters that are remembered from one period to the next.
 
-A rate is that of the last whole period.
+A rate is the mean of the last whole period.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ PERIOD_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class OutCounters:
-    """Of one subscription, since the topic was loaded; as rates: in one second."""
+    """The deliveries of one subscription: since the topic was loaded or, as rates, per second."""
 
     messages: float = 0
     bytes: float = 0
@@ -20,7 +20,7 @@ class OutCounters:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Of one topic."""
+    """The counters of one topic: since it was loaded or, as rates, per second."""
 
     messages: float = 0
     bytes: float = 0
@@ -31,7 +31,7 @@ NOTHING = OutCounters()
 
 
 class Rates:
-    """`current` is in one second."""
+    """The rates of one topic.  `current` has them per second."""
 
     def __init__(self) -> None:
         self.current = Counters()
@@ -39,7 +39,7 @@ class Rates:
         self._since_s: float | None = None
 
     def tick(self, now: Counters, now_s: float) -> None:
-        """A period is over."""
+        """Compute the rates of the period that ends now."""
         before, since_s = self._before, self._since_s
         self._before, self._since_s = now, now_s
         if since_s is None or now_s <= since_s:
@@ -56,7 +56,7 @@ class Rates:
 
 
 def _difference(now: OutCounters, before: OutCounters, seconds: float) -> OutCounters:
-    # A subscription that was removed and made anew counts from zero again.
+    # A subscription that was removed and created again counts from zero again.
     return OutCounters(
         max(0.0, now.messages - before.messages) / seconds,
         max(0.0, now.bytes - before.bytes) / seconds,

@@ -1,7 +1,7 @@
-"""What can be said in numbers about a topic, with the keys that Pulsar's tools know.
+"""The statistics of a topic, with the keys that Pulsar's tools know.
 
-`statistics` gives records, `topic_stats` the same as plain objects for JSON.  Only what is really
-counted has a key.
+`statistics` returns records, and `topic_stats` the same as plain objects for JSON.  Keys for which
+this broker counts nothing are left out.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ class ConsumerStats(_Record, frozen=True):
 class SubscriptionStats(_Record, frozen=True):
     type: str
     durable: bool
-    msg_backlog: int  # messages; an estimate unless `backlog_exact` (see `backlog`)
+    msg_backlog: int  # messages; an estimate unless `backlog_exact` (see `dispatch.backlog`)
     backlog_exact: bool
     backlog_entries: int
     backlog_size: int  # bytes, an estimate
@@ -81,29 +81,29 @@ class TopicStats(_Record, frozen=True):
     bytes_out_counter: int
     average_msg_size: float
     storage_size: int
-    backlog_size: int  # bytes, an estimate: of the subscription that is farthest behind
+    backlog_size: int  # bytes, an estimate, for the subscription that is farthest behind
     publishers: list[PublisherStats]
     msg_chunk_published: bool
     waiting_publishers: int
     subscriptions: dict[str, SubscriptionStats]
     deduplication_status: str
     topic_epoch: int | None
-    waiting_for: str  # why nothing is stored; empty while all is well
-    ledger_list_bytes: int  # of the list of ledgers in the metadata store
+    waiting_for: str  # the reason why nothing is stored; empty if all is well
+    ledger_list_bytes: int  # the size of the list of ledgers in the metadata store
     ledger_list_bytes_max: int
-    ledger_list_alarm: bool  # half of that is used
-    ledger_list_full: str  # why nothing is taken, if that is the reason; else empty
+    ledger_list_alarm: bool  # True from half of `ledger_list_bytes_max` on
+    ledger_list_full: str  # the reason if the topic takes no messages because of its list
 
 
 def topic_stats(topic: Topic, owner: str) -> dict[str, object]:
-    """As JSON has it."""
+    """Return the statistics as plain objects, with the broker that owns the topic."""
     found: dict[str, object] = msgspec.to_builtins(statistics(topic))
     found["ownerBroker"] = owner
     return found
 
 
 def internal_stats(topic: Topic) -> dict[str, object]:
-    """Ledgers, cursors, what is pending: as JSON has it."""
+    """Return the ledgers, cursors and pending appends as plain objects."""
     return topic.internal_stats()
 
 
@@ -208,7 +208,7 @@ def _consumer(consumer: Consumer) -> ConsumerStats:
 def consumer_stats_response(
     consumer: Consumer, request_id: int, now_ms: int
 ) -> pb.CommandConsumerStatsResponse:
-    """The answer to CONSUMER_STATS; rates are means since the client connected."""
+    """Return the answer to CONSUMER_STATS.  Rates are means since the client connected."""
     subscription, connection = consumer.subscription, consumer.connection
     seconds = max(1.0, (now_ms - connection.connected_ms) / 1000)
     dispatch = subscription.dispatch

@@ -368,7 +368,7 @@ class Topic:
                 self._nursery.cancel_scope.cancel()
 
     def _disconnect_clients(self) -> None:
-        self.producers.close(UnavailableError(f"{self.name} is not served here any more"))
+        self.producers.close(UnavailableError(f"{self.name} is no longer served here"))
         self.subscriptions.close()
 
 

@@ -1,7 +1,7 @@
 """SEAM: the log under a topic, and where logs come from.
 
-`managed_ledger.ManagedLedger` is such a log; tests have one in memory.  What is promised here is
-said there: appends are confirmed in order, `done` is called in the trio thread, and an append that
+`managed_ledger.ManagedLedger` is such a log; tests have one in memory.  Its docstring has the
+promises: appends are confirmed in order, `done` is called in the trio thread, and an append that
 ends with FencedError is *in doubt*.
 """
 
@@ -24,14 +24,14 @@ Done: TypeAlias = Callable[[Position | None, Exception | None], None]
 
 
 class TopicCursor(Protocol):
-    """Where a subscription stands.  Changes are in memory at once, durable after `flush`."""
+    """The position of a subscription.  Changes count at once, and are durable after `flush`."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def properties(self) -> Mapping[str, int]:
-        """What is stored with it, by name."""
+        """The numbers that are stored with the cursor, by name."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class TopicCursor(Protocol):
 
     @property
     def acked_above(self) -> int:
-        """How many entries above the mark-delete position are acknowledged."""
+        """The number of acknowledged entries above the mark-delete position."""
         ...
 
     @property
     def old_records(self) -> int:
-        """How many records of the cursor, as it is stored, a Pulsar broker would misread."""
+        """The number of stored records of the cursor that a Pulsar broker would misread."""
         ...
 
     def is_acked(self, position: Position) -> bool: ...
@@ -62,7 +62,7 @@ class TopicCursor(Protocol):
     async def flush(self) -> None: ...
 
     async def reset(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
-        """Durable when it returns, with the properties."""
+        """Move the cursor and set its properties.  Both are durable when this returns."""
         ...
 
 
@@ -70,7 +70,7 @@ class TopicLog(Protocol):
     """An endless log."""
 
     on_fenced: Callable[[], None]
-    on_confirmed: Callable[[], None]  # `last_confirmed` has moved
+    on_confirmed: Callable[[], None]  # called when `last_confirmed` has moved
 
     @property
     def pending_bytes(self) -> int: ...
@@ -89,17 +89,17 @@ class TopicLog(Protocol):
 
     @property
     def waiting_for(self) -> str:
-        """Why nothing is confirmed, in words; empty while all is well."""
+        """The reason why nothing is confirmed, in words.  It is empty if all is well."""
         ...
 
     @property
     def full(self) -> str:
-        """Why nothing is taken, in words, if the list of ledgers is full; else empty."""
+        """The reason, in words, if no entry is taken because the list of ledgers is full."""
         ...
 
     @property
     def room(self) -> Room:
-        """How much room the list of ledgers has left."""
+        """The room that the list of ledgers has left."""
         ...
 
     @property
@@ -118,7 +118,7 @@ class TopicLog(Protocol):
     def previous_position(self, position: Position) -> Position: ...
 
     def behind(self, position: Position) -> Behind:
-        """How much lies behind `position`, up to the last confirmed entry."""
+        """Return how much is behind `position`, up to the last confirmed entry."""
         ...
 
     def entries_between(self, after: Position, through: Position) -> int: ...
@@ -141,40 +141,49 @@ class TopicLog(Protocol):
 
 
 class TopicLogs(Protocol):
-    """The logs of all topics.  Raises BrokerErrors only, and `FencedError` where it says so."""
+    """The logs of all topics.
+
+    Methods raise only BrokerErrors, and FencedError where their docstrings say so.
+    """
 
     async def exists(self, name: TopicName) -> bool: ...
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Make an empty one; False if there is one already."""
+        """Create an empty log.  Return False if there is one already."""
         ...
 
     async def stored(self, namespace: str) -> list[TopicName]: ...
 
     async def open(self, name: TopicName, *, create: bool) -> TopicLog:
-        """Take it over.  NotFoundError; FencedError if somebody else does so at the same time."""
+        """Take the log over.
+
+        Raise NotFoundError, or FencedError if another broker takes it over at the same time.
+        """
         ...
 
     async def delete(self, log: TopicLog) -> None: ...
 
     async def position_of_offset(self, log: TopicLog, offset: int) -> Position:
-        """The entry that holds the offset; the first retained one, or the end, beyond those."""
+        """Return the entry that holds the offset.
+
+        Before the first retained entry it is that entry, and behind the last one it is the end.
+        """
         ...
 
     async def position_of_time(self, log: TopicLog, publish_ms: int) -> Position:
-        """The entry behind the newest one that was published before."""
+        """Return the position behind the newest entry that was published before that time."""
         ...
 
     async def offset_before(self, log: TopicLog, position: Position) -> int:
-        """The offset of the last message at, or before, a position."""
+        """Return the offset of the last message at or before a position."""
         ...
 
     async def first_offset(self, log: TopicLog) -> int:
-        """Of the first message that is retained; the next one's if there is none."""
+        """Return the offset of the first retained message, or of the next one if none is."""
         ...
 
     def epoch_of(self, log: TopicLog) -> int | None:
-        """What its exclusive producers count."""
+        """Return the epoch of the topic, which each exclusive producer raises."""
         ...
 
     async def store_epoch(self, log: TopicLog, epoch: int) -> None: ...
@@ -184,13 +193,13 @@ class TopicLogs(Protocol):
     async def terminate(self, log: TopicLog) -> Position: ...
 
     def internal_stats(self, log: TopicLog) -> dict[str, object]:
-        """For people: ledgers, cursors, what is pending."""
+        """Return the ledgers, cursors and pending appends, for people."""
         ...
 
 
 @contextmanager
 def translated(what: object) -> Generator[None]:
-    """What a log, a ledger or the metadata store cannot do now is an UnavailableError."""
+    """Translate errors of logs, ledgers and the metadata store to UnavailableError."""
     try:
         yield
     except (ManagedLedgerError, LedgerError, MetadataError) as error:

@@ -2,9 +2,9 @@
 
     topic = await topics.get(name, create=True)
 
-A topic is loaded once for all who ask, if its bundle is ours and may be loaded from.  One that is
-loaded stays until it is unloaded, deleted, or dropped: by the loss of its bundle, or because its
-log failed.  `run` belongs into the nursery of the broker.
+A topic is loaded once for all callers that want it, if this broker owns its bundle and may load it.
+A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if the broker loses
+its bundle, or if its log fails.  `run` belongs into the nursery of the broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,12 +58,12 @@ from daybook.wire.topics import TopicName
 _SPREAD = (0.5, 1.5)  # of a back-off
 
 
-def _none(_topic: TopicName) -> bool:
+def _no_topic(_topic: TopicName) -> bool:
     return False
 
 
 class _Waiter:
-    """Somebody who waits for a topic, or for its end."""
+    """A caller that waits for a topic, or for its end."""
 
     def __init__(self) -> None:
         self.answered = trio.Event()
@@ -71,12 +71,17 @@ class _Waiter:
         self.error: BrokerError | None = None
 
     def answer(self, topic: Topic | None, error: BrokerError | None) -> None:
+        assert not self.answered.is_set()
         self.topic, self.error = topic, error
         self.answered.set()
 
 
 class Topics:
-    """`name_prefix` begins the names of producers that come without one; unique to this life."""
+    """The topics of one broker.
+
+    `name_prefix` begins the names of producers for which the client chose none.  It must be unique
+    to this start of the broker.
+    """
 
     def __init__(
         self,
@@ -93,8 +98,8 @@ class Topics:
         self.logs = logs
         self.limits = limits or TopicLimits()
         self._policies = policies
-        self._owns: Callable[[TopicName], bool] = _none
-        self._may_load: Callable[[TopicName], bool] = _none
+        self._owns: Callable[[TopicName], bool] = _no_topic
+        self._may_load: Callable[[TopicName], bool] = _no_topic
         self._clock = clock
         self._rng = rng
         self._log = log
@@ -105,13 +110,14 @@ class Topics:
         self._nursery: trio.Nursery | None = None
         self._loaded: dict[str, Topic] = {}
         self._by_load: dict[int, Topic] = {}
-        self._failures: dict[int, BrokerError] = {}  # why a load failed, while it is told
+        self._failures: dict[int, BrokerError] = {}  # by load, while its waiters are answered
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = count(1)
-        self._keys: Iterator[int] = count(1)  # of producers and consumers
+        self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
-        self._deleting: set[str] = set()  # to be deleted when they are closed
-        self._lists_told: dict[str, int] = {}  # how full the lists of topics were when we told
+        self._deleting: set[str] = set()  # topics that are deleted instead of closed
+        # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
+        self._warned_sixteenths: dict[str, int] = {}
 
     def attach(
         self, *, owns: Callable[[TopicName], bool], may_load: Callable[[TopicName], bool]
@@ -132,8 +138,11 @@ class Topics:
                     await trio.sleep(self._maintain_interval_s)
                     for topic in list(self._loaded.values()):
                         await self._maintain(topic)
-                    told = self._lists_told
-                    self._lists_told = {name: told[name] for name in told if name in self._loaded}
+                    self._warned_sixteenths = {
+                        name: used
+                        for name, used in self._warned_sixteenths.items()
+                        if name in self._loaded
+                    }
             finally:
                 self._nursery = None
 
@@ -144,7 +153,7 @@ class Topics:
             await trio.sleep(PERIOD_S)
 
     async def _maintain(self, topic: Topic) -> None:
-        """Roll what is old, trim what nobody needs."""
+        """Roll a ledger that is old enough, and trim ledgers that are no longer needed."""
         if not topic.serving:
             return
         try:
@@ -157,10 +166,10 @@ class Topics:
             self._log.info("not trimmed now", topic=topic.name.full, why=str(error))
 
     def _check_list(self, topic: Topic) -> None:
-        """Tell people while there is time: once for each sixteenth that is used, from half on."""
+        """Warn operators while there is time: once per used sixteenth, from half on."""
         room, name = topic.log.room, topic.name.full
-        told, parts = self._lists_told.get(name, 0), 16 * room.bytes // room.bytes_max
-        if room.alarming and parts > told:
+        warned, used = self._warned_sixteenths.get(name, 0), 16 * room.bytes // room.bytes_max
+        if room.alarming and used > warned:
             self._log.warning(
                 "the list of ledgers of a topic fills up",
                 topic=name,
@@ -170,75 +179,81 @@ class Topics:
                 why=topic.log.full or "its ledgers are kept by subscriptions or by retention",
             )
         if room.alarming:
-            self._lists_told[name] = parts
+            self._warned_sixteenths[name] = used
         else:
-            self._lists_told.pop(name, None)
+            self._warned_sixteenths.pop(name, None)
 
-    # -- what there is
+    # -- looking up
 
     @property
     def loaded(self) -> Mapping[str, Topic]:
-        """Those that are served, by full name."""
+        """The topics that are served, by full name."""
         return self._loaded
 
     def loaded_logs(self) -> Iterable[tuple[TopicName, TopicLog]]:
         return ((topic.name, topic.log) for topic in self._loaded.values())
 
     def producer_name(self) -> str:
-        """A name that no other producer has."""
+        """Return a name that no other producer has."""
         return f"{self._name_prefix}-{next(self._names)}"
 
     async def exists(self, name: TopicName) -> bool:
         return name.full in self._loaded or await self.logs.exists(name)
 
     async def names_in(self, namespace: str) -> list[str]:
-        """The full names of a namespace's topics, partitions included, sorted."""
+        """Return the full names of a namespace's topics, partitions included, sorted."""
         names = {name.full for name in await self.logs.stored(namespace)}
         for topic in await self._policies.list_partitioned(namespace):
             partitions = await self._policies.partitions(topic)
             names |= {topic.partition_name(index).full for index in range(partitions)}
         return sorted(names)
 
-    # -- having one
+    # -- loading
 
     async def get(self, name: TopicName, *, create: bool) -> Topic:
-        """The topic, loaded if need be.  NotFoundError, NotOwnerError, UnavailableError, ..."""
+        """Return the topic, and load it if necessary.
+
+        Raise NotFoundError, NotOwnerError, UnavailableError or another BrokerError.
+        """
         topic = self._loaded.get(name.full)
         if topic is not None and topic.serving:
             return topic
         if not name.persistent:
             raise NotAllowedError(f"{name}: this broker has persistent topics only")
         self._check_ours(name)
-        asker, number = _Waiter(), next(self._waiter_ids)
-        self._waiters[number] = asker
+        waiter, number = _Waiter(), next(self._waiter_ids)
+        self._waiters[number] = waiter
         try:
             self._handle(Get(name.full, number, create, trio.current_time()))
-            await asker.answered.wait()
+            await waiter.answered.wait()
         finally:
             self._waiters.pop(number, None)
-        if asker.error is not None:
-            raise asker.error
-        assert asker.topic is not None
-        return asker.topic
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.topic is not None
+        return waiter.topic
 
     def _check_ours(self, name: TopicName) -> None:
         if not self._may_load(name):
             raise NotOwnerError(f"{name} is not served by this broker")
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """An empty one.  ConflictError if it exists."""
+        """Create an empty topic.  Raise ConflictError if it exists."""
         self._check_ours(name)
         if not await self.logs.create(name, properties):
             raise ConflictError(f"the topic {name} exists already")
 
-    # -- letting go
+    # -- unloading
 
     async def unload(self, name: TopicName) -> None:
-        """In good order; nothing happens if it is not loaded."""
+        """Close the topic in order.  Nothing happens if it is not loaded."""
         await self._wait_end(Unload, name)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Delete it and all that belongs to it.  PreconditionError while anybody is connected."""
+        """Delete the topic and everything that is stored of it.
+
+        Raise PreconditionError while a producer or consumer is connected, unless `force` is set.
+        """
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
             raise PreconditionError(f"{name} has producers or consumers that are connected")
@@ -251,34 +266,34 @@ class Topics:
             raise UnavailableError(f"{name} could not be deleted")
 
     async def _wait_end(self, event: Callable[[str, int], Unload], name: TopicName) -> None:
-        asker, number = _Waiter(), next(self._waiter_ids)
-        self._waiters[number] = asker
+        waiter, number = _Waiter(), next(self._waiter_ids)
+        self._waiters[number] = waiter
         try:
             self._handle(event(name.full, number))
-            await asker.answered.wait()
+            await waiter.answered.wait()
         finally:
             self._waiters.pop(number, None)
 
     async def close_bundle(self, bundle: BundleName) -> None:
-        """Close all topics of a bundle in good order, several at a time."""
+        """Close all topics of a bundle in order, several at a time."""
         async with trio.open_nursery() as nursery:
             for name in self._names_of(bundle):
                 nursery.start_soon(self.unload, TopicName.parse(name))
 
     def drop_bundle(self, bundle: BundleName) -> None:
-        """They are somebody else's now."""
+        """Drop all topics of a bundle, because another broker may own it now."""
         for name in self._names_of(bundle):
             self._handle(Drop(name))
 
     def drop_all(self, reason: str) -> None:
-        """Let go of everything at once."""
+        """Drop all topics."""
         if self._protocol.names:
             self._log.warning("all topics are dropped", why=reason)
         for name in self._protocol.names:
             self._handle(Drop(name))
 
     async def close_all(self) -> None:
-        """Close everything in good order."""
+        """Close all topics in order."""
         async with trio.open_nursery() as nursery:
             for name in self._protocol.names:
                 nursery.start_soon(self.unload, TopicName.parse(name))
@@ -290,7 +305,10 @@ class Topics:
     # -- the protocol
 
     def _handle(self, event: Event) -> None:
-        """Synchronous from the event to its last effect: no other task can run in between."""
+        """Let the machine handle an event, and perform its effects.
+
+        This has no checkpoint, so no other task can see the machine ahead of the topics.
+        """
         for effect in self._protocol.step(event):
             self._perform(effect)
 
@@ -305,25 +323,25 @@ class Topics:
             case Abandon(name, load):
                 self._loaded.pop(name, None)
                 self._by_load.pop(load).drop()
-            case Give(name, load, asker):
+            case Give(name, load, waiter):
                 self._loaded[name] = self._by_load[load]
-                self._answer(asker, self._by_load[load], None)
-            case Fail(name, load, asker):
-                self._answer(asker, None, self._failures[load])
-            case NotNow(name, asker, reason):
-                self._answer(asker, None, UnavailableError(f"{name}: {reason}"))
-            case Gone(asker):
-                self._answer(asker, None, None)
+                self._answer(waiter, self._by_load[load], None)
+            case Fail(name, load, waiter):
+                self._answer(waiter, None, self._failures[load])
+            case NotNow(name, waiter, reason):
+                self._answer(waiter, None, UnavailableError(f"{name}: {reason}"))
+            case Gone(waiter):
+                self._answer(waiter, None, None)
             case _:
                 assert_never(effect)
 
     def _answer(self, number: int, topic: Topic | None, error: BrokerError | None) -> None:
-        asker = self._waiters.get(number)
-        if asker is not None:
-            asker.answer(topic, error)
+        waiter = self._waiters.get(number)
+        if waiter is not None:
+            waiter.answer(topic, error)
 
     def _start(self, task: Callable[..., object], *args: object) -> None:
-        if self._nursery is not None:  # else this broker is at its end
+        if self._nursery is not None:  # It is None while the broker ends.
             self._nursery.start_soon(task, *args)  # type: ignore[arg-type]
 
     async def _load(self, name: TopicName, load: int, create: bool) -> None:
@@ -365,7 +383,7 @@ class Topics:
         )
 
     async def _check_partition(self, name: TopicName, create: bool) -> bool:
-        """May a topic of this name be, and may it be created?"""
+        """Return True if the topic may be created.  Raise NotAllowedError if it cannot exist."""
         partitions = await self._policies.partitions(name.base)
         if name.partition < 0:
             if partitions:
@@ -373,10 +391,10 @@ class Topics:
             return create
         if partitions and name.partition >= partitions:
             raise NotAllowedError(f"{name.base} has {partitions} partitions only")
-        return create or bool(partitions)  # The whole was created, and its partitions with it.
+        return create or bool(partitions)  # Its partitioned topic exists, so it exists too.
 
     async def _run_topic(self, topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
-        """A topic that fails takes nobody else with it."""
+        """Run the topic.  If it fails, drop it, so that all other topics are unaffected."""
         try:
             await topic.run(task_status=task_status)
         except Exception as error:
@@ -397,7 +415,7 @@ class Topics:
             try:
                 await (topic.delete() if name in self._deleting else topic.close())
             except (BrokerError, FencedError) as error:
-                # The next owner's recovery does the rest.
+                # The next owner recovers the log.
                 self._log.warning("not closed in good order", topic=name, why=str(error))
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)

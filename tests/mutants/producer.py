@@ -68,7 +68,8 @@ MUTANTS = [
         module=_PRODUCING,
         name="ProducingProtocol.sending",
         replacement=Edit(
-            "Sending.TAKE if producer.state is State.OPEN else Sending.IGNORE", "Sending.TAKE"
+            "Sending.TAKE if producer.state is ProducerState.OPEN else Sending.IGNORE",
+            "Sending.TAKE",
         ),
         caught_by="tests:tests/broker/protocol/test_connection_machines.py",
     ),

@@ -1,15 +1,17 @@
-"""Who gets which entry: one machine for each type of subscription.
+"""Which consumer gets which entry: one machine for each type of subscription.
 
-Left what a machine is told, right what it wants done; `want()` says what to read next.
+On the left the events, on the right the effects; `want()` returns what to read next.
 
     Joined, Left, Permits, Blocked, Writable        Deliver, Taken
     Redeliver, Acked, AckedUpTo, Cleared            Rewind
-    Brought (what a read brought), Tick             Activate
+    Brought (the result of a read), Tick            Activate
 
-Reading, cursors and sockets are the shell's (`broker.dispatch`); entries are opaque tokens.
+`broker.dispatch` does the reading, and owns cursors and connections.  To a machine an entry is an
+opaque token.
 
-    pending      what is under all of them: consumers and permits, unacknowledged entries, replay
+    pending      what all machines share: consumers and permits, unacknowledged entries, replay
     exclusive    one consumer gets everything, in order
-    failover     one of several does, until it leaves
-    shared       each entry goes to one of them, whoever has permits
+    failover     one of several consumers gets everything, until it leaves
+    shared       each entry goes to one of the consumers that have permits
+    chunks       the chunks of one message go to one shared consumer
 """

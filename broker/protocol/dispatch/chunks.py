@@ -1,31 +1,35 @@
-"""The chunks of one message, on their way to shared consumers: all to the same one, in order.
+"""The chunks of one message, on their way to shared consumers: all go to the same one, in order.
 
-The first chunk chooses the consumer; the choice stands until the last chunk is delivered, or the
-consumer leaves.  While that consumer cannot take more, its chunks are *held*, and others go on.  A
-chunk also waits while an earlier one of its message does, for whatever reason.
+The first chunk chooses the consumer.  The choice stands until the last chunk is delivered or the
+consumer leaves.  While that consumer cannot take more, its chunks are *held*, and other entries are
+delivered.  A chunk also waits while an earlier chunk of its message waits, for whatever reason.
 """
 
 from daybook.broker.protocol.dispatch.events import ConsumerKey, Entry, Place
 
-_GROUPS_MAX = 10_000  # Messages whose last chunk never came are forgotten, the oldest first.
+_GROUPS_MAX = 10_000  # With more, the oldest is forgotten: its last chunk may never come.
 
 
 class Chunks:
-    """Which message is whose, and which chunks wait."""
+    """The consumers that messages in chunks belong to, and the chunks that wait."""
 
     def __init__(self) -> None:
         self._consumer: dict[str, ConsumerKey] = {}
         self._held: dict[ConsumerKey, dict[Place, None]] = {}
-        # Not delivered yet: held, or let go (0), or for a time that has not come.
+        # Undelivered chunks by message.  The number is the time that a delayed chunk waits for, or
+        # 0 if the chunk is held or about to be delivered.
         self._waiting: dict[str, dict[Place, int]] = {}
         self.held = 0
 
     def consumer_of(self, entry: Entry) -> ConsumerKey | None:
-        """Who has to get it, if that is decided."""
+        """Return the consumer that must get the entry, if that is decided."""
         return None if entry.group is None else self._consumer.get(entry.group)
 
     def waits_until(self, entry: Entry) -> int | None:
-        """None if no earlier chunk of the same message waits; else the time for which one does."""
+        """Return None if no earlier chunk of the same message waits.
+
+        Otherwise return the latest time that one of them waits for, or 0.
+        """
         waiting = self._waiting.get(entry.group or "", {})
         earlier = [at_ms for place, at_ms in waiting.items() if place < entry.place]
         return max(earlier, default=None)
@@ -43,7 +47,10 @@ class Chunks:
         self._waiting.setdefault(entry.group, {})[entry.place] = at_ms
 
     def release(self, consumer: ConsumerKey) -> list[Place]:
-        """The consumer can take more: what was held for it, to be given out first."""
+        """Return the chunks that were held for the consumer, because it can take more now.
+
+        They must be delivered before anything else.
+        """
         places = list(self._held.pop(consumer, ()))
         self.held -= len(places)
         return places
@@ -64,12 +71,12 @@ class Chunks:
                 del self._consumer[next(iter(self._consumer))]
 
     def leave(self, consumer: ConsumerKey) -> list[Place]:
-        """Forget who it was for; returns what was held for it."""
+        """Forget the messages of the consumer, and return the chunks that were held for it."""
         self._consumer = {g: c for g, c in self._consumer.items() if c != consumer}
         return self.release(consumer)
 
     def gone(self, places: set[Place]) -> None:
-        """These will never be delivered: nothing waits for them."""
+        """Forget entries that will never be delivered, so that no chunk waits for them."""
         for group in list(self._waiting):
             waiting = self._waiting[group]
             for place in places.intersection(waiting):

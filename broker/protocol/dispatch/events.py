@@ -1,10 +1,10 @@
-"""What dispatch machines are told, and what they want done.
+"""The events and effects of dispatch machines.
 
 A consumer is a number that is never used twice.  An entry is its place (ledger id, entry id), the
-number of messages that it still has for a consumer, and a token that is nobody's business here.
+number of messages that it still has for a consumer, and a token that the machines never look into.
 
-A read belongs to a *generation*: what a read brought that was begun in an earlier one is stale, and
-dropped, because the cursor has been rewound in the meantime.
+A read belongs to a *generation*.  The result of a read of an earlier generation is dropped, because
+the cursor has been rewound since that read began.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class Entry:
     messages: int  # permits that it takes
     token: Any
     deliver_at_ms: int = 0  # not before this time, if the subscription is shared
-    group: str | None = None  # the chunks of one message, which stay together
-    group_ends: bool = False  # its last one
+    group: str | None = None  # the id of a message in chunks, which stay together
+    group_ends: bool = False  # the entry is the last chunk of its message
 
 
-# -- what happens
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Permits:
-    """FLOW: the consumer has room for so many messages more."""
+    """FLOW: the consumer has room for so many more messages."""
 
     consumer: ConsumerKey
     messages: int
@@ -52,7 +52,7 @@ class Permits:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Too much waits to be sent to the consumer."""
+    """Too many bytes wait to be sent to the consumer."""
 
     consumer: ConsumerKey
 
@@ -64,7 +64,7 @@ class Writable:
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
-    """The consumer gives back entries; all that it has, if none is named."""
+    """The consumer gives back entries, or all that it has if none is named."""
 
     consumer: ConsumerKey
     places: Sequence[Place] = ()
@@ -72,7 +72,7 @@ class Redeliver:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Whole entries are done with."""
+    """Whole entries are acknowledged."""
 
     consumer: ConsumerKey
     places: Sequence[Place]
@@ -80,19 +80,22 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class AckedUpTo:
-    """So is everything up to, and with, this one."""
+    """All entries up to this one are acknowledged, and this one too."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The cursor was moved: what was known about entries is void."""
+    """The cursor was moved, so everything that was known about entries is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What came of a `Want`: for a read a run of entries, for a replay those still to be had."""
+    """The result of a `Want`.
+
+    A `Read` brings a run of entries.  A `Replay` brings those of its entries that still exist.
+    """
 
     want: "Want"
     entries: Sequence[Entry]
@@ -118,12 +121,12 @@ Event: TypeAlias = (
 )
 
 
-# -- what is to be read
+# -- reads
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Entries from where reading stands, up to this many."""
+    """Read up to so many entries from the read position on."""
 
     entries: int
     generation: int
@@ -131,7 +134,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """These entries again."""
+    """Read these entries again."""
 
     places: tuple[Place, ...]
     generation: int
@@ -140,12 +143,15 @@ class Replay:
 Want: TypeAlias = Read | Replay
 
 
-# -- what is to be done
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Send these to the consumer; `redeliveries`: how often each was given back, if any was."""
+    """Send entries to the consumer.
+
+    `redeliveries` has how often each entry was given back, or is None if none ever was.
+    """
 
     consumer: ConsumerKey
     entries: Sequence[Entry]
@@ -154,14 +160,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """So many entries of a `Read`, from its first, are dealt with: go on reading behind them."""
+    """The first so many entries of a `Read` are handled: read on behind them."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Go on reading at the first entry that is not acknowledged."""
+    """Continue reading at the first entry that is not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,45 +184,48 @@ Effect: TypeAlias = Deliver | Taken | Rewind | Activate
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
     read_entries_max: int = 500
-    turn_messages_min: int = 20  # a shared consumer gets that many before it is the next one's turn
-    unacked_messages_max: int = 50_000  # of one shared consumer
-    subscription_unacked_messages_max: int = 200_000  # of all of them together
+    turn_messages_min: int = 20  # at least so many in a row for one shared consumer
+    unacked_messages_max: int = 50_000  # per shared consumer
+    subscription_unacked_messages_max: int = 200_000  # for all shared consumers together
     replay_entries_max: int = 100
-    delayed_entries_max: int = 100_000  # with more, reading waits until some are due
-    held_entries_max: int = 1_000  # chunks that wait for the one consumer that gets them
+    delayed_entries_max: int = 100_000  # with more, nothing is read until some are due
+    held_entries_max: int = 1_000  # chunks that wait for the consumer that must get them
     failover_delay_ms: int = 1_000
 
 
 class Dispatch(Protocol):
-    """What the shell needs of any of the machines."""
+    """The interface that all dispatch machines have."""
 
     def step(self, event: Event) -> list[Effect]: ...
 
     def want(self) -> Want | None:
-        """What to read next; None if nothing can be delivered now."""
+        """Return what to read next, or None if nothing can be delivered now."""
         ...
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `Tick` is due."""
+        """The time at which `Tick` is due."""
         ...
 
     def permits_of(self, consumer: ConsumerKey) -> int: ...
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
-        """Messages that the consumer has and that are not acknowledged, where that is counted."""
+        """Return the number of messages that the consumer has and has not acknowledged.
+
+        It is 0 for machines that do not count them.
+        """
         ...
 
     def is_blocked(self, consumer: ConsumerKey) -> bool:
-        """Does the consumer get nothing because it has too much unacknowledged?"""
+        """Return True if the consumer gets nothing because it has too much unacknowledged."""
         ...
 
     @property
     def active(self) -> ConsumerKey | None:
-        """The consumer that is served, if it is only one."""
+        """The consumer that is served, if the machine serves only one."""
         ...
 
     @property
     def delayed(self) -> int:
-        """Entries that wait for their time."""
+        """The number of entries that wait for their time."""
         ...

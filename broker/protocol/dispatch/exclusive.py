@@ -1,8 +1,8 @@
 """Exclusive: one consumer gets everything, in the order of the log.
 
-What was delivered is not remembered: when the consumer leaves, or asks for it, reading begins again
-at the first entry that is not acknowledged.  Entries are delivered whole, so permits, which count
-messages, may end below zero by what is left of a batch.
+The machine does not remember deliveries.  When the consumer leaves or asks for redelivery, reading
+begins again at the first entry that is not acknowledged.  Entries are delivered whole.  Permits
+count messages, so they may end below zero by the rest of a batch.
 
     no consumer --Joined--> served --Redeliver--> served, rewound
                 <--Left----
@@ -41,7 +41,7 @@ from daybook.broker.protocol.dispatch.pending import MeanEntry
 
 @dataclass(slots=True)
 class Served:
-    """A consumer, whether it is the one that is served or waits for its turn."""
+    """A consumer: the one that is served, or one that waits for its turn."""
 
     key: ConsumerKey
     name: str
@@ -51,7 +51,7 @@ class Served:
 
 
 class ExclusiveDispatch:
-    """See the module."""
+    """One instance per exclusive subscription."""
 
     def __init__(self, limits: DispatchLimits) -> None:
         self._limits = limits
@@ -60,7 +60,7 @@ class ExclusiveDispatch:
         self._generation = 0
         self._mean = MeanEntry()
 
-    # -- what is so
+    # -- properties
 
     @property
     def active(self) -> ConsumerKey | None:
@@ -78,7 +78,7 @@ class ExclusiveDispatch:
         return self._consumers[consumer].permits
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
-        del consumer  # Only its cursor knows.
+        del consumer  # Only the cursor knows what is not acknowledged.
         return 0
 
     def is_blocked(self, consumer: ConsumerKey) -> bool:
@@ -94,7 +94,7 @@ class ExclusiveDispatch:
             self._generation,
         )
 
-    # -- what happens
+    # -- events
 
     def step(self, event: Event) -> list[Effect]:
         match event:
@@ -120,14 +120,14 @@ class ExclusiveDispatch:
             case Tick(now_ms):
                 return self._tick(now_ms)
             case Acked() | AckedUpTo():
-                pass  # The cursor has them.
+                pass  # The cursor keeps acknowledgements.
             case _:
                 assert_never(event)
         return []
 
     def _brought(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
         if want.generation != self._generation or self._active is None:
-            return []
+            return []  # The cursor was rewound, or the consumer left, during the read.
         active = self._consumers[self._active]
         count = 0
         for entry in entries:
@@ -144,7 +144,7 @@ class ExclusiveDispatch:
         self._generation += 1
         return [Rewind()]
 
-    # -- who is served
+    # -- the active consumer
 
     def _joined(self, consumer: ConsumerKey) -> list[Effect]:
         assert self._active is None, "an exclusive subscription has one consumer"

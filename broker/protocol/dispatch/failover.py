@@ -1,14 +1,16 @@
 """Failover: several consumers, of which one gets everything, in the order of the log.
 
-Who that is follows from who is there, so that all partitions of a topic are spread over them:
+The active consumer follows from the set of consumers, so that the partitions of a topic are spread
+over them:
 
-    a partition      sorted by priority, then by name; those with the best priority take turns by
-                     the partition's index
-    other topics     a ring of hashes: 100 points for each of them; the first point from the hash
-                     of the topic's name on
+    a partition      consumers are sorted by priority, then by name; those with the best priority
+                     take turns by the partition's index
+    other topics     a ring of hashes with 100 points for each consumer; the first point from the
+                     hash of the topic's name on wins
 
-When the active one leaves, the next takes over at once.  One that joins and would be chosen instead
-has to wait a moment: consumers often come together, and each change makes entries come twice.
+When the active consumer leaves, the next one takes over at once.  If a consumer joins that would be
+chosen instead, it has to wait a moment: consumers often come together, and each change of the
+active one delivers entries twice.
 """
 
 from bisect import bisect_left
@@ -21,18 +23,21 @@ _POINTS = 100
 
 
 class FailoverDispatch(ExclusiveDispatch):
-    """`partition` is -1 for a topic that is not one.  `now_ms` comes with `Tick`s only."""
+    """One instance per failover subscription.
+
+    `partition` is -1 for a topic that is not a partition.  Only a `Tick` tells the time.
+    """
 
     def __init__(self, limits: DispatchLimits, *, topic: str, partition: int) -> None:
         super().__init__(limits)
         self._topic_hash = murmur3(topic.encode())
         self._partition = partition
-        self._change_due = False  # somebody else should be active; `Tick` has not said when
+        self._change_due = False  # another consumer should be active than is
         self._deadline_ms: int | None = None
 
     @property
     def deadline_ms(self) -> int | None:
-        """0 asks for a `Tick` now: only that tells the time from which to count."""
+        """The time of the change.  0 asks for a `Tick` now, because only that tells the time."""
         if self._change_due and self._deadline_ms is None:
             return 0
         return self._deadline_ms

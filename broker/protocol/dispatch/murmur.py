@@ -1,10 +1,10 @@
-"""Murmur3, 32 bits, seed 0, without the sign: what Pulsar hashes names and keys with."""
+"""Murmur3 with 32 bits, seed 0, without the sign bit: Pulsar's hash of names and keys."""
 
 _MASK = 0xFFFFFFFF
 
 
 def murmur3(data: bytes) -> int:
-    """The hash of `data`, 0 to 2**31 - 1."""
+    """Return the hash of `data`, 0 to 2**31 - 1."""
     value = 0
     whole = len(data) & ~3
     for at in range(0, whole, 4):

@@ -1,4 +1,4 @@
-"""What lies under the dispatch machines: what consumers have, what is to be given out again.
+"""The parts of dispatch machines: unacknowledged entries, and entries to be delivered again.
 
 read --> delivered, unacknowledged --ack--> done
  |            |  ^
@@ -16,7 +16,7 @@ _MEAN_WEIGHT = 0.05
 
 
 class MeanEntry:
-    """How many messages an entry holds, lately."""
+    """The mean number of messages of an entry, with more weight on recent ones."""
 
     __slots__ = ("_messages",)
 
@@ -31,15 +31,15 @@ class MeanEntry:
         return self._messages
 
     def entries_for(self, permits: int, at_most: int) -> int:
-        """How many entries such permits are good for; at least one."""
+        """Return how many entries the permits probably suffice for; at least one."""
         return max(1, min(int(permits / max(self._messages, 1.0)), at_most))
 
 
 class Unacked:
-    """What each consumer has, in entries and messages, and how often each was given back."""
+    """The unacknowledged entries of each consumer, and how often each entry was given back."""
 
     def __init__(self) -> None:
-        self.messages = 0  # of all consumers together
+        self.messages = 0  # for all consumers together
         self._entries: dict[ConsumerKey, dict[Place, int]] = {}
         self._messages: dict[ConsumerKey, int] = {}
         self._holder: dict[Place, ConsumerKey] = {}
@@ -50,18 +50,18 @@ class Unacked:
         self._messages[consumer] = 0
 
     def leave(self, consumer: ConsumerKey) -> list[Place]:
-        """What the consumer had: nobody has it now."""
+        """Forget the consumer, and return the entries that it had."""
         places = list(self._entries[consumer])
         self._release(consumer, places)
         del self._entries[consumer], self._messages[consumer]
         return places
 
     def of(self, consumer: ConsumerKey) -> int:
-        """Messages that the consumer has."""
+        """Return the number of messages that the consumer has."""
         return self._messages[consumer]
 
     def deliver(self, consumer: ConsumerKey, place: Place, messages: int) -> int:
-        """The consumer gets the entry; returns how often it was given back before."""
+        """Note that the consumer gets the entry, and return how often it was given back before."""
         holder = self._holder.get(place)
         if holder is not None:
             self._release(holder, (place,))
@@ -75,7 +75,7 @@ class Unacked:
         return place in self._holder
 
     def ack(self, places: Iterable[Place]) -> None:
-        """Whoever has them is done with them."""
+        """Take the entries from the consumers that have them, because they are acknowledged."""
         for place in places:
             holder = self._holder.get(place)
             if holder is not None:
@@ -87,7 +87,10 @@ class Unacked:
         self._redeliveries = {p: n for p, n in self._redeliveries.items() if p > last}
 
     def give_back(self, consumer: ConsumerKey, places: Sequence[Place]) -> list[Place]:
-        """Those of `places` that the consumer has (all that it has, if none is named)."""
+        """Take entries back from the consumer, and return those that it had.
+
+        If `places` is empty, take everything that it has.
+        """
         held = self._entries[consumer]
         given = [place for place in places if place in held] if places else list(held)
         given = list(dict.fromkeys(given))
@@ -97,7 +100,7 @@ class Unacked:
         return given
 
     def forget(self) -> None:
-        """All consumers have nothing."""
+        """Take everything from all consumers."""
         for consumer in self._entries:
             self._release(consumer, list(self._entries[consumer]))
         self._redeliveries.clear()
@@ -109,10 +112,11 @@ class Unacked:
             del self._holder[place]
             self._messages[consumer] -= messages
             self.messages -= messages
+        assert self.messages >= 0
 
 
 class ReplayQueue:
-    """Entries to be given out again, lowest place first."""
+    """Entries to be delivered again, lowest place first."""
 
     def __init__(self) -> None:
         self._places: list[Place] = []  # sorted
@@ -152,7 +156,7 @@ class ReplayQueue:
 
 
 class Delayed:
-    """Entries whose time has not come."""
+    """Entries whose delivery time has not come."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Place]] = []
@@ -168,7 +172,7 @@ class Delayed:
         heappush(self._heap, (at_ms, place))
 
     def due(self, now_ms: int) -> list[Place]:
-        """Take out what is due."""
+        """Remove and return the entries that are due."""
         places: list[Place] = []
         while self._heap and self._heap[0][0] <= now_ms:
             places.append(heappop(self._heap)[1])

@@ -1,12 +1,12 @@
-"""Shared: each entry goes to one of the consumers, whoever has permits; order is not promised.
+"""Shared: each entry goes to one of the consumers that have permits; the order is not promised.
 
-Consumers of the best priority that can take something are served in turns.  What a consumer has is
-remembered until it is acknowledged, by anybody; given back, or left behind, it is read again and
-goes to whoever can take it, before anything new.  How often an entry was given back on request is
-counted as long as somebody is connected.
+Consumers that can take something are served in turns, those with the best priority only.  An entry
+belongs to its consumer until any consumer acknowledges it.  If its consumer gives it back or
+leaves, the entry is read again and goes to any consumer that can take it, before anything new.  The
+machine counts how often an entry was given back on request, for as long as a consumer is connected.
 
-A consumer with too much unacknowledged gets nothing until half of that is; the same goes for all of
-them together.  Entries for later wait until their time has come.
+A consumer with too many unacknowledged messages gets nothing until it is down to half of the limit.
+The same holds for all consumers together.  Delayed entries wait until their time has come.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class SharedConsumer:
     priority: int
     permits: int = 0
     writable: bool = True
-    blocked: bool = False  # too much unacknowledged
+    blocked: bool = False  # it has too many unacknowledged messages
 
     @property
     def available(self) -> bool:
@@ -56,11 +56,11 @@ class SharedConsumer:
 
 
 class SharedDispatch:
-    """See the module."""
+    """One instance per shared subscription."""
 
     def __init__(self, limits: DispatchLimits) -> None:
         self._limits = limits
-        self._consumers: list[SharedConsumer] = []  # sorted by priority; equals as they came
+        self._consumers: list[SharedConsumer] = []  # by priority, then in the order of joining
         self._by_key: dict[ConsumerKey, SharedConsumer] = {}
         self._unacked = Unacked()
         self._replay = ReplayQueue()
@@ -68,11 +68,11 @@ class SharedDispatch:
         self._chunks = Chunks()
         self._mean = MeanEntry()
         self._generation = 0
-        self._blocked = False  # all together have too much unacknowledged
-        self._some_blocked = False  # that, or one of them has
+        self._blocked = False  # all consumers together have too many unacknowledged messages
+        self._some_blocked = False  # all together have, or one consumer has
         self._last_served: ConsumerKey = -1
 
-    # -- what is so
+    # -- properties
 
     @property
     def active(self) -> ConsumerKey | None:
@@ -113,7 +113,7 @@ class SharedDispatch:
             return None
         return Read(self._mean.entries_for(permits, limits.read_entries_max), self._generation)
 
-    # -- what happens
+    # -- events
 
     def step(self, event: Event) -> list[Effect]:
         match event:
@@ -162,7 +162,7 @@ class SharedDispatch:
         self._consumers.remove(self._by_key.pop(consumer))
         self._replay.add([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
         if not self._consumers:
-            self._clear()  # The next consumer begins at the first that is not acknowledged.
+            self._clear()  # The next consumer begins at the first entry not acknowledged.
         self._unblock()
 
     def _clear(self) -> list[Effect]:
@@ -178,11 +178,11 @@ class SharedDispatch:
         if self._chunks.held and self._by_key[consumer].available:
             self._replay.add(self._chunks.release(consumer))
 
-    # -- giving out
+    # -- assigning entries to consumers
 
     def _brought(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
         if want.generation != self._generation:
-            return []
+            return []  # The cursor was rewound during the read.
         match want:
             case Read():
                 given = _Given()
@@ -196,7 +196,7 @@ class SharedDispatch:
     def _replayed(self, places: Sequence[Place], entries: Sequence[Entry]) -> list[Effect]:
         gone = set(places).difference(entry.place for entry in entries)
         for place in sorted(gone):
-            self._replay.remove(place)  # acknowledged in the meantime, or trimmed away
+            self._replay.remove(place)  # acknowledged or trimmed away since `want`
         self._chunks.gone(gone)
         wanted = [entry for entry in entries if entry.place in self._replay]
         for entry in wanted:
@@ -207,7 +207,10 @@ class SharedDispatch:
         return given.effects()
 
     def _assign(self, entries: Sequence[Entry], given: "_Given") -> int:
-        """Give out entries as far as there is somebody to take them; how far that was."""
+        """Assign entries while there is a consumer to take them, and return how many were handled.
+
+        A handled entry is assigned, delayed or held; it need not be read again with the others.
+        """
         available = sum(c.available for c in self._consumers)
         messages = sum(entry.messages for entry in entries)
         turn = max(self._limits.turn_messages_min, -(-messages // max(available, 1)))
@@ -218,7 +221,7 @@ class SharedDispatch:
                 self._delay(entry, entry.deliver_at_ms)
                 continue
             if self._unacked.is_held(entry.place):
-                continue  # Read again after a rewind that others did not need.
+                continue  # A rewind reads also what consumers still have.
             if entry.group is not None and self._hold_back(entry):
                 continue
             fixed = self._chunks.consumer_of(entry)
@@ -236,7 +239,10 @@ class SharedDispatch:
         return len(entries)
 
     def _hold_back(self, entry: Entry) -> bool:
-        """Keep a chunk for the only one who may have it, or for its turn."""
+        """Hold a chunk if its consumer cannot take it, or if an earlier chunk waits.
+
+        Return True if the chunk was held.
+        """
         fixed = self._chunks.consumer_of(entry)
         if fixed is not None and not self._by_key[fixed].available:
             self._chunks.hold(entry, fixed)
@@ -244,7 +250,7 @@ class SharedDispatch:
         due_ms = self._chunks.waits_until(entry)
         if due_ms is None:
             return False
-        # The one before it is about to be given out, now or later: this one comes behind it.
+        # The earlier chunk will be delivered, soon or at its time.  This one comes behind it.
         if due_ms:
             self._delay(entry, due_ms)
         else:
@@ -270,7 +276,10 @@ class SharedDispatch:
             self._blocked = self._some_blocked = True
 
     def _next_consumer(self) -> SharedConsumer | None:
-        """Whose turn it is: among those of the best priority, after whoever was served last."""
+        """Return the consumer whose turn it is, or None if none can take anything.
+
+        Among the consumers with the best priority it is the one behind the last one served.
+        """
         available = [c for c in self._consumers if c.available]
         if not available:
             return None
@@ -297,7 +306,7 @@ class SharedDispatch:
 
 
 class _Given:
-    """What is given out in one step, by consumer."""
+    """The entries that one step assigns, by consumer."""
 
     def __init__(self) -> None:
         self._by_consumer: dict[ConsumerKey, tuple[list[Entry], list[int]]] = {}
