@@ -521,7 +521,7 @@ class Subscription:
     def _is_void(self, place: Place) -> bool:
         """Return True if the acknowledged delivery was before the latest move.
 
-        That is certain if nobody was given the entry since the move.  If the entry was delivered
+        This is certain if no consumer was given the entry since the move.  If it was delivered
         again, the two deliveries cannot be told apart; clients of ours are told of the move, and do
         not acknowledge what they received before it.
         """
