@@ -20,7 +20,7 @@ from daybook.managed_ledger.errors import FencedError, LogCorruptError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.stalled import Backoffs
 from daybook.managed_ledger.protocol.trim import Retention
-from daybook.managed_ledger.records import Owner, custom_metadata
+from daybook.managed_ledger.records import LedgerOwner, custom_metadata
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import (
     VALUE_BYTES_MAX,
@@ -212,7 +212,7 @@ class LogContext:
         custom = custom_metadata(log_name, cursor, self.tree)
         return await self.client.create(quorums, custom=custom)
 
-    async def verified_metadata(self, ledger_id: int, owner: Owner) -> StoredMetadata:
+    async def verified_metadata(self, ledger_id: int, owner: LedgerOwner) -> StoredMetadata:
         """Return the metadata of a ledger.  Raise LogCorruptError if they name another owner.
 
         This comes before the ledger is fenced, read or deleted.  With another root, or after a
@@ -230,12 +230,14 @@ class LogContext:
             )
         return stored
 
-    async def open_ledger(self, ledger_id: int, owner: Owner, *, recover: bool) -> LedgerReader:
+    async def open_ledger(
+        self, ledger_id: int, owner: LedgerOwner, *, recover: bool
+    ) -> LedgerReader:
         """Open a ledger of the owner.  Raise LogCorruptError, LedgerError, MetadataError."""
         stored = await self.verified_metadata(ledger_id, owner)
         return await self.client.open_stored(ledger_id, stored, recover=recover)
 
-    async def delete_ledgers(self, ledger_ids: Iterable[int], owner: Owner) -> None:
+    async def delete_ledgers(self, ledger_ids: Iterable[int], owner: LedgerOwner) -> None:
         """Delete ledgers of the owner that nothing names any more.
 
         A ledger that cannot be deleted now is an orphan, and the next removal of orphans deletes
@@ -247,7 +249,7 @@ class LogContext:
                 for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
                     nursery.start_soon(self.delete_ledger, ledger_id, owner)
 
-    async def delete_ledger(self, ledger_id: int, owner: Owner) -> bool:
+    async def delete_ledger(self, ledger_id: int, owner: LedgerOwner) -> bool:
         """Delete a ledger of the owner; return False if that does not work now."""
         try:
             await self.verified_metadata(ledger_id, owner)

@@ -51,7 +51,7 @@ from daybook.managed_ledger.errors import (
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change, CursorState
-from daybook.managed_ledger.records import Owner, check_cursor_name, log_path
+from daybook.managed_ledger.records import LedgerOwner, check_cursor_name, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.errors import WireError
@@ -92,7 +92,7 @@ class Cursor:
         self._ledgers = ledgers
         self._config = config
         self._on_lost = on_lost
-        self._owner = Owner(log_name, url_encode(name))  # of the cursor's ledgers
+        self._owner = LedgerOwner(log_name, url_encode(name))  # of the cursor's ledgers
         self._stored = mark_delete
         self._state = CursorState(
             mark_delete, acked or AckSet(), ledgers.next_position, recording=durable
@@ -610,7 +610,7 @@ class Cursors:
         This fences the cursor's ledger, so the log must have its list before.  Raise
         ManagedLedgerError, LedgerError.
         """
-        owner = Owner(self._ledgers.owner.log, encoded)
+        owner = LedgerOwner(self._ledgers.owner.log, encoded)
         path = f"{log_path(owner.log)}/{encoded}"
         info, version = await read_record(self._context, owner)
         try:

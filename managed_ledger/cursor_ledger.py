@@ -42,7 +42,7 @@ from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change, Run, apply_change
 from daybook.managed_ledger.records import (
-    Owner,
+    LedgerOwner,
     cursor_path,
     log_path,
     message_ranges,
@@ -453,7 +453,7 @@ def folded(
 # -- recovery
 
 
-async def stored_position(context: LogContext, owner: Owner, ledgers: LedgerList) -> Position:
+async def stored_position(context: LogContext, owner: LedgerOwner, ledgers: LedgerList) -> Position:
     """Return the position where the durable cursor `owner` would stand after a recovery.
 
     This fences the cursor's ledger, so the log must have its list before.  Raise
@@ -465,7 +465,7 @@ async def stored_position(context: LogContext, owner: Owner, ledgers: LedgerList
     return mark_delete
 
 
-async def read_record(context: LogContext, owner: Owner) -> tuple[ManagedCursorInfo, int]:
+async def read_record(context: LogContext, owner: LedgerOwner) -> tuple[ManagedCursorInfo, int]:
     """Return the content and the version of the record of the cursor `owner`."""
     path = f"{log_path(owner.log)}/{owner.cursor}"
     found = await context.read_newest(path)
@@ -475,7 +475,7 @@ async def read_record(context: LogContext, owner: Owner) -> tuple[ManagedCursorI
 
 
 async def recover_state(
-    context: LogContext, owner: Owner, info: ManagedCursorInfo, lengths: Mapping[int, int]
+    context: LogContext, owner: LedgerOwner, info: ManagedCursorInfo, lengths: Mapping[int, int]
 ) -> Recovered:
     """Return the state of a cursor from its ledger, or from its record.
 
@@ -493,7 +493,9 @@ async def recover_state(
     return recovered
 
 
-async def _replay(context: LogContext, owner: Owner, ledger_id: int, recovered: Recovered) -> None:
+async def _replay(
+    context: LogContext, owner: LedgerOwner, ledger_id: int, recovered: Recovered
+) -> None:
     """Fence the ledger and apply all its records."""
     reader = await context.retry_read(lambda: context.open_ledger(ledger_id, owner, recover=True))
     at = 0

@@ -25,7 +25,7 @@ from daybook.managed_ledger.records import (
     INSTANCE,
     LAST_OFFSET,
     LedgerInfo,
-    Owner,
+    LedgerOwner,
     get_property,
     log_path,
     set_property,
@@ -55,7 +55,9 @@ class LedgerList:
         self, context: LogContext, name: str, info: ManagedLedgerInfo, version: int
     ) -> None:
         self.path = path = log_path(name)
-        self.owner = Owner(name)  # the owner that the ledgers of the list name in their metadata
+        self.owner = LedgerOwner(
+            name
+        )  # the owner that the ledgers of the list name in their metadata
         self.info = info
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # all listed ledgers, ascending

@@ -51,11 +51,11 @@ from daybook.managed_ledger.protocol.log import (
     Fence,
     Listed,
     LogProtocol,
+    LogState,
     Lost,
     RollDue,
     Seal,
     Sealed,
-    State,
     Stop,
     Submit,
     Switch,
@@ -146,7 +146,7 @@ class ManagedLedger:
         return self._cursors.by_name
 
     @property
-    def state(self) -> State:
+    def state(self) -> LogState:
         return self._protocol.state
 
     @property
@@ -357,7 +357,7 @@ class ManagedLedger:
     def _roll_if_due(self) -> None:
         if self.current_entries >= APPEND_ENTRIES_MAX:
             self._check_room()
-        if self._protocol.state is not State.OPEN or self._refused is not None:
+        if self._protocol.state is not LogState.OPEN or self._refused is not None:
             return
         if self.room.allows_roll and self._roll_is_due():
             self._step_and_wake(RollDue())
@@ -655,7 +655,7 @@ class ManagedLedger:
 
     async def _drained(self) -> None:
         """Wait until no append is pending and no rollover is under way."""
-        while self.usable and (self._adds.bytes or self.state is not State.OPEN):
+        while self.usable and (self._adds.bytes or self.state is not LogState.OPEN):
             await self.wait_changed()
         self.check()
 
@@ -699,7 +699,7 @@ class ManagedLedger:
         self._refused = self._refused or error
         for name in list(self.cursors):
             await self.delete_cursor(name)
-        while self.state is State.ROLLING:  # A new ledger is about to be listed.
+        while self.state is LogState.ROLLING:  # A new ledger is about to be listed.
             await self.wait_changed()
         doomed: list[int] = []
 

@@ -21,7 +21,7 @@ from daybook.managed_ledger.ledger_list import LedgerList, stored_offset
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.trim import SealedLedger
-from daybook.managed_ledger.records import Owner
+from daybook.managed_ledger.records import LedgerOwner
 from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
 from daybook.wire.errors import WireError
 
@@ -260,7 +260,9 @@ async def known_last(context: LogContext, ledgers: LedgerList, ledger: SealedLed
     return last
 
 
-async def count(context: LogContext, owner: Owner, ledger: SealedLedger, base: int) -> "array[int]":
+async def count(
+    context: LogContext, owner: LedgerOwner, ledger: SealedLedger, base: int
+) -> "array[int]":
     """Return the last offset of each entry of a ledger.
 
     `base` is the last offset of the entry before the ledger.
@@ -284,7 +286,7 @@ async def count(context: LogContext, owner: Owner, ledger: SealedLedger, base: i
     return offsets
 
 
-async def _stated(context: LogContext, owner: Owner, ledger: SealedLedger) -> int | None:
+async def _stated(context: LogContext, owner: LedgerOwner, ledger: SealedLedger) -> int | None:
     """Return the offset that the last entry of a ledger itself states; None if it states none."""
     reader = await context.retry_read(
         lambda: context.open_ledger(ledger.ledger_id, owner, recover=False)

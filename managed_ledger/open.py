@@ -66,7 +66,7 @@ from daybook.managed_ledger.records import (
     INSTANCE,
     OPENING,
     LedgerInfo,
-    Owner,
+    LedgerOwner,
     clear_property,
     get_property,
     log_path,
@@ -245,7 +245,7 @@ class ManagedLedgers:
                 with suppress(LogCorruptError):
                     info = parse(ManagedCursorInfo(), record.value, name)
                     if info.cursorsLedgerId >= 0:
-                        owner = Owner(log_name, name)
+                        owner = LedgerOwner(log_name, name)
                         await context.delete_ledgers([info.cursorsLedgerId], owner)
 
 
@@ -268,7 +268,9 @@ async def _take_over(
             await _claim(ledgers, learned, writer.ledger_id, next_offset)
             # Only after the claim: until then the former owner may set a cursor back.
             held = await _for_each_cursor(
-                context, name, lambda cursor: stored_position(context, Owner(name, cursor), ledgers)
+                context,
+                name,
+                lambda cursor: stored_position(context, LedgerOwner(name, cursor), ledgers),
             )
             now_ms = context.clock.now_ms()
             trimmed[:] = trimmable(ledgers.sealed, held.values(), config.retention, now_ms)
@@ -327,7 +329,9 @@ async def recover_tail(context: LogContext, ledgers: LedgerList) -> int:
     )
 
 
-async def _verified_metadata(context: LogContext, owner: Owner, ledger_id: int) -> StoredMetadata:
+async def _verified_metadata(
+    context: LogContext, owner: LedgerOwner, ledger_id: int
+) -> StoredMetadata:
     try:
         return await context.retry_read(lambda: context.verified_metadata(ledger_id, owner))
     except NoSuchLedgerError:

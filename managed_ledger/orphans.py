@@ -20,7 +20,7 @@ from daybook.managed_ledger.protocol.orphans import (
     is_orphan_of_open_log,
     may_be_orphan,
 )
-from daybook.managed_ledger.records import Owner, log_path, owner_of, tree_of
+from daybook.managed_ledger.records import LedgerOwner, log_path, owner_of, tree_of
 from daybook.wire.metadata.store import MetadataError
 
 _READS_PER_S = 200  # A pass is not urgent, and must not load the store.
@@ -80,7 +80,7 @@ class _Pass:
         self._suspects = suspects
         self._age_ms = age_ms
 
-    async def owner_of_orphan(self, ledger_id: int, *, of_gone_logs: bool) -> Owner | None:
+    async def owner_of_orphan(self, ledger_id: int, *, of_gone_logs: bool) -> LedgerOwner | None:
         """Return the owner of an orphan; None if the ledger is no orphan, or that is not known."""
         try:
             candidate = _candidate(ledger_id, await self._context.client.stored_metadata(ledger_id))
@@ -93,7 +93,7 @@ class _Pass:
                 known = of_gone_logs and await self._is_of_gone(candidate)
         except (LedgerError, MetadataError):
             return None
-        return Owner(candidate.log, candidate.cursor) if known else None
+        return LedgerOwner(candidate.log, candidate.cursor) if known else None
 
     def _may_be(self, candidate: Candidate) -> bool:
         now_ms = self._context.clock.now_ms()

@@ -15,7 +15,7 @@ from daybook.managed_ledger.errors import (
 )
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
-from daybook.managed_ledger.protocol.log import State
+from daybook.managed_ledger.protocol.log import LogState
 from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError
 from tests.managed_ledger.world import (
     BOOKIES,
@@ -429,8 +429,8 @@ def test_closing_while_a_ledger_is_being_trimmed() -> None:
             await trio.sleep(1)
             host.link.delay_s = 0.3
             log.roll()
-            await until(lambda: log.state is State.SEALING)
-            await until(lambda: log.state is State.OPEN)
+            await until(lambda: log.state is LogState.SEALING)
+            await until(lambda: log.state is LogState.OPEN)
             await log.close()
             host.link.delay_s = 0
             await listed_ledgers_exist(world, host)

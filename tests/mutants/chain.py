@@ -53,7 +53,7 @@ MUTANTS = [
         rule="a log that may be somebody else's takes nothing any more -> goes on",
         module=_LOG,
         name="LogProtocol.step",
-        replacement=Edit("self.state = State.FENCED", "pass"),
+        replacement=Edit("self.state = LogState.FENCED", "pass"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -71,7 +71,7 @@ MUTANTS = [
         rule="one roll at a time: the next begins when the old ledger is closed -> before",
         module=_LOG,
         name="LogProtocol._maybe_roll",
-        replacement=Edit("self.state is State.OPEN", "self.state in (State.OPEN, State.SEALING)"),
+        replacement=Edit("self.state is LogState.OPEN", 'self.state.name in ("OPEN", "SEALING")'),
         caught_by=_STORMS,
     ),
     Mutant(

@@ -274,7 +274,7 @@ WHOSE = [
         id="W01 whose",
         rule="a ledger that names another owner is not opened -> it is",
         module="daybook.managed_ledger.records",
-        name="Owner.contradicted_by",
+        name="LedgerOwner.contradicted_by",
         replacement=Edit(
             "    named = _UNNAMED if log is None else _shown(log)\n", "    return None\n"
         ),
