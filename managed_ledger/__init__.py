@@ -1,21 +1,20 @@
-"""A topic's log: an ordered list of ledgers, and cursors, which are ledgers too.
+"""The log of a topic: an ordered list of ledgers, and cursors, which have ledgers of their own.
 
 Read in this order:
 
-    position         where an entry lies
+    position         the position of an entry
     ack_set          acknowledged positions, as bits
-    records          what the metadata store keeps of a log and of a cursor: Pulsar's formats
-    protocol/        the rules, pure: log (open, roll, fenced), cursor, trim
-    cursor_ledger    how a cursor is kept in its ledger: snapshots, and small changes in between
-    cache            recent entries, bounded in bytes
-    rolling          the ledgers that a log writes: the present one, the next one, the one before
-    trimming         ledgers that nobody needs are dropped: the shell of `protocol.trim`
-    ending           how a log ends: terminated, closed, cleared, given up
-    log              the shell of `protocol.log`: append and read
-    cursor           the shell of `protocol.cursor`
-    offsets          from offsets and times to positions
+    records          the records of logs and cursors in the metadata store, in Pulsar's formats
+    protocol/        the rules, pure: log (rollover, fencing), cursor, trim, room, healing, stalled
+    context          what all logs of a host share; the cache of entries; the settings of one log
+    ledger_list      the list of a log's ledgers, and all arithmetic on positions
+    cursor_ledger    how a cursor is stored: its record, and the records in its ledger
+    cursor           the durable cursors of a log: the shell of `protocol.cursor`
+    reading          reads from the cache and from ledgers, ahead of demand
+    log              an open log: the shell of `protocol.log`
+    offsets          offsets and times of messages, and their positions
     behind           how much lies behind a position
-    tree             the id of all logs of a metadata store, which their ledgers name
-    orphans          ledgers that no list names
-    open             open, create and delete logs
+    open             opens, creates and deletes logs
+    orphans          removes ledgers that nothing names
+    binding, tree    which ledgers, and which tree of logs, belong together
 """

@@ -1,8 +1,8 @@
 """Acknowledged positions above a mark-delete position, as one bit an entry.
 
-A bit costs an eighth of a byte, however the holes lie; so there is no cap, and acknowledging one
-entry among half a million holes is setting one bit.  What lies below the mark-delete position costs
-nothing: whole words at the front are cut off.
+A bit costs an eighth of a byte wherever the holes are.  So the number of holes has no limit, and
+acknowledging one entry among half a million holes sets one bit.  Positions below mark-delete cost
+nothing, since whole words at the front are cut off.
 """
 
 import struct
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from daybook.managed_ledger.position import Position
 
-ENTRIES_MAX = 1 << 26  # of one ledger; its bits take 8 MB then
+ENTRIES_MAX = 1 << 26  # of one ledger; this many bits take 8 MB
 _WORD_BYTES = 8
 _WORD = 64
 
 
 class AckSet:
-    """A set of positions.  Memory: a bit for each entry from the lowest to the highest, by ledger.
+    """A set of positions.  Each ledger takes a bit for each entry from its lowest to its highest.
 
-    Entry ids are 0 to ENTRIES_MAX - 1; adding another one is a ValueError.
+    Entry ids are 0 to ENTRIES_MAX - 1; adding another one raises ValueError.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class AckSet:
         return bits is not None and bits.has(position.entry_id)
 
     def __len__(self) -> int:
-        """How many positions are in it."""
+        """Return the number of positions in the set."""
         return self._count
 
     def add(self, position: Position) -> bool:
-        """Add a position; False if it was there already."""
+        """Add a position; return False if it was in the set already."""
         entry_id = position.entry_id
         bits = self._covered(position.ledger_id, entry_id, entry_id)
         byte, bit = divmod(entry_id - bits.base, 8)
@@ -45,7 +45,7 @@ class AckSet:
         return True
 
     def add_range(self, ledger_id: int, first: int, last: int) -> None:
-        """Add the entries first to last of a ledger; none if `last` is below `first`."""
+        """Add the entries first to last of a ledger; add none if `last` is below `first`."""
         if last < first:
             return
         bits = self._covered(ledger_id, first, last)
@@ -54,7 +54,10 @@ class AckSet:
         self._count += bits.merge(start, ones.to_bytes((last - start) // 8 + 1, "little"))
 
     def add_words(self, ledger_id: int, words: Sequence[int]) -> None:
-        """Add what `words` gave.  ValueError also for a word that has not 64 bits."""
+        """Add the entries that `words` returned.
+
+        Raise ValueError for an entry id that is too high, or a word of more than 64 bits.
+        """
         try:
             data = struct.pack(f"<{len(words)}q", *words).rstrip(b"\0")
         except struct.error as error:
@@ -64,6 +67,7 @@ class AckSet:
             self._count += bits.merge(0, data)
 
     def _covered(self, ledger_id: int, first: int, last: int) -> "_Bits":
+        """Return the bits of a ledger, with room for the entries first to last."""
         if first < 0 or last >= ENTRIES_MAX:
             raise ValueError(f"entries {first} to {last} of a ledger")
         bits = self._ledgers.get(ledger_id)
@@ -73,11 +77,11 @@ class AckSet:
         return bits
 
     def run_end(self, position: Position) -> int:
-        """The last entry of the run that `position`, which is in the set, belongs to."""
+        """Return the last entry of the run of `position`, which must be in the set."""
         return self._ledgers[position.ledger_id].run_end(position.entry_id)
 
     def discard_through(self, position: Position) -> None:
-        """Forget everything at or below `position`."""
+        """Remove everything at or below `position`."""
         for ledger_id in [i for i in self._ledgers if i < position.ledger_id]:
             self._count -= self._ledgers.pop(ledger_id).count()
         bits = self._ledgers.get(position.ledger_id)
@@ -87,20 +91,20 @@ class AckSet:
                 del self._ledgers[position.ledger_id]
 
     def keep_within(self, lengths: Mapping[int, int]) -> None:
-        """Forget what is not an entry of one of these ledgers, which have so many."""
+        """Remove everything that is no entry of a ledger; `lengths` has the lengths of all."""
         for ledger_id, bits in list(self._ledgers.items()):
             self._count -= bits.cut_from(lengths.get(ledger_id, 0))
             if not any(bits.bits):
                 del self._ledgers[ledger_id]
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """(ledger, first, last) of each run, in order."""
+        """Yield (ledger, first, last) of each run, in order."""
         for ledger_id in sorted(self._ledgers):
             for first, last in self._ledgers[ledger_id].runs():
                 yield ledger_id, first, last
 
     def range_count(self, at_most: int) -> int:
-        """How many runs there are; counting stops behind `at_most`."""
+        """Return the number of runs; counting stops above `at_most`."""
         count = 0
         for _ in self.ranges():
             count += 1
@@ -109,7 +113,7 @@ class AckSet:
         return count
 
     def words(self) -> Iterator[tuple[int, list[int]]]:
-        """Each ledger's bits as signed 64-bit words, word k holding entries 64k to 64k+63."""
+        """Yield each ledger's bits as signed 64-bit words; word k has entries 64k to 64k+63."""
         for ledger_id in sorted(self._ledgers):
             bits = self._ledgers[ledger_id]
             data = bytes(bits.base // 8) + bytes(bits.bits).rstrip(b"\0")
@@ -118,7 +122,7 @@ class AckSet:
 
 
 class _Bits:
-    """Entries of one ledger.  `base`: the entry of the first bit, a multiple of 64."""
+    """The entries of one ledger.  `base` is the entry of the first bit, a multiple of 64."""
 
     __slots__ = ("base", "bits")
 
@@ -144,10 +148,11 @@ class _Bits:
         return int.from_bytes(self.bits, "little").bit_count()
 
     def merge(self, first: int, bits: bytes) -> int:
-        """Set these bits, the first of which is entry `first`'s, a multiple of 8.
+        """Set these bits and return the number of new ones.
 
-        There is room for them.  Returns how many are new.
+        The first bit is that of entry `first`, a multiple of 8.  `cover` has made room for all.
         """
+        assert (first - self.base) % 8 == 0
         start = (first - self.base) // 8
         part = slice(start, start + len(bits))
         before = int.from_bytes(self.bits[part], "little")
@@ -156,10 +161,11 @@ class _Bits:
         return after.bit_count() - before.bit_count()
 
     def cut(self, end: int) -> int:
-        """Clear everything below entry `end`; how many were set."""
+        """Clear all bits below entry `end`; return the number of those that were set."""
         if end <= self.base:
             return 0
         whole = min((end - self.base) // _WORD * _WORD_BYTES, len(self.bits))
+        # Whole words are cut off; the rest of the first word is cleared below.
         gone = int.from_bytes(self.bits[:whole], "little").bit_count()
         del self.bits[:whole]
         self.base += whole * 8
@@ -169,7 +175,7 @@ class _Bits:
         return gone + below.bit_count() - kept.bit_count()
 
     def cut_from(self, end: int) -> int:
-        """Clear entry `end` and everything above it; how many were set."""
+        """Clear the bits of entry `end` and above; return the number of those that were set."""
         before = self.count()
         whole, rest = divmod(max(0, end - self.base), 8)
         if whole < len(self.bits):
@@ -178,10 +184,11 @@ class _Bits:
         return before - self.count()
 
     def run_end(self, entry_id: int) -> int:
+        """Return the last entry of the run that begins at, or contains, `entry_id`."""
         bits = self.bits
         byte, bit = divmod(entry_id - self.base, 8)
         while byte < len(bits):
-            if bit == 0 and bits[byte] == 0xFF:
+            if bit == 0 and bits[byte] == 0xFF:  # Long runs are passed in whole bytes.
                 byte += 1
                 continue
             while bit < 8 and bits[byte] >> bit & 1:
@@ -192,6 +199,7 @@ class _Bits:
         return self.base + byte * 8 + bit - 1
 
     def runs(self) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of each run."""
         bits, base = self.bits, self.base
         entry_id, end = base, base + 8 * len(bits)
         while entry_id < end:
@@ -204,4 +212,4 @@ class _Bits:
             else:
                 last = self.run_end(entry_id)
                 yield entry_id, last
-                entry_id = last + 2  # The one behind a run is not in it.
+                entry_id = last + 2  # The entry behind a run is not set.

@@ -1,13 +1,12 @@
 """How much lies behind a position of a log: entries, messages, bytes.
 
 Entries are counted.  Messages are counted by offsets, which are known where ledgers begin and end.
-Between two such places each entry is taken to have as many messages as the others there, so the
-number is an estimate if the position lies inside a ledger that has batches.  Bytes inside of a
-ledger are estimated in the same way, and always.
+Between two such places every entry is assumed to have the average number of messages, so the number
+is an estimate if the position lies inside a ledger that has batches.  The bytes inside of a ledger
+are always estimated in the same way.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
@@ -15,7 +14,10 @@ from daybook.managed_ledger.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """`exact`: is `messages` a count?  `bytes` is an estimate in any case."""
+    """The amount behind a position.
+
+    `exact` says that `messages` was counted; `bytes` is always an estimate.
+    """
 
     entries: int
     messages: int
@@ -23,28 +25,23 @@ class Behind:
     exact: bool
 
 
-class CountedLog(Protocol):
-    """What is needed of a log."""
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log: its last confirmed entry, and the end of the ledgers before its opening."""
 
     ledgers: LedgerList
+    confirmed_offset: int  # of the last confirmed message
+    current_bytes: int  # in the present ledger
+    opened_behind: Position  # the position behind which this handle appends
+    offset_before_opening: int  # of the message at that position
 
     @property
-    def last_confirmed(self) -> Position: ...
-
-    @property
-    def confirmed_offset(self) -> int: ...
-
-    @property
-    def opened_behind(self) -> tuple[Position, int]:
-        """The place behind which this handle appends, and the offset of the message before it."""
-        ...
-
-    @property
-    def current_bytes(self) -> int: ...
+    def last_confirmed(self) -> Position:
+        return self.ledgers.last_confirmed
 
 
-def behind(log: CountedLog, position: Position) -> Behind:
-    """What lies behind `position`, up to the last confirmed entry."""
+def behind(log: LogEnd, position: Position) -> Behind:
+    """Return what lies behind `position`, up to the last confirmed entry."""
     entries = log.ledgers.entries_between(position, log.last_confirmed)
     if not entries:
         return Behind(0, 0, 0, exact=True)
@@ -52,7 +49,8 @@ def behind(log: CountedLog, position: Position) -> Behind:
     return Behind(entries, max(0, messages), _bytes(log, position), exact)
 
 
-def _messages(log: CountedLog, position: Position) -> tuple[int, bool]:
+def _messages(log: LogEnd, position: Position) -> tuple[int, bool]:
+    """Return the number of messages behind `position`, and True if it was counted."""
     count = log.ledgers.entries_between
     above, offset_above = _known_above(log, position)
     whole = log.confirmed_offset - offset_above
@@ -60,53 +58,55 @@ def _messages(log: CountedLog, position: Position) -> tuple[int, bool]:
     if not part:
         return whole, True
     below = _known_below(log, position)
-    if below is None:  # What lay before it was trimmed, and nobody knows how much that was.
+    if below is None:  # The ledgers before it were trimmed, so their offsets are not known.
         entries = count(above, log.last_confirmed)
         return whole + round(part * max(1.0, whole / entries if entries else 1.0)), False
     lowest, offset_below = below
     span, messages = count(lowest, above), offset_above - offset_below
+    # With one message an entry the average is the truth.
     exact = part == span or messages == span
     return whole + round(part * messages / span), exact
 
 
-def _known_above(log: CountedLog, position: Position) -> tuple[Position, int]:
-    """The nearest place at or above `position` whose offset is known."""
-    rows = log.ledgers.rows
-    for i in range(log.ledgers.first_row(position.ledger_id), len(rows)):
-        row = rows[i]
-        if row.entries and row.last_offset is not None and row.last >= position:
-            return row.last, row.last_offset
-    opened, offset = log.opened_behind
-    if position < opened:
-        return opened, offset
+def _known_above(log: LogEnd, position: Position) -> tuple[Position, int]:
+    """Return the nearest position at or above `position` whose offset is known, and the offset."""
+    sealed = log.ledgers.sealed
+    for i in range(log.ledgers.first_sealed(position.ledger_id), len(sealed)):
+        ledger = sealed[i]
+        if ledger.entries and ledger.last_offset is not None and ledger.last >= position:
+            return ledger.last, ledger.last_offset
+    if position < log.opened_behind:
+        return log.opened_behind, log.offset_before_opening
     return log.last_confirmed, log.confirmed_offset
 
 
-def _known_below(log: CountedLog, position: Position) -> tuple[Position, int] | None:
-    opened, offset = log.opened_behind
-    known = (opened, offset) if opened <= position else None
-    rows = log.ledgers.rows
-    for i in range(min(log.ledgers.first_row(position.ledger_id), len(rows) - 1), -1, -1):
-        row = rows[i]
-        if row.entries and row.last_offset is not None and row.last <= position:
-            found = (row.last, row.last_offset)
+def _known_below(log: LogEnd, position: Position) -> tuple[Position, int] | None:
+    """Return the nearest position at or below `position` whose offset is known; None if none is."""
+    opened = log.opened_behind, log.offset_before_opening
+    known = opened if log.opened_behind <= position else None
+    sealed = log.ledgers.sealed
+    for i in range(min(log.ledgers.first_sealed(position.ledger_id), len(sealed) - 1), -1, -1):
+        ledger = sealed[i]
+        if ledger.entries and ledger.last_offset is not None and ledger.last <= position:
+            found = (ledger.last, ledger.last_offset)
             return found if known is None else max(known, found)
     return known
 
 
-def _bytes(log: CountedLog, position: Position) -> int:
+def _bytes(log: LogEnd, position: Position) -> int:
+    """Estimate the bytes behind `position`."""
     ledgers = log.ledgers
-    first = ledgers.first_row(position.ledger_id)
-    total = ledgers.bytes_from_row(first)
-    here = ledgers.row(position.ledger_id)
+    total = ledgers.bytes_from(ledgers.first_sealed(position.ledger_id)) + log.current_bytes
     passed = position.entry_id + 1
+    here = ledgers.find_sealed(position.ledger_id)
     if here is not None:
-        return total - _share(here.bytes, passed, here.entries) + log.current_bytes
+        return total - _share(here.bytes, passed, here.entries)
     present = log.last_confirmed
     if position.ledger_id == present.ledger_id:
-        return total + log.current_bytes - _share(log.current_bytes, passed, present.entry_id + 1)
-    return total + log.current_bytes
+        return total - _share(log.current_bytes, passed, present.entry_id + 1)
+    return total
 
 
 def _share(size: int, part: int, entries: int) -> int:
+    """Return the bytes of `part` of the entries, if all entries have the same size."""
     return size * min(part, entries) // entries if entries else 0

@@ -1,8 +1,7 @@
-"""Judges whether the lists of a metadata store were written with the ledgers of one root.
+"""Decides if the lists of a metadata store were written with the ledgers of one root.
 
-A list fits if its last ledger exists below the root and says that it is the list's (or says
-nothing), and if the list does not name another instance.  A list that cannot be judged does not
-fit.
+A list fits if its last ledger exists below the root and does not name another owner, and if the
+list does not name another instance.  A list that cannot be judged does not fit.
 """
 
 from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ from daybook.managed_ledger.errors import ForeignListsError, ManagedLedgerError
 from daybook.managed_ledger.records import (
     INSTANCE,
     ROOT,
-    Owner,
+    LedgerOwner,
     get_property,
     log_path,
     parse,
@@ -41,7 +40,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A list that does not fit the root, and why."""
+    """A list that does not fit the root, and the reason."""
 
     log: str
     why: str
@@ -51,7 +50,7 @@ class Misfit:
 
 
 async def log_names(store: MetadataStore) -> AsyncIterator[str]:
-    """The names of all logs, in order."""
+    """Yield the names of all logs, in order."""
     for tenant in sorted(await store.get_children(ROOT) or []):
         for namespace in sorted(await store.get_children(f"{ROOT}/{tenant}") or []):
             parent = f"{tenant}/{namespace}/persistent"
@@ -67,14 +66,15 @@ async def misfits(
     *,
     formerly: str | None = None,
 ) -> list[Misfit]:
-    """Look at up to `at_most` lists (None: at all); return those that do not fit.  MetadataError.
+    """Look at up to `at_most` lists (None: all) and return those that do not fit.
 
-    Nothing is changed.  `instance_id` is that of the root; None if it has none.  A list that names
-    `formerly` is not wrong for that: it may have been restored from a copy.
+    Nothing is changed.  `instance_id` is that of the root; None if the root has none.  A list may
+    also name the instance `formerly`, since it may have been restored from a copy.  Raise
+    MetadataError.
     """
     found: list[Misfit] = []
     judged = 0
-    catalog = Catalog(store, paths, Random(0))  # noqa: S311  It creates nothing here.
+    catalog = Catalog(store, paths, Random(0))  # noqa: S311  Nothing is created here.
     async for name in log_names(store):
         if at_most is not None and judged == at_most:
             break
@@ -88,7 +88,11 @@ async def misfits(
 async def _misfit(
     store: MetadataStore, catalog: Catalog, name: str, named: tuple[str | None, ...]
 ) -> str | None:
-    """Judged anew if the list was changed meanwhile: its ledger may have been deleted for that."""
+    """Return the reason why a list does not fit; None if it fits.
+
+    A list that changed meanwhile is judged again, since its ledger may have been deleted with the
+    change.
+    """
     path, seen = log_path(name), -1
     while True:
         await store.sync(path)
@@ -108,24 +112,25 @@ async def _misfit(
 async def _misfit_of(
     catalog: Catalog, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
 ) -> str | None:
-    said = get_property(info.properties, INSTANCE)
-    if said is not None and said not in named:
-        return f"its list belongs to the instance {said}"
+    instance = get_property(info.properties, INSTANCE)
+    if instance is not None and instance not in named:
+        return f"its list belongs to the instance {instance}"
     if not info.ledgerInfo:
         return None
     ledger_id = info.ledgerInfo[-1].ledgerId
     if ledger_id < 0:
         return f"it lists the ledger {ledger_id}, which there cannot be"
     stored = await catalog.read(ledger_id)
-    other = Owner(name).contradicted_by(stored.metadata.custom)
+    other = LedgerOwner(name).contradicted_by(stored.metadata.custom)
     return None if other is None else f"its ledger {ledger_id} belongs to {other} there"
 
 
 async def bind(store: MetadataStore, paths: LedgerPaths, rng: Random, where: str) -> Bound | None:
-    """Find out that the ledgers of the root are those of the topics, or be the first to say so.
+    """Check that the topics of this metadata store belong to the ledgers of the root.
 
-    ForeignInstanceError, ForeignListsError, RegistryError, MetadataError; nothing was changed then.
-    None for a root without an INSTANCEID that an old BookKeeper has made: it cannot be named.
+    The first broker that finds no contradiction records that.  Return None for a root without an
+    INSTANCEID, made by an old BookKeeper, since nothing can name it.  Raise ForeignInstanceError,
+    ForeignListsError, RegistryError or MetadataError; nothing was changed then.
     """
     bound = await read_bound(store)
     if bound is not None:
@@ -137,7 +142,7 @@ async def bind(store: MetadataStore, paths: LedgerPaths, rng: Random, where: str
         raise ForeignListsError(_refusal(wrong, where, paths))
     if instance_id is None:
         if await store.get(paths.layout) is not None:
-            return None  # To give it an id now would keep its bookies from starting.
+            return None  # With a new id in the root its bookies would not start any more.
         instance_id = await ensure_layout(store, paths, rng)
     bound = await create_bound(store, instance_id)
     check_bound(bound, instance_id, where)
@@ -145,15 +150,16 @@ async def bind(store: MetadataStore, paths: LedgerPaths, rng: Random, where: str
 
 
 async def rebind_list(store: MetadataStore, name: str, instance_id: str) -> bool:
-    """Have a list name the instance; False if it is gone or names it already.  MetadataError.
+    """Write the instance into a list; return False if the list is gone or names it already.
 
-    A broker that has the log open loses it: the version of its list is another one then.
+    A broker that has the log open loses it, since the version of the list changes.  Raise
+    MetadataError.
     """
 
     def change(value: bytes) -> bytes | None:
         info = parse(ManagedLedgerInfo(), value, name)
         if get_property(info.properties, INSTANCE) in (None, instance_id):
-            return None  # A list that names none gets the property at its next write.
+            return None  # A list without the property gets it with its next write.
         set_property(info, INSTANCE, instance_id)
         return info.SerializeToString()
 

@@ -1,6 +1,7 @@
-"""What all logs of a host share, and how one of them is set up."""
+"""The context that all logs of a host share, their entry cache, and the settings of one log."""
 
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,12 +14,13 @@ from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.client import LedgerClient, Quorums
 from daybook.bookie.ledger.reader import LedgerReader
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
-from daybook.managed_ledger.cache import EntryCache
 from daybook.managed_ledger.errors import FencedError, LogCorruptError
-from daybook.managed_ledger.protocol.stuck import Pauses
+from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.stalled import Backoffs
 from daybook.managed_ledger.protocol.trim import Retention
-from daybook.managed_ledger.records import Owner
+from daybook.managed_ledger.records import LedgerOwner, custom_metadata
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import (
     VALUE_BYTES_MAX,
@@ -31,16 +33,19 @@ from daybook.wire.metadata.store import (
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 LIST_BYTES_MIN = 512
+CACHE_OVERHEAD_BYTES = 200  # for each entry
 _RETRY_S = (0.05, 0.3)
 _DELETIONS_AT_ONCE = 16
 _RENEWALS_AT_ONCE = 16
+_AWAITED_S = 5.0  # an entry that was read ahead counts as that for so long
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One log.  A ledger is full at `roll_entries` or `roll_bytes`, and old after `roll_age_s`.
+    """The settings of one log.
 
-    The fuller the list of ledgers is, the larger and older is a ledger before it is rolled.
+    A ledger is full at `roll_entries` or `roll_bytes`, and old after `roll_age_s`.  The fuller the
+    list of ledgers is, the larger and older a ledger has to be before it is rolled.
     """
 
     quorums: Quorums = field(default_factory=Quorums)
@@ -48,19 +53,20 @@ class LogConfig:
     roll_entries: int = 50_000
     roll_bytes: int = 2 << 30
     roll_age_s: float = 4 * 3600.0
-    roll_age_min_s: float = 0.0  # a full ledger that is younger is not rolled
+    roll_age_min_s: float = 0.0  # a younger ledger is not rolled, even if it is full
     list_bytes_max: int = VALUE_BYTES_MAX  # of the list of ledgers, see `protocol.room`
-    heal_interval_s: float = 60.0  # roll this often at most to get missing copies back
-    stuck_s: float = 30.0  # without an ack quorum for so long, a ledger is left for a new one
-    flush_s: float = 1.0  # acknowledgements without a receipt are durable after this
+    heal_interval_s: float = 60.0  # the least time between rollovers that restore missing copies
+    stuck_s: float = 30.0  # a ledger is left after this time without an ack quorum
+    flush_s: float = 1.0  # acknowledgements without a receipt are durable after this time
     cursor_roll_records: int = 5_000
-    # A cursor with acknowledgements above mark-delete writes a snapshot after so many changes, or
-    # so long after the first of them; it is one record up to so many bytes, which a bookie takes.
+    # A cursor with acknowledgements above mark-delete writes a snapshot after this many changes, or
+    # this long after the first of them.  A snapshot up to this size is one record, which must not
+    # be larger than an entry that a bookie takes.
     cursor_snapshot_records: int = 1_000
     cursor_snapshot_s: float = 30.0
     cursor_snapshot_bytes_max: int = 4 << 20
     pending_bytes_max: int = 64 << 20
-    close_s: float = 10.0  # a clean close that takes longer is given up
+    close_s: float = 10.0  # a close that takes longer is not clean: the log is abandoned
 
     def __post_init__(self) -> None:
         if not 1 <= self.roll_entries < ENTRIES_MAX:
@@ -71,11 +77,76 @@ class LogConfig:
             )
 
 
+class EntryCache:
+    """Recent entries of all logs of a host, bounded in bytes; the oldest are dropped first.
+
+    `bytes_max` counts payloads and the cost of holding them.  Entries are copied in, since a
+    received payload is a view that would pin a whole arena.
+
+    Entries that are read ahead of demand may take half of the cache: with more than that they would
+    push each other out before a reader needs them.  An entry that no reader has asked for in a
+    while does not count as read ahead any more.
+    """
+
+    def __init__(self, bytes_max: int = 64 << 20) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+        # The ids of ledgers are unique in a cluster, so positions of all logs may share one map.
+        self._entries: OrderedDict[Position, bytes] = OrderedDict()
+        # Entries that were read ahead: size, and since when they are here.
+        self._ahead: OrderedDict[Position, tuple[int, float]] = OrderedDict()
+        self._ahead_bytes = 0
+
+    def put(self, position: Position, data: bytes) -> None:
+        if position in self._entries or len(data) + CACHE_OVERHEAD_BYTES > self.bytes_max:
+            return
+        self._entries[position] = data
+        self.bytes += len(data) + CACHE_OVERHEAD_BYTES
+        while self.bytes > self.bytes_max:
+            oldest, dropped = self._entries.popitem(last=False)
+            self.bytes -= len(dropped) + CACHE_OVERHEAD_BYTES
+            self._no_longer_ahead(oldest)
+
+    def get(self, position: Position) -> bytes | None:
+        data = self._entries.get(position)
+        if data is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+            if self._ahead:
+                self._no_longer_ahead(position)
+        return data
+
+    # -- ahead of demand
+
+    def has_room_ahead(self, position: Position, size: int, now_s: float) -> bool:
+        """Return True if `size` bytes from `position` on may be read ahead of demand."""
+        while self._ahead:
+            oldest, (_, since_s) = next(iter(self._ahead.items()))
+            if now_s - since_s < _AWAITED_S:
+                break
+            self._no_longer_ahead(oldest)
+        return position not in self._entries and self._ahead_bytes + size <= self.bytes_max // 2
+
+    def put_ahead(self, position: Position, data: bytes, now_s: float) -> None:
+        self.put(position, data)
+        if position in self._entries and position not in self._ahead:
+            self._ahead[position] = (len(data), now_s)
+            self._ahead_bytes += len(data)
+
+    def _no_longer_ahead(self, position: Position) -> None:
+        size, _ = self._ahead.pop(position, (0, 0.0))
+        self._ahead_bytes -= size
+
+
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """`nursery`: of the host, or of one log (see `open_home`).
+    """One instance per host, and a copy for each log.
 
-    `allows`: may a new format of that name be written now?  False if that is not known.
+    `nursery` belongs to the host, or in the copy to the log (see `open_log_nursery`).  `allows`
+    returns True if all brokers understand a new format, and False if that is not known.
     """
 
     client: LedgerClient
@@ -85,51 +156,67 @@ class LogContext:
     cache: EntryCache
     nursery: trio.Nursery
     allows: Callable[[str], bool]
-    pauses: Pauses = field(default_factory=Pauses)
+    backoffs: Backoffs = field(default_factory=Backoffs)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
-    tree: str | None = None  # of which this host's logs are, see `tree`
-    # At the end of a rolling upgrade all cursors want a new ledger within one tick of the timer.
+    tree: str | None = None  # the id of the tree of logs; see `tree`
+    # At the end of a rolling upgrade all cursors need a new ledger within one tick of the timer.
     renewals: trio.CapacityLimiter = field(
         default_factory=lambda: trio.CapacityLimiter(_RENEWALS_AT_ONCE)
     )
 
-    # -- asking the metadata store
+    # -- reading the metadata store
 
-    async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a read of the metadata store until it answers."""
+    async def retry_read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a read of the metadata store until the store answers."""
         while True:
             with suppress(StoreUnavailableError):
-                return await ask()
+                return await read()
             await self.pause()
 
-    async def newest(self, path: str) -> Record | None:
-        """The record, at least as new as everything that was written before; with patience."""
+    async def read_newest(self, path: str) -> Record | None:
+        """Return the record with everything that was written before this call; None if none is.
+
+        This waits until the store answers.
+        """
         return await self._synced(path, lambda: self.store.get(path))
 
-    async def newest_children(self, path: str) -> list[str]:
+    async def read_newest_children(self, path: str) -> list[str]:
+        """Return the names below `path`, with everything that was written before this call."""
         return await self._synced(path, lambda: self.store.get_children(path)) or []
 
-    async def _synced(self, path: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _synced(self, path: str, read: Callable[[], Awaitable[T]]) -> T:
         async def attempt() -> T:
             while True:
                 session_id = self.store.session_id
                 await self.store.sync(path)
-                answer = await ask()
+                answer = await read()
+                # A new session may be with a server that is behind, and that did not sync.
                 if self.store.session_id == session_id:
-                    return answer  # Another session might be with a server that is behind.
+                    return answer
 
-        return await self.answered(attempt)
+        return await self.retry_read(attempt)
 
     async def pause(self) -> None:
+        """Sleep for a moment between two attempts."""
         await trio.sleep(self.rng.uniform(*_RETRY_S))
 
-    # -- ledgers that prove whose they are
+    # -- ledgers, which prove their owner
 
-    async def proven(self, ledger_id: int, owner: Owner) -> StoredMetadata:
-        """The metadata of a ledger that is the owner's.  LogCorruptError if it says another's.
+    async def create_ledger(
+        self, quorums: Quorums, log_name: str, cursor: str | None = None
+    ) -> LedgerWriter:
+        """Create a ledger for a log, or for one of its cursors.
 
-        This comes before anything is fenced, read or deleted: with another root, or after a mixed
-        restore, the id may be that of another topic's ledger.
+        The metadata of the ledger name its owner.
+        """
+        custom = custom_metadata(log_name, cursor, self.tree)
+        return await self.client.create(quorums, custom=custom)
+
+    async def verified_metadata(self, ledger_id: int, owner: LedgerOwner) -> StoredMetadata:
+        """Return the metadata of a ledger.  Raise LogCorruptError if they name another owner.
+
+        This comes before the ledger is fenced, read or deleted.  With another root, or after a
+        mixed restore, the id may be that of another topic's ledger.
         """
         stored = await self.client.stored_metadata(ledger_id)
         other = owner.contradicted_by(stored.metadata.custom)
@@ -143,22 +230,48 @@ class LogContext:
             )
         return stored
 
-    async def open_ledger(self, ledger_id: int, owner: Owner, *, recover: bool) -> LedgerReader:
-        """Open a ledger of the owner.  LogCorruptError, LedgerError, MetadataError."""
-        stored = await self.proven(ledger_id, owner)
+    async def open_ledger(
+        self, ledger_id: int, owner: LedgerOwner, *, recover: bool
+    ) -> LedgerReader:
+        """Open a ledger of the owner.  Raise LogCorruptError, LedgerError, MetadataError."""
+        stored = await self.verified_metadata(ledger_id, owner)
         return await self.client.open_stored(ledger_id, stored, recover=recover)
 
-    # -- what must not depend on who waits for it
+    async def delete_ledgers(self, ledger_ids: Iterable[int], owner: LedgerOwner) -> None:
+        """Delete ledgers of the owner that nothing names any more.
+
+        A ledger that cannot be deleted now is an orphan, and the next removal of orphans deletes
+        it.  A ledger that names another owner is never deleted.
+        """
+        ids = list(ledger_ids)
+        for i in range(0, len(ids), _DELETIONS_AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
+                    nursery.start_soon(self.delete_ledger, ledger_id, owner)
+
+    async def delete_ledger(self, ledger_id: int, owner: LedgerOwner) -> bool:
+        """Delete a ledger of the owner; return False if that does not work now."""
+        try:
+            await self.verified_metadata(ledger_id, owner)
+            await self.client.delete(ledger_id)
+        except LogCorruptError as error:
+            _log.warning("a ledger is not deleted: %s", error)
+            return False
+        except (LedgerError, MetadataError):
+            return False  # The ledger is gone, its owner is not known, or the store is away.
+        return True
+
+    # -- calls that outlive their callers
 
     @property
     def stopped(self) -> bool:
-        """Everything that the nursery runs was stopped: nothing can be begun there any more."""
+        """True if the nursery was cancelled: nothing can be started there any more."""
         return self.nursery.cancel_scope.cancel_called
 
-    async def to_the_end(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Have `act` carried out; it goes on if the caller stops waiting.
+    async def run_to_end(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Run `act` in the nursery and return its result.  It continues if the caller is cancelled.
 
-        FencedError if everything that the nursery runs was stopped meanwhile, or before.
+        Raise FencedError if the nursery is cancelled before the end.
         """
         if self.stopped:
             raise FencedError("the log was given up before")
@@ -182,33 +295,12 @@ class LogContext:
             raise FencedError("the log was given up meanwhile: the outcome is not known")
         return results[0]
 
-    async def forget(self, ledger_ids: Iterable[int], owner: Owner) -> None:
-        """Delete ledgers of the owner that nothing names any more.
 
-        What cannot be deleted now is an orphan, and goes when orphans are looked for.  A ledger
-        that says it is somebody else's is never deleted.
-        """
-        ids = list(ledger_ids)
-        for i in range(0, len(ids), _DELETIONS_AT_ONCE):
-            async with trio.open_nursery() as nursery:
-                for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
-                    nursery.start_soon(self.delete, ledger_id, owner)
+async def open_log_nursery(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Hold a nursery for everything that one log runs, until its scope is cancelled.
 
-    async def delete(self, ledger_id: int, owner: Owner) -> bool:
-        """Delete a ledger of the owner; False if that did not work now."""
-        try:
-            await self.proven(ledger_id, owner)
-            await self.client.delete(ledger_id)
-        except LogCorruptError as error:
-            _log.warning("a ledger is not deleted: %s", error)
-            return False
-        except (LedgerError, MetadataError):
-            return False  # It is gone, or nobody can tell whose it is, or the store is away.
-        return True
-
-
-async def open_home(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    """A nursery for all that one log runs.  To be started; ends when its scope is cancelled."""
+    Start this with `nursery.start`.
+    """
     async with trio.open_nursery() as nursery:
         task_status.started(nursery)
         await trio.sleep_forever()

@@ -1,46 +1,45 @@
-"""A cursor of a log: what a subscription has acknowledged, in memory and in a ledger of its own.
+"""The durable cursors of a log: what each subscription has acknowledged.
 
-Acknowledgements count at once, and are durable within the flush interval, or when `flush` returns.
-The first record after (re)opening goes into a new ledger, as a whole snapshot; the cursor's record
-points there only when that is durable, and only while the log is ours.  Then changes follow, in
-order, one record at a time.  Without an answer from there, or an ack quorum for long, the cursor
-goes over to a new ledger, in the same way.
+A cursor keeps its state in memory and in a ledger of its own.  Acknowledgements count at once, and
+are durable within the flush interval, or when `flush` returns.  After (re)opening, the first record
+goes into a new ledger as a whole snapshot.  The record in the metadata store points to that ledger
+only when the snapshot is durable, and only while the log has the same owner.  After that, changes
+follow in order, one record at a time.  If the ledger does not answer, or gets no ack quorum for
+long, the cursor moves to a new ledger in the same way.
 
-A Pulsar broker, or an older one of ours, that opens the topic after a crash reads the last record
-as a snapshot (`cursor_ledger`).  So a snapshot is written from time to time while positions above
-mark-delete are acknowledged, and a ledger that has records of version 1 is left for a new one as
-soon as version 2 is allowed: when the log is opened, or by the log's timer.
+A Pulsar broker, or an older Daybook, that opens the topic after a crash reads the last record as a
+snapshot (`cursor_ledger`).  So a cursor writes a snapshot from time to time while positions above
+mark-delete are acknowledged.  A ledger that has records of version 1 is left for a new one as soon
+as version 2 is allowed: when the log is opened, or by the log's timer.
 """
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
-from typing import Protocol
 
 import trio
 
-from daybook.bookie.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
+from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.context import LogConfig, LogContext
 from daybook.managed_ledger.cursor_ledger import (
     CHANGE_2,
+    IN_RECORD,
     PART_BYTES_MAX,
-    Recovered,
+    CursorRecord,
     encode_change,
     encode_change_1,
     encode_properties,
     encode_snapshot,
-    is_old,
-)
-from daybook.managed_ledger.cursor_record import (
-    IN_RECORD,
-    CursorRecord,
     folded,
+    is_old,
     pointing,
+    read_record,
+    recover_state,
     set_position,
 )
 from daybook.managed_ledger.errors import (
@@ -52,83 +51,69 @@ from daybook.managed_ledger.errors import (
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change, CursorState
-from daybook.managed_ledger.records import Owner, custom_metadata, log_path, parse
+from daybook.managed_ledger.records import LedgerOwner, check_cursor_name, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
-from daybook.managed_ledger.stuck import Watch
+from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.errors import WireError
-from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError
+from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError, RecordExistsError
 from daybook.wire.topics import url_decode, url_encode
-
-__all__ = ["IN_RECORD", "RANGES_IN_RECORD_MAX", "Cursor", "recover_cursor"]
 
 RANGES_IN_RECORD_MAX = 1000
 RECORD_BYTES_MAX = VALUE_BYTES_MAX // 2  # A larger state stays in the cursor's ledger.
-_READ_ENTRIES = 1000
-_READ_BYTES = 8 << 20
 _REFUSED_PAUSE_S, _REFUSED_PAUSE_S_MAX = 0.2, 5.0
+_CLOSED_AT_ONCE = 32
 _log = logging.getLogger(__name__)
 
 
-class Log(Protocol):
-    """What a cursor needs of its log."""
-
-    name: str
-    config: LogConfig
-    ledgers: LedgerList
-
-    @property
-    def context(self) -> LogContext: ...
-
-    @property
-    def last_confirmed(self) -> Position: ...
-
-    def clip(self, mark_delete: Position) -> Position:
-        """The nearest position where a cursor may stand."""
-        ...
-
-    def lost(self, reason: str) -> None:
-        """The log is somebody else's."""
-        ...
-
-
 class Cursor:
-    """`durable` cursors are run by their log; others live in memory only."""
+    """One subscription's position.  Only a `durable` cursor is stored; its log runs it.
+
+    `config` returns the settings of the log as they are now.  `on_lost` is called with the reason
+    if the log turns out to have another owner.
+    """
 
     def __init__(
         self,
-        log: Log,
+        context: LogContext,
+        ledgers: LedgerList,
+        config: Callable[[], LogConfig],
+        on_lost: Callable[[str], None],
         name: str,
         mark_delete: Position,
         *,
         durable: bool,
         acked: AckSet | None = None,
     ) -> None:
+        log_name = ledgers.owner.log
         self.name = name
-        self._owner = Owner(log.name, url_encode(name))  # of its ledgers
         self.durable = durable
         self.properties: dict[str, int] = {}
-        self._log = log
+        self._context = context
+        self._ledgers = ledgers
+        self._config = config
+        self._on_lost = on_lost
+        self._owner = LedgerOwner(log_name, url_encode(name))  # of the cursor's ledgers
         self._stored = mark_delete
         self._state = CursorState(
-            mark_delete, acked or AckSet(), log.ledgers.next_position, recording=durable
+            mark_delete, acked or AckSet(), ledgers.next_position, recording=durable
         )
-        self._record = CursorRecord(log.ledgers, log.context, log.name, name)
+        self._record = CursorRecord(context, ledgers, name)
         self._writer: LedgerWriter | None = None
-        self._new_writer: LedgerWriter | None = None  # whose snapshot is not durable yet
-        self._watch = Watch(log.context, log.name, name)
+        self._new_writer: LedgerWriter | None = None  # its snapshot is not durable yet
+        self._watch = StallWatch(context, log_name, name)
         self._records = 0
         self._since_snapshot = 0  # changes behind the last snapshot of the ledger
-        self._snapshot_due_s = math.inf  # when they have to be followed by another one
+        self._snapshot_due_s = math.inf  # the time by which another snapshot must follow them
         self._old_records = 0  # of version 1, in the ledger that the record names
-        self._renewing = False  # a new ledger is wanted, without them
+        self._renewing = False  # a new ledger without records of version 1 is wanted
         self._recorded = 0  # the number of changes that are durable
         self._wanted = trio.Event()  # something is to be recorded
-        self._urgent = trio.Event()  # and somebody waits for it
+        self._urgent = trio.Event()  # a caller waits for it
         self._settled = trio.Event()
         self._error: ManagedLedgerError | None = None
-        self._busy = trio.Lock()
+        self._busy = trio.Lock()  # one task writes at a time
 
-    # -- what it knows
+    # -- properties
 
     @property
     def mark_delete(self) -> Position:
@@ -136,76 +121,88 @@ class Cursor:
 
     @property
     def held_from(self) -> Position:
-        """What lies behind this must be kept: after a crash the cursor may be back there."""
+        """Ledgers behind this position must be kept: after a crash the cursor may be back there.
+
+        A cursor that was set back holds the ledgers at once, before its new position is stored.
+        """
         return min(self._stored, self._state.mark_delete)
 
     @property
     def stored_mark_delete(self) -> Position:
+        """The mark-delete position that is durable."""
         return self._stored
 
     @property
     def read_start(self) -> Position:
-        """Where reading begins: behind the mark-delete position."""
-        return self._log.ledgers.next_position(self._state.mark_delete)
+        """The position where reading starts: behind the mark-delete position."""
+        return self._ledgers.next_position(self._state.mark_delete)
 
     @property
     def acked_above(self) -> int:
-        """How many positions above the mark-delete position are acknowledged."""
+        """The number of acknowledged positions above the mark-delete position."""
         return len(self._state.acked)
 
     @property
     def backlog_entries(self) -> int:
-        """Entries that are not acknowledged."""
-        between = self._log.ledgers.entries_between(self.mark_delete, self._log.last_confirmed)
+        """The number of entries that are not acknowledged."""
+        between = self._ledgers.entries_between(self.mark_delete, self._ledgers.last_confirmed)
         return max(0, between - len(self._state.acked))
 
     @property
     def ledger_id(self) -> int:
-        """The cursor's own ledger, -1 if its state is in its record."""
+        """The cursor's own ledger; -1 if its state is in its record."""
         return self._record.info.cursorsLedgerId
 
     @property
     def old_records(self) -> int:
-        """Records in its ledger that a Pulsar broker would misread."""
+        """The number of records in its ledger that a Pulsar broker would misread."""
         return self._old_records
 
     @property
     def writer(self) -> LedgerWriter | None:
-        """Of the ledger that its record names; None if nothing is written there."""
+        """The writer of the ledger that its record names; None if nothing is written there."""
         return self._writer
 
     def is_acked(self, position: Position) -> bool:
         return self._state.is_acked(position)
 
     def acked_ranges(self, at_most: int) -> list[tuple[int, int, int]]:
-        """(ledger, first, last) of the acknowledged runs above mark-delete, the first so many."""
+        """Return the first acknowledged runs above mark-delete as (ledger, first, last)."""
         return list(islice(self._state.acked.ranges(), at_most))
 
     def range_count(self, at_most: int) -> int:
+        """Return the number of acknowledged runs; counting stops above `at_most`."""
         return self._state.acked.range_count(at_most)
 
     # -- acknowledging
 
     def ack(self, positions: Sequence[Position]) -> None:
-        """Acknowledge single entries.  Positions without a confirmed entry are not taken."""
+        """Acknowledge single entries.  Positions without a confirmed entry are ignored."""
         if self._state.ack([p for p in positions if self._is_there(p)]):
             self._wanted.set()
 
     def _is_there(self, position: Position) -> bool:
-        ledgers = self._log.ledgers
-        if not position.entry_id >= 0 or position > self._log.last_confirmed:
+        """Return True if a confirmed entry lies at `position`.
+
+        A client may send any position.  If the cursor took one that has no entry yet, that entry
+        would be skipped when it is appended later.
+        """
+        ledgers = self._ledgers
+        if not position.entry_id >= 0 or position > ledgers.last_confirmed:
             return False
-        row = ledgers.row(position.ledger_id)
-        return ledgers.lists(position.ledger_id) if row is None else position.entry_id < row.entries
+        sealed = ledgers.find_sealed(position.ledger_id)
+        if sealed is None:
+            return ledgers.lists(position.ledger_id)
+        return position.entry_id < sealed.entries
 
     def ack_cumulative(self, position: Position) -> None:
-        """Acknowledge everything that is confirmed, up to, and with, `position`."""
-        position = self._log.ledgers.floor(min(position, self._log.last_confirmed))
+        """Acknowledge every confirmed entry up to and including `position`."""
+        position = self._ledgers.floor(min(position, self._ledgers.last_confirmed))
         if self._state.ack_cumulative(position):
             self._wanted.set()
 
     async def flush(self) -> None:
-        """Return when everything acknowledged so far is durable.  Raises ManagedLedgerError."""
+        """Wait until everything acknowledged so far is durable.  Raise ManagedLedgerError."""
         goal = self._state.changes
         while self.durable and self._recorded < goal:
             if self._error is not None:
@@ -217,11 +214,11 @@ class Cursor:
     async def reset(
         self, mark_delete: Position, properties: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Forget all acknowledgements; begin behind `mark_delete`.  Durable when it returns.
+        """Forget all acknowledgements and start behind `mark_delete`.  Return when it is durable.
 
         `properties` are stored in the same step.
         """
-        self._state.reset(self._log.clip(mark_delete))
+        self._state.reset(self._ledgers.clip(mark_delete))
         self.properties.update(properties)
         self._wanted.set()
         await self.flush()
@@ -229,18 +226,20 @@ class Cursor:
     # -- recording
 
     async def run(self) -> None:
-        """Record changes as they come, for as long as the log is open."""
+        """Record changes as they come, while the log is open."""
         while self._error is None:
             with trio.move_on_at(self._snapshot_due_s):
                 await self._wanted.wait()
             if self._error is None and self._wanted.is_set() and not self._urgent.is_set():
-                with trio.move_on_after(self._log.config.flush_s):
+                # Changes that nobody waits for are collected into one record.
+                with trio.move_on_after(self._config().flush_s):
                     await self._urgent.wait()
             if self._error is None:
                 await self._record_changes()
 
     async def _record_changes(self) -> None:
         async with self._busy:
+            # The events are renewed first: a change from here on wants another record.
             self._wanted, self._urgent = trio.Event(), trio.Event()
             goal = self._state.changes
             change = self._state.take_change()
@@ -250,11 +249,13 @@ class Cursor:
             self._settle(goal)
 
     def _settle(self, goal: int) -> None:
+        """Note that the first `goal` changes are durable, and wake the callers of `flush`."""
         self._recorded = max(self._recorded, goal)
         self._settled.set()
         self._settled = trio.Event()
 
     async def _guarded_write(self, change: Change | None) -> bool:
+        """Record a change; if that fails for good, give the cursor up and return False."""
         try:
             await self._write(change)
         except ManagedLedgerError as error:
@@ -268,20 +269,20 @@ class Cursor:
     def _give_up(self, error: ManagedLedgerError) -> None:
         self.abandon(error)
         if isinstance(error, FencedError):
-            self._log.lost(str(error))
+            self._on_lost(str(error))
 
     async def _write(self, change: Change | None) -> None:
-        """Record a change; None: a snapshot is due, or a new ledger."""
+        """Record a change; None means that a snapshot or a new ledger is due."""
         self._check()
         if self._renewing:
-            async with self._log.context.renewals:
+            async with self._context.renewals:
                 await self._start_ledger()
             return
-        full = self._records >= self._log.config.cursor_roll_records
+        full = self._records >= self._config().cursor_roll_records
         if self._writer is None or full:
             await self._start_ledger()
             return
-        # A change of version 2 would not help a ledger that Pulsar misreads already.
+        # A change of version 2 would not help in a ledger that Pulsar misreads already.
         new = self._may_write_2 and not self._old_records
         whole = change is None or (new and self._snapshot_is_due(change))
         if change is None or whole:
@@ -290,7 +291,7 @@ class Cursor:
             records = [encode_change(change, encode_properties(self.properties))]
         else:
             records = [encode_change_1(change)]
-        mark_delete = self.mark_delete
+        mark_delete = self.mark_delete  # as these records have it; it may move while they are sent
         too_large = not whole and len(records[0]) > PART_BYTES_MAX
         if too_large or not await self._append(records):
             await self._start_ledger()
@@ -302,32 +303,32 @@ class Cursor:
 
     @property
     def _may_write_2(self) -> bool:
-        return self._log.context.allows(CHANGE_2)
+        return self._context.allows(CHANGE_2)
 
     def _snapshot_is_due(self, change: Change) -> bool:
-        """A seek goes back, and a reader that knows no resets has to see where to."""
+        """Return True if `change` has to be written as a snapshot."""
+        # A seek goes back, and a Pulsar broker, which knows no resets, has to see the new position.
         if change.reset or trio.current_time() >= self._snapshot_due_s:
             return True
-        limit = self._log.config.cursor_snapshot_records
+        limit = self._config().cursor_snapshot_records
         return bool(self._state.acked) and self._since_snapshot + 1 >= limit
 
     def _snapshot(self) -> list[bytes]:
-        """All that it knows, as records; what was to be recorded is in them, and taken."""
+        """Return the whole state as records."""
         version = 2 if self._may_write_2 else 1
-        config, acked = self._log.config, self._state.acked
-        whole_bytes_max = config.cursor_snapshot_bytes_max if version == 2 else None
+        whole_bytes_max = self._config().cursor_snapshot_bytes_max if version == 2 else None
         parts = encode_snapshot(
             self.mark_delete,
-            acked,
+            self._state.acked,
             self.properties,
             version=version,
             whole_bytes_max=whole_bytes_max,
         )
-        self._state.take_change()
+        self._state.take_change()  # The snapshot contains it.
         return parts
 
     async def _append(self, records: Sequence[bytes]) -> bool:
-        """False, and no writer any more, if it is not known that they are durable."""
+        """Append records; if they may not be durable, drop the writer and return False."""
         writer = self._writer
         assert writer is not None
         try:
@@ -336,28 +337,31 @@ class Cursor:
             await writer.wait_confirmed(writer.last_add_pushed)
         except LedgerError:
             writer.abandon()
-            self._writer = None  # A new ledger, then, if the log is still ours.
+            self._writer = None  # A new ledger follows, if the log has the same owner.
             return False
         return True
 
     def _count_since_snapshot(self, changes: int) -> None:
-        """Changes without holes are as good as a snapshot; the first one with holes counts."""
+        """Note how many changes follow the last snapshot, and set the time of the next one.
+
+        A change is as good as a snapshot while no position above mark-delete is acknowledged.
+        """
         if not changes or not self._state.acked or self._old_records:
             self._since_snapshot, self._snapshot_due_s = 0, math.inf
             return
         self._since_snapshot = changes
         if self._snapshot_due_s == math.inf:
-            self._snapshot_due_s = trio.current_time() + self._log.config.cursor_snapshot_s
+            self._snapshot_due_s = trio.current_time() + self._config().cursor_snapshot_s
 
     async def _start_ledger(self) -> None:
-        """A new ledger with a whole snapshot; then, and only then, the record points to it."""
+        """Make a whole snapshot durable in a new ledger, and then point the record to it."""
         while True:
             self._check()
             mark_delete, parts = self.mark_delete, self._snapshot()
             writer = await self._ledger_with(parts)
             if writer is not None:
                 break
-            await self._log.context.pause()
+            await self._context.pause()
         old_id, old_writer = self.ledger_id, self._writer
         try:
             self._check()
@@ -373,13 +377,18 @@ class Cursor:
         self._stored = mark_delete
         if old_writer is not None:
             old_writer.abandon()
-        if old_id != IN_RECORD:
-            await self._log.context.forget([old_id], self._owner)
+        # The old ledger is deleted last: until the record points elsewhere, recovery reads it.
+        await self._delete_ledger(old_id)
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        if ledger_id != IN_RECORD:
+            await self._context.delete_ledgers([ledger_id], self._owner)
 
     async def _point_to(self, ledger_id: int, mark_delete: Position) -> None:
-        """A store that refuses is asked again: the log is still ours, and its owner may mend that.
+        """Point the record to a ledger, and repeat that while the store refuses.
 
-        FencedError; ManagedLedgerError when it is given up meanwhile.
+        The log has the same owner, and an operator may mend the store.  Raise FencedError, or the
+        error with which the cursor is given up meanwhile.
         """
         pause_s = _REFUSED_PAUSE_S
         while True:
@@ -387,7 +396,7 @@ class Cursor:
                 await self._record.store(pointing(self._record.info, ledger_id, mark_delete))
             except MetadataError as error:
                 text = "the cursor %s of %s is not stored now: %s"
-                _log.warning(text, self.name, self._log.name, error)
+                _log.warning(text, self.name, self._owner.log, error)
             else:
                 return
             await trio.sleep(pause_s)
@@ -397,36 +406,34 @@ class Cursor:
     # -- records of version 1, which Pulsar misreads
 
     def check_format(self) -> None:
-        """For a timer: leave a ledger with records of version 1 when version 2 is allowed."""
+        """Leave a ledger with records of version 1 if version 2 is allowed.  A timer calls this."""
         if self._old_records and self._may_write_2:
             self._renewing = True
             self._wanted.set()
 
     async def renew(self) -> None:
-        """Before the cursor is run: have a ledger without records of version 1, if that is allowed.
+        """Leave a ledger with records of version 1, if version 2 is allowed, before `run`.
 
-        ManagedLedgerError, MetadataError.
+        Raise ManagedLedgerError, MetadataError.
         """
         if not (self._old_records and self._may_write_2):
             return
         try:
-            with trio.fail_after(self._log.config.stuck_s):
+            with trio.fail_after(self._config().stuck_s):
                 await self._start_ledger()
         except trio.TooSlowError:
             raise ManagedLedgerError(
-                f"the cursor {self.name} of {self._log.name} needs a new ledger before the topic"
+                f"the cursor {self.name} of {self._owner.log} needs a new ledger before the topic"
                 " can be served, and bookies or metadata store do not answer; try again later"
             ) from None
 
     async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
-        """A ledger in which these records are durable; None if that does not work now."""
-        log = self._log
-        custom = custom_metadata(log.name, self.name, log.context.tree)
-        writer = None
+        """Return a new ledger in which these records are durable; None if that fails now."""
+        context, writer = self._context, None
         try:
-            writer = await log.context.client.create(log.config.quorums, custom=custom)
+            writer = await context.create_ledger(self._config().quorums, self._owner.log, self.name)
             self._new_writer = writer
-            if self._error is not None:  # Given up meanwhile.
+            if self._error is not None:  # The cursor was given up meanwhile.
                 writer.abandon()
             for part in parts:
                 writer.append([part])
@@ -434,24 +441,24 @@ class Cursor:
         except (LedgerError, MetadataError):
             if writer is not None:
                 writer.abandon()
-                await log.context.forget([writer.ledger_id], self._owner)
+                await context.delete_ledgers([writer.ledger_id], self._owner)
             return None
         return writer
 
-    def check_stuck(self) -> None:
-        """For a timer: stop waiting for bookies that a new ledger can do without."""
+    def check_stalled(self) -> None:
+        """Stop waiting for bookies that a new ledger does not need.  A timer calls this."""
         writer = self._new_writer or self._writer
-        if writer is not None and self._watch.may_leave(writer, self._log.config):
+        if writer is not None and self._watch.may_leave(writer, self._config()):
             writer.abandon()
 
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
 
-    # -- its record
+    # -- the record in the metadata store
 
     async def create(self, properties: Mapping[str, str]) -> None:
-        """Create the record of a new durable cursor.  FencedError, MetadataError."""
+        """Create the record of a new durable cursor.  Raise FencedError, MetadataError."""
         info = ManagedCursorInfo(cursorsLedgerId=IN_RECORD)
         set_position(info, self.mark_delete)
         for name, value in sorted(properties.items()):
@@ -459,7 +466,7 @@ class Cursor:
         await self._record.create(info)
 
     def restore(self, info: ManagedCursorInfo, version: int, old_records: int) -> None:
-        """The record as it was found; its ledger is closed by now and is written no more."""
+        """Take over the record that recovery has read.  Its ledger is closed by now."""
         self._record.info, self._record.version = info, version
         self._old_records = old_records
         for found in info.properties:
@@ -468,7 +475,7 @@ class Cursor:
     # -- the end
 
     async def close(self) -> None:
-        """Store everything: into the record if that is small enough, else as a last snapshot."""
+        """Store everything: in the record if the state is small enough, else as a last snapshot."""
         async with self._busy:
             self._check()
             while self.durable and (
@@ -478,7 +485,8 @@ class Cursor:
                 await self._store_whole()
                 self._settle(goal)
                 if self._writer is not None and self._state.changes == goal:
-                    with suppress(LedgerError, MetadataError):  # Who opens it next closes it then.
+                    # If this fails, the next opening closes the ledger.
+                    with suppress(LedgerError, MetadataError):
                         await self._writer.close()
                     break
             self.abandon(ClosedError(f"the cursor {self.name} was closed"))
@@ -500,19 +508,17 @@ class Cursor:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-        if old_id != IN_RECORD:
-            await self._log.context.forget([old_id], self._owner)
+        await self._delete_ledger(old_id)
 
     async def delete(self) -> None:
-        """Remove the record, then the ledger.  FencedError, MetadataError."""
+        """Remove the record, then the ledger.  Raise FencedError, MetadataError."""
         self.abandon(ClosedError(f"the subscription {self.name} was deleted"))
         async with self._busy:
             await self._record.delete()
-            if self.ledger_id != IN_RECORD:
-                await self._log.context.forget([self.ledger_id], self._owner)
+            await self._delete_ledger(self.ledger_id)
 
     def abandon(self, error: ManagedLedgerError) -> None:
-        """Record nothing more; whoever waits is told."""
+        """Record nothing more, and end every pending `flush` with `error`."""
         if self._error is None:
             self._error = error
             for writer in (self._writer, self._new_writer):
@@ -524,72 +530,152 @@ class Cursor:
         self._settled = trio.Event()
 
 
-async def recover_cursor(log: Log, encoded: str) -> Cursor:
-    """The durable cursor behind a record.  Fences its ledger: call this after the list is ours.
+class Cursors:
+    """The durable cursors of one log.  `by_name` has the open ones; the log's nursery runs them.
 
-    Raises ManagedLedgerError, LedgerError.
+    A creation or deletion that has begun continues when its caller stops waiting.
     """
-    path = f"{log_path(log.name)}/{encoded}"
-    info, version = await _stored_record(log.context, path)
-    try:
-        name = url_decode(encoded)
-    except WireError as error:
-        raise LogCorruptError(f"{path}: {error}") from error
-    if url_encode(name) != encoded:
-        raise LogCorruptError(f"{path}: the name of a cursor, encoded as nobody does it")
-    lengths = log.ledgers.lengths
-    recovered = await _recovered(log.context, Owner(log.name, encoded), info, lengths)
-    assert recovered.mark_delete is not None
-    mark_delete, acked = log.clip(recovered.mark_delete), recovered.acked
-    acked.keep_within(lengths)  # An entry that is appended later is not acknowledged by anybody.
-    cursor = Cursor(log, name, mark_delete, durable=True, acked=acked)
-    cursor.properties = recovered.properties
-    cursor.restore(info, version, recovered.old_records)
-    return cursor
 
+    def __init__(
+        self,
+        context: LogContext,
+        ledgers: LedgerList,
+        config: Callable[[], LogConfig],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.by_name: dict[str, Cursor] = {}
+        self._new: Cursor | None = None  # being created
+        self._context = context
+        self._ledgers = ledgers
+        self._config = config
+        self._on_lost = on_lost
+        self._lock = trio.Lock()  # one creation or deletion at a time
 
-async def stored_position(
-    context: LogContext, log_name: str, encoded: str, ledgers: LedgerList
-) -> Position:
-    """Where the durable cursor behind a record would stand if it was recovered now.
+    def held_from(self) -> list[Position]:
+        """Return the position behind which each cursor needs the log."""
+        # A cursor that is being created holds ledgers before it is stored: they may be trimmed now.
+        new = () if self._new is None else (self._new,)
+        return [cursor.held_from for cursor in (*self.by_name.values(), *new)]
 
-    Fences its ledger: call this after the list is ours.  ManagedLedgerError, LedgerError.
-    """
-    info, _ = await _stored_record(context, f"{log_path(log_name)}/{encoded}")
-    owner = Owner(log_name, encoded)
-    mark_delete = (await _recovered(context, owner, info, ledgers.lengths)).mark_delete
-    assert mark_delete is not None
-    return mark_delete
+    @property
+    def writers(self) -> list[LedgerWriter]:
+        """The writers of the cursors' ledgers."""
+        writers = [cursor.writer for cursor in self.by_name.values()]
+        return [writer for writer in writers if writer is not None]
 
+    def new(
+        self, name: str, mark_delete: Position, *, durable: bool, acked: AckSet | None = None
+    ) -> Cursor:
+        """Return a cursor at the nearest position to `mark_delete` where one may stand."""
+        return Cursor(
+            self._context,
+            self._ledgers,
+            self._config,
+            self._on_lost,
+            name,
+            self._ledgers.clip(mark_delete),
+            durable=durable,
+            acked=acked,
+        )
 
-async def _stored_record(context: LogContext, path: str) -> tuple[ManagedCursorInfo, int]:
-    """Return the content of the record of a cursor, and its version."""
-    found = await context.newest(path)
-    if found is None:
-        raise FencedError(f"{path} vanished while it was being recovered")
-    return parse(ManagedCursorInfo(), found.value, path), found.stat.version
+    async def open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+        """Return the cursor of that name; a new one starts behind `initial`."""
+        check_cursor_name(name)
+        return await self._context.run_to_end(lambda: self._open(name, initial, properties))
 
+    async def _open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+        async with self._lock:
+            cursor = self.by_name.get(name)
+            if cursor is None:
+                cursor = await self._create(name, initial, properties)
+                self.adopt(cursor)
+            return cursor
 
-async def _recovered(
-    context: LogContext, owner: Owner, info: ManagedCursorInfo, lengths: Mapping[int, int]
-) -> Recovered:
-    """From its ledger, or from the record itself if it has none (or its ledger is lost)."""
-    if info.cursorsLedgerId >= 0:
-        recovered = Recovered(lengths)
-        with suppress(NoSuchLedgerError, NoSuchEntryError):
-            await _replay(context, owner, info.cursorsLedgerId, recovered)
-        if recovered.mark_delete is not None:
-            return recovered
-    recovered = Recovered(lengths)
-    recovered.start(info)
-    return recovered
+    async def _create(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+        cursor = self._new = self.new(name, initial, durable=True)
+        try:
+            await cursor.create(properties)
+        except FencedError as error:
+            self._on_lost(str(error))
+            raise
+        except RecordExistsError:  # A creation whose outcome was unknown has made it.
+            return await self.recover(url_encode(name))
+        finally:
+            self._new = None
+        return cursor
 
+    async def recover(self, encoded: str) -> Cursor:
+        """Return the durable cursor whose record has the name `encoded`.
 
-async def _replay(context: LogContext, owner: Owner, ledger_id: int, recovered: Recovered) -> None:
-    reader = await context.answered(lambda: context.open_ledger(ledger_id, owner, recover=True))
-    at = 0
-    while at <= reader.last_add_confirmed:
-        last = min(reader.last_add_confirmed, at + _READ_ENTRIES - 1)
-        for entry in await reader.read(at, last, max_bytes=_READ_BYTES):
-            recovered.apply(bytes(entry.payload))
-            at = entry.entry_id + 1
+        This fences the cursor's ledger, so the log must have its list before.  Raise
+        ManagedLedgerError, LedgerError.
+        """
+        owner = LedgerOwner(self._ledgers.owner.log, encoded)
+        path = f"{log_path(owner.log)}/{encoded}"
+        info, version = await read_record(self._context, owner)
+        try:
+            name = url_decode(encoded)
+        except WireError as error:
+            raise LogCorruptError(f"{path}: {error}") from error
+        if url_encode(name) != encoded:
+            raise LogCorruptError(f"{path}: this is not how the name of a cursor is encoded")
+        lengths = self._ledgers.lengths
+        recovered = await recover_state(self._context, owner, info, lengths)
+        assert recovered.mark_delete is not None
+        acked = recovered.acked
+        # An entry that is appended later was not acknowledged by any client.
+        acked.keep_within(lengths)
+        cursor = self.new(name, recovered.mark_delete, durable=True, acked=acked)
+        cursor.properties = recovered.properties
+        cursor.restore(info, version, recovered.old_records)
+        return cursor
+
+    def adopt(self, cursor: Cursor) -> None:
+        """Run a cursor that was created or recovered."""
+        assert cursor.name not in self.by_name
+        self.by_name[cursor.name] = cursor
+        self._context.nursery.start_soon(cursor.run)
+
+    async def delete(self, name: str) -> None:
+        await self._context.run_to_end(lambda: self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        async with self._lock:
+            cursor = self.by_name.get(name)
+            if cursor is None:
+                return
+            try:
+                await cursor.delete()
+            except FencedError as error:
+                self._on_lost(str(error))
+                raise
+            # Only now: until its record is gone the cursor holds ledgers.
+            del self.by_name[name]
+
+    async def close(self) -> None:
+        """Store the state of all cursors.  Raise the first error after all have tried."""
+        errors: list[Exception] = []
+        limiter = trio.CapacityLimiter(_CLOSED_AT_ONCE)
+
+        async def close(cursor: Cursor) -> None:
+            async with limiter:
+                try:
+                    await cursor.close()
+                except (ManagedLedgerError, MetadataError) as error:
+                    errors.append(error)
+
+        async def close_all() -> None:
+            async with trio.open_nursery() as nursery:
+                for cursor in list(self.by_name.values()):
+                    nursery.start_soon(close, cursor)
+
+        await self._context.run_to_end(close_all)
+        for error in errors:
+            if isinstance(error, FencedError):
+                self._on_lost(str(error))
+        if errors:
+            raise errors[0]
+
+    def abandon(self, error: ManagedLedgerError) -> None:
+        for cursor in self.by_name.values():
+            cursor.abandon(error)

@@ -1,57 +1,91 @@
-"""How a cursor is kept in its ledger: whole snapshots, and small changes in between.
+"""How a cursor is stored: its record in the metadata store, and the records in its ledger.
 
-Each record is a valid PositionInfo of Pulsar whose ledgerId and entryId are the mark-delete
-position after the record.  A Pulsar broker takes each of them for a snapshot: after a crash of ours
-it stands at exactly that position, and delivers again what was acknowledged above it.  Daybook's
-own fields say what a record really is:
+The ledger holds whole snapshots, and small changes in between.  Each of these records is a valid
+PositionInfo of Pulsar, and its ledgerId and entryId are the mark-delete position after the record.
+A Pulsar broker takes each of them for a snapshot.  After a crash of Daybook the Pulsar broker
+stands at exactly that position, and delivers again what was acknowledged above it.  Fields of
+Daybook's own say what a record really is:
 
-    none          snapshot     all that is acknowledged
+    none          snapshot     everything that is acknowledged
     change  1000  change       version 2, kind 1, reset (0 or 1), then for each run: ledger, first
-                               entry, entries behind it - all varints.  Applied to the state before;
-                               the properties of the record are all that the cursor has
+                               entry, number of further entries - all varints.  It is applied to the
+                               state before it.  The record's properties are all that the cursor has
     part    1001  part         version 2, number of the part, number of parts (varints), then bytes
                                of a snapshot that is too large for one entry
 
-Version 1 of changes and parts began with a zero byte, which Pulsar's parser skips: it took what
-follows for fields, and skipped messages.  It is read, and written as long as a broker of the
-cluster does not announce `CHANGE_2` (`docs/formats/managed_ledger.md`).
+Version 1 of changes and parts began with a zero byte, which Pulsar's parser skips.  Pulsar took
+what follows for fields, and skipped messages.  Version 1 is read, and it is written while a broker
+of the cluster does not announce `CHANGE_2` (`docs/formats/managed_ledger.md`).
 
     | 0 | version 1 | kind | ... |    kind 1 change, with mark-delete (ledger, entry + 1), reset and
                                       the number of runs; kind 2 part
 
 The first record of a ledger is a snapshot, or the first part of one.  Recovery takes the last
 complete snapshot and applies the changes behind it.
+
+Each write of the record in the metadata store is a multi that checks the version of the log's list,
+so a stale owner changes nothing.  It also replaces the exact version of the record that was written
+last, so a write that the store carries out late changes nothing either.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
+from daybook.bookie.errors import NoSuchEntryError, NoSuchLedgerError
 from daybook.managed_ledger.ack_set import AckSet
-from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.errors import FencedError, LogCorruptError
+from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change, Run, apply_change
-from daybook.managed_ledger.records import message_ranges, position_of
+from daybook.managed_ledger.records import (
+    LedgerOwner,
+    cursor_path,
+    log_path,
+    message_ranges,
+    parse,
+    position_of,
+)
 from daybook.managed_ledger.records_pb2 import (
     LongListMap,
+    LongProperty,
     ManagedCursorInfo,
     MessageRange,
     PositionInfo,
 )
 from daybook.wire.errors import WireError
 from daybook.wire.fields import DELIMITED, VARINT, decode_varint, encode_tag, encode_varint
+from daybook.wire.metadata.store import (
+    Create,
+    Delete,
+    NoRecordError,
+    Operation,
+    OutcomeUnknownError,
+    RecordExistsError,
+    Set,
+    StoreUnavailableError,
+    VersionConflictError,
+)
 from daybook.wire.protobuf import check_readable
 
+IN_RECORD = -1  # the ledger id of a cursor whose state is in its record
 CHANGE_2 = "cursor-change-2"  # the format's name, as brokers announce it
 VERSION = 2
 _VERSION_1 = 1
 _CHANGE, _PART = 1, 2  # kinds
 PART_BYTES_MAX = 1 << 20
 RANGES_MAX = 100  # With more runs than this the dense form is the smaller one.
+_READ_ENTRIES = 1000
+_READ_BYTES = 8 << 20
 
 _LEDGER_TAG, _ENTRY_TAG = encode_tag(1, VARINT), encode_tag(2, VARINT)
 _CHANGE_TAG, _PART_TAG = encode_tag(1000, DELIMITED), encode_tag(1001, DELIMITED)
+
+
+# -- records of the ledger: encoding
 
 
 def encode_snapshot(
@@ -62,9 +96,10 @@ def encode_snapshot(
     version: int = VERSION,
     whole_bytes_max: int | None = None,
 ) -> list[bytes]:
-    """One record, or the parts of one.  `version` is that of parts; snapshots are Pulsar's own.
+    """Return a snapshot as one record, or cut into parts.
 
-    A snapshot of more than `whole_bytes_max` bytes (None: PART_BYTES_MAX) is cut into parts.
+    `version` is the version of parts; a whole snapshot is a record of Pulsar's own.  A snapshot of
+    more than `whole_bytes_max` bytes (None: PART_BYTES_MAX) is cut.
     """
     info = PositionInfo(ledgerId=mark_delete.ledger_id, entryId=mark_delete.entry_id)
     for name, value in sorted(properties.items()):
@@ -92,7 +127,7 @@ def encode_snapshot(
 
 
 def encode_properties(properties: dict[str, int]) -> bytes:
-    """The properties as each change repeats them: Pulsar takes those of the last record."""
+    """Return the properties as each change repeats them: Pulsar uses those of the last record."""
     if not properties:
         return b""
     info = PositionInfo()
@@ -102,13 +137,14 @@ def encode_properties(properties: dict[str, int]) -> bytes:
 
 
 def encode_change(change: Change, properties: bytes = b"") -> bytes:
-    """Version 2.  `properties`: what `encode_properties` gave."""
+    """Return a change record of version 2.  `properties` is the result of `encode_properties`."""
     body = bytearray((VERSION, _CHANGE, int(change.reset)))
     _add_runs(body, change.runs)
     return _head(change.mark_delete, properties) + _delimited(_CHANGE_TAG, body)
 
 
 def encode_change_1(change: Change) -> bytes:
+    """Return a change record of version 1."""
     out = bytearray((0, _VERSION_1, _CHANGE))
     for number in (
         change.mark_delete.ledger_id,
@@ -122,12 +158,12 @@ def encode_change_1(change: Change) -> bytes:
 
 
 def is_old(record: bytes) -> bool:
-    """Is it a change or a part of version 1, which Pulsar misreads?"""
+    """Return True for a change or a part of version 1, which Pulsar misreads."""
     return record.startswith(b"\0")
 
 
 def _head(mark_delete: Position, properties: bytes) -> bytes:
-    """The fields that Pulsar reads.  Written by hand: a message object costs several times more."""
+    """Return the fields that Pulsar reads.  A message object would cost several times more."""
     ledger_id, entry_id = encode_varint(mark_delete.ledger_id), encode_varint(mark_delete.entry_id)
     return _LEDGER_TAG + ledger_id + _ENTRY_TAG + entry_id + properties
 
@@ -141,8 +177,11 @@ def _add_runs(out: bytearray, runs: Iterable[Run]) -> None:
         out += encode_varint(ledger_id) + encode_varint(first) + encode_varint(last - first)
 
 
+# -- records of the ledger: decoding
+
+
 def decode_change_1(data: bytes) -> Change:
-    """Raises LogCorruptError."""
+    """Decode a change record of version 1.  Raise LogCorruptError."""
     ledger_id, entry, reset, count, *rest = _varints(data, 3, at_least=4)
     if len(rest) != 3 * count or reset > 1:
         raise LogCorruptError("a change record of a cursor with the wrong number of runs")
@@ -150,7 +189,7 @@ def decode_change_1(data: bytes) -> Change:
 
 
 def decode_change(mark_delete: Position, body: bytes) -> Change:
-    """Decode field 1000 of a record with that mark-delete position.  Raises LogCorruptError."""
+    """Decode field 1000 of a record with that mark-delete position.  Raise LogCorruptError."""
     version, kind, reset, *rest = _varints(body, 0, at_least=3)
     if version != VERSION or kind != _CHANGE:
         raise LogCorruptError(
@@ -183,9 +222,9 @@ def _varints(data: bytes, offset: int, *, at_least: int) -> list[int]:
 
 
 class Recovered:
-    """What the records of a cursor's ledger come to, in order.
+    """The state that results from the records of a cursor's ledger, applied in order.
 
-    `lengths`: the entries of the log's ledgers, for ranges that span several of them.
+    `lengths` has the number of entries of the log's ledgers, for ranges that span several of them.
     `old_records` counts changes and parts of version 1, which Pulsar misreads.
     """
 
@@ -198,7 +237,7 @@ class Recovered:
         self._parts: list[bytes] = []
 
     def start(self, info: ManagedCursorInfo) -> None:
-        """What the record in the metadata store says itself.  Raises LogCorruptError."""
+        """Start from the state in the record of the metadata store.  Raise LogCorruptError."""
         if not (info.HasField("markDeleteLedgerId") and info.HasField("markDeleteEntryId")):
             raise LogCorruptError("the record of a cursor does not say where it stands")
         self.mark_delete = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
@@ -207,7 +246,7 @@ class Recovered:
         self.acked.discard_through(self.mark_delete)
 
     def apply(self, data: bytes) -> None:
-        """The next record.  Raises LogCorruptError."""
+        """Apply the next record.  Raise LogCorruptError."""
         if is_old(data):
             self._apply_1(data)
             return
@@ -215,7 +254,7 @@ class Recovered:
         if info.HasField("part"):
             self._part_2(info.part)
         elif info.HasField("change"):
-            # Without a snapshot before it a change says too little; the cursor's record counts.
+            # Without a snapshot before it, a change is ignored: the cursor's record is used then.
             change = decode_change(Position(info.ledgerId, info.entryId), info.change)
             if self.mark_delete is not None:
                 self._change(change)
@@ -259,7 +298,7 @@ class Recovered:
         if number == 0:
             self._parts = []
         if number != len(self._parts):
-            self._parts = []  # An older, incomplete one: what counts comes later.
+            self._parts = []  # The snapshot was cut short; a later one follows.
             return
         self._parts.append(data[offset:])
         if len(self._parts) == count:
@@ -291,7 +330,7 @@ def _parse(data: bytes) -> PositionInfo:
 
 
 def add_ranges(acked: AckSet, ranges: Iterable[MessageRange], lengths: Mapping[int, int]) -> None:
-    """Add Pulsar's ranges, which may span ledgers.  LogCorruptError."""
+    """Add Pulsar's ranges, which may span ledgers.  Raise LogCorruptError."""
     ids = sorted(lengths)
     try:
         for found in ranges:
@@ -299,6 +338,7 @@ def add_ranges(acked: AckSet, ranges: Iterable[MessageRange], lengths: Mapping[i
             first = lower.entry_id + 1
             if lower.ledger_id != upper.ledger_id:
                 behind = bisect_right(ids, lower.ledger_id)
+                # The range covers the rest of the first ledger and all ledgers in between.
                 if lower.ledger_id in lengths:
                     acked.add_range(lower.ledger_id, first, lengths[lower.ledger_id] - 1)
                 for ledger_id in ids[behind : bisect_left(ids, upper.ledger_id)]:
@@ -310,7 +350,157 @@ def add_ranges(acked: AckSet, ranges: Iterable[MessageRange], lengths: Mapping[i
 
 
 def recover(records: Sequence[bytes], lengths: Mapping[int, int]) -> Recovered:
+    """Return the state that results from these records."""
     recovered = Recovered(lengths)
     for record in records:
         recovered.apply(record)
     return recovered
+
+
+# -- the record in the metadata store
+
+
+class CursorRecord:
+    """A cursor's record in the metadata store.
+
+    `info` is the content of the record, or will be when `create` is called.
+    """
+
+    def __init__(self, context: LogContext, ledgers: LedgerList, name: str) -> None:
+        self.path = cursor_path(ledgers.owner.log, name)
+        self.info = ManagedCursorInfo(cursorsLedgerId=IN_RECORD)
+        self.version = 0
+        self._ledgers = ledgers
+        self._context = context
+
+    async def create(self, info: ManagedCursorInfo) -> None:
+        """Create the record.
+
+        Raise RecordExistsError if there is one with another value, FencedError, MetadataError.
+        """
+        value = info.SerializeToString()
+        await self._write(Create(self.path, value), value, 0)
+        self.info, self.version = info, 0
+
+    async def store(self, info: ManagedCursorInfo) -> None:
+        """Replace the content of the record.  Raise FencedError, MetadataError."""
+        value = info.SerializeToString()
+        following = self.version + 1
+        await self._write(Set(self.path, value, self.version), value, following)
+        self.info, self.version = info, following
+
+    async def delete(self) -> None:
+        """Delete the record, unless it is gone already.  Raise FencedError, MetadataError."""
+        await self._write(Delete(self.path, self.version), None, 0)
+
+    async def _write(self, operation: Operation, value: bytes | None, version: int) -> None:
+        """Repeat an operation until it is carried out and the record has `value` and `version`."""
+        while True:
+            try:
+                await self._ledgers.guarded([operation])
+            except StoreUnavailableError:
+                await self._context.pause()
+            except OutcomeUnknownError:
+                if await self._holds(value, version):
+                    return
+                await self._context.pause()
+            except (NoRecordError, RecordExistsError, VersionConflictError) as error:
+                # An earlier request whose answer was lost may have been carried out.
+                if await self._holds(value, version):
+                    return
+                if isinstance(error, RecordExistsError):
+                    raise
+                raise FencedError(f"{self.path} was changed by somebody else") from error
+            else:
+                return
+
+    async def _holds(self, value: bytes | None, version: int) -> bool:
+        record = await self._context.read_newest(self.path)
+        if value is None or record is None:
+            return value is None and record is None
+        return record.value == value and record.stat.version == version
+
+
+def set_position(info: ManagedCursorInfo, mark_delete: Position) -> None:
+    info.markDeleteLedgerId, info.markDeleteEntryId = mark_delete.ledger_id, mark_delete.entry_id
+
+
+def pointing(info: ManagedCursorInfo, ledger_id: int, mark_delete: Position) -> ManagedCursorInfo:
+    """Return the record of a cursor whose state is in a ledger."""
+    made = ManagedCursorInfo()
+    made.CopyFrom(info)
+    made.cursorsLedgerId = ledger_id
+    set_position(made, mark_delete)
+    del made.individualDeletedMessages[:]
+    del made.batchedEntryDeletionIndexInfo[:]
+    return made
+
+
+def folded(
+    info: ManagedCursorInfo,
+    mark_delete: Position,
+    runs: Iterable[tuple[int, int, int]],
+    properties: dict[str, int],
+) -> ManagedCursorInfo:
+    """Return the record of a cursor whose whole state is in the record."""
+    made = pointing(info, IN_RECORD, mark_delete)
+    made.individualDeletedMessages.extend(message_ranges(runs))
+    del made.properties[:]
+    made.properties.extend(LongProperty(name=n, value=v) for n, v in sorted(properties.items()))
+    return made
+
+
+# -- recovery
+
+
+async def stored_position(context: LogContext, owner: LedgerOwner, ledgers: LedgerList) -> Position:
+    """Return the position where the durable cursor `owner` would stand after a recovery.
+
+    This fences the cursor's ledger, so the log must have its list before.  Raise
+    ManagedLedgerError, LedgerError.
+    """
+    info, _ = await read_record(context, owner)
+    mark_delete = (await recover_state(context, owner, info, ledgers.lengths)).mark_delete
+    assert mark_delete is not None
+    return mark_delete
+
+
+async def read_record(context: LogContext, owner: LedgerOwner) -> tuple[ManagedCursorInfo, int]:
+    """Return the content and the version of the record of the cursor `owner`."""
+    path = f"{log_path(owner.log)}/{owner.cursor}"
+    found = await context.read_newest(path)
+    if found is None:
+        raise FencedError(f"{path} vanished while it was being recovered")
+    return parse(ManagedCursorInfo(), found.value, path), found.stat.version
+
+
+async def recover_state(
+    context: LogContext, owner: LedgerOwner, info: ManagedCursorInfo, lengths: Mapping[int, int]
+) -> Recovered:
+    """Return the state of a cursor from its ledger, or from its record.
+
+    The record is used if it names no ledger, or if the ledger is lost or has no snapshot.  The
+    ledger of a cursor that cannot be read *now* is an error: the record may be far behind it.
+    """
+    if info.cursorsLedgerId >= 0:
+        recovered = Recovered(lengths)
+        with suppress(NoSuchLedgerError, NoSuchEntryError):
+            await _replay(context, owner, info.cursorsLedgerId, recovered)
+        if recovered.mark_delete is not None:
+            return recovered
+    recovered = Recovered(lengths)
+    recovered.start(info)
+    return recovered
+
+
+async def _replay(
+    context: LogContext, owner: LedgerOwner, ledger_id: int, recovered: Recovered
+) -> None:
+    """Fence the ledger and apply all its records."""
+    reader = await context.retry_read(lambda: context.open_ledger(ledger_id, owner, recover=True))
+    at = 0
+    while at <= reader.last_add_confirmed:
+        last = min(reader.last_add_confirmed, at + _READ_ENTRIES - 1)
+        for entry in await reader.read(at, last, max_bytes=_READ_BYTES):
+            recovered.apply(bytes(entry.payload))
+            at = entry.entry_id + 1

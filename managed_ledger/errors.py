@@ -1,17 +1,17 @@
-"""What can go wrong with a log.
+"""The errors of logs.
 
 ManagedLedgerError
-  FencedError            another owner has taken the log over, or it cannot be told that none
-                         has, or it has to be opened anew to go on: appends under way are in
-                         doubt, this handle is of no use any more
-  ClosedError            this handle was closed by its owner
+  FencedError            another owner has taken the log over, or may have done so, or the log has
+                         to be opened again: pending appends are in doubt, and this handle cannot
+                         be used any more
+  ClosedError            the owner has closed this handle
   TerminatedError        the log was terminated: nothing can be appended
   ListFullError          the list of ledgers is full: nothing can be appended until it is trimmed
-  EntryTooLargeError     no bookie would take an entry of that size: it is not appended
-  NoSuchLogError         there is no such log
-  LogCorruptError        a ledger that the list names is gone, or does not parse
+  EntryTooLargeError     no bookie takes an entry of that size: it is not appended
+  NoSuchLogError         the log does not exist
+  LogCorruptError        a ledger that the list names is gone, or a record does not parse
   ForeignListsError      the lists of the metadata store do not fit the ledgers of a root
-  InvalidNameError       no log, or no cursor, can be called that
+  InvalidNameError       no log or cursor can have that name
 """
 
 
@@ -20,7 +20,7 @@ class ManagedLedgerError(Exception):
 
 
 class FencedError(ManagedLedgerError):
-    """This handle serves the log no more; another one may.  What was under way is in doubt."""
+    """This handle no longer serves the log; another one may.  Pending appends are in doubt."""
 
 
 class ClosedError(ManagedLedgerError):
@@ -32,24 +32,24 @@ class TerminatedError(ManagedLedgerError):
 
 
 class ListFullError(ManagedLedgerError):
-    """The list of ledgers has no room for another one: nothing is appended until it is trimmed."""
+    """The list has no room for another ledger: nothing is appended until the list is trimmed."""
 
 
 class EntryTooLargeError(ManagedLedgerError):
-    """An entry of that size is never stored; the log takes others."""
+    """An entry of that size is never stored; the log takes smaller ones."""
 
 
 class NoSuchLogError(ManagedLedgerError):
-    """There is no log of that name."""
+    """No log has that name."""
 
 
 class LogCorruptError(ManagedLedgerError):
-    """What the metadata store says of the log cannot be true."""
+    """The records of the log in the metadata store cannot be true."""
 
 
 class ForeignListsError(ManagedLedgerError):
-    """The lists of the metadata store were written with other ledgers, as far as can be told."""
+    """The lists of the metadata store were apparently written with other ledgers."""
 
 
 class InvalidNameError(ManagedLedgerError):
-    """What is called that could not be stored."""
+    """A log or cursor of that name could not be stored."""

@@ -1,26 +1,31 @@
-"""The list of a log's ledgers: in memory, and in the metadata store by compare-and-swap.
+"""The list of a log's ledgers, in memory and in the metadata store.
 
-Whoever writes the list owns the log.  A conflict means that somebody else has written it: that is
-final for this handle.  A write whose answer was lost is looked up before anything else happens; and
-one that was begun goes on when whoever asked for it stops waiting.
+The host that writes the list owns the log.  Every write is a compare-and-swap on the version of the
+list.  A conflict means that another host has written the list, and ends this handle for good.  If
+the answer to a write is lost, the list is read before anything else happens.  A write that has
+begun continues when its caller stops waiting.
+
+The list also knows the last confirmed entry, so all arithmetic on positions is here.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate
 
 import trio
 
+from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerError
 from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import (
     INDEX,
     INSTANCE,
     LAST_OFFSET,
     LedgerInfo,
-    Owner,
+    LedgerOwner,
     get_property,
     log_path,
     set_property,
@@ -36,40 +41,34 @@ from daybook.wire.metadata.store import (
     VersionConflictError,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One ledger.  `last_offset` None: not known, or nothing in it."""
-
-    ledger_id: int
-    entries: int
-    bytes: int
-    closed_ms: int
-    last_offset: int | None = None
-
-    @property
-    def last(self) -> Position:
-        return Position(self.ledger_id, self.entries - 1)
+_TIDY_S = 2.0
+_REFUSALS = ManagedLedgerError | MetadataError | LedgerError
 
 
 class LedgerList:
-    """Sealed ledgers and the present one, which is the last (or the one before, in a roll)."""
+    """The sealed ledgers of a log and the present one.
+
+    The present ledger is the last of the list, or the last but one during a rollover.
+    """
 
     def __init__(
         self, context: LogContext, name: str, info: ManagedLedgerInfo, version: int
     ) -> None:
         self.path = path = log_path(name)
-        self.owner = Owner(name)  # what the ledgers of the list say of themselves
+        self.owner = LedgerOwner(
+            name
+        )  # the owner that the ledgers of the list name in their metadata
         self.info = info
         self.version = version
-        self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # ascending; all that are listed
-        self.rows: list[Row] = []  # those of them that are sealed, in order
+        self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # all listed ledgers, ascending
+        self.sealed: list[SealedLedger] = []  # the sealed ones among them, in order
         self.bytes = info.ByteSize()  # of the list as it was read or written last
-        self.doubtful = False  # a write of ours may have been, or may yet be, carried out
+        self.doubtful = False  # a write of this handle may have been, or may yet be, carried out
         self._first = self.ids[0] if self.ids else -1
-        self._sums = [0]  # entries in the first so many rows
+        self.last_confirmed = self.before_first  # the log moves it on
+        self._sums = [0]  # number of entries in the first n sealed ledgers
         self._byte_sums = [0]
-        self._lengths: dict[int, int] | None = None  # None: to be made again
+        self._lengths: dict[int, int] | None = None  # None: must be computed again
         self._context = context
         self._lock = trio.Lock()
         self._stopped: ManagedLedgerError | None = None
@@ -80,107 +79,120 @@ class LedgerList:
 
     @property
     def before_first(self) -> Position:
-        """The position before the first retained entry: nothing begins before it any more.
+        """The position before the first retained entry.  No cursor may start before it.
 
-        What a write under way drops from the list is behind us already.
+        A ledger that a pending write drops from the list does not count as retained any more.
         """
         return Position(self._first, -1)
 
     def lists(self, ledger_id: int) -> bool:
+        """Return True if the ledger is on the list."""
         i = bisect_left(self.ids, ledger_id)
         return i < len(self.ids) and self.ids[i] == ledger_id
 
     @property
     def lengths(self) -> dict[int, int]:
-        """How many entries there are in each sealed ledger."""
+        """The number of entries of each sealed ledger."""
         if self._lengths is None:
-            self._lengths = {row.ledger_id: row.entries for row in self.rows}
+            self._lengths = {ledger.ledger_id: ledger.entries for ledger in self.sealed}
         return self._lengths
 
-    def row(self, ledger_id: int) -> Row | None:
-        i = self.first_row(ledger_id)
-        if i < len(self.rows) and self.rows[i].ledger_id == ledger_id:
-            return self.rows[i]
+    def find_sealed(self, ledger_id: int) -> SealedLedger | None:
+        """Return the sealed ledger of that id; None if it is not sealed, or not listed."""
+        i = self.first_sealed(ledger_id)
+        if i < len(self.sealed) and self.sealed[i].ledger_id == ledger_id:
+            return self.sealed[i]
         return None
 
-    def first_row(self, ledger_id: int) -> int:
-        """The index of the first row that is not before that ledger."""
-        return bisect_left(self.rows, ledger_id, key=lambda row: row.ledger_id)
+    def first_sealed(self, ledger_id: int) -> int:
+        """Return the index of the first sealed ledger with that id or a higher one."""
+        return bisect_left(self.sealed, ledger_id, key=lambda ledger: ledger.ledger_id)
 
     def next_position(self, position: Position) -> Position:
-        """Where the entry behind `position` lies, or will lie."""
-        row = self.row(position.ledger_id)
-        if row is None and self.lists(position.ledger_id):
-            return position.next_in_ledger()  # in the present ledger
-        if row is not None and position.entry_id + 1 < row.entries:
+        """Return the position of the entry behind `position`, which may not be there yet."""
+        ledger = self.find_sealed(position.ledger_id)
+        if ledger is None and self.lists(position.ledger_id):
+            return position.next_in_ledger()  # In the present ledger there is always a next one.
+        if ledger is not None and position.entry_id + 1 < ledger.entries:
             return position.next_in_ledger()
         ids = self.ids
         i = bisect_right(ids, position.ledger_id)
-        while i < len(ids) - 1 and (after := self.row(ids[i])) is not None and not after.entries:
+        # An empty sealed ledger is skipped, unless it is the last ledger of the list.
+        while (
+            i < len(ids) - 1
+            and (after := self.find_sealed(ids[i])) is not None
+            and not after.entries
+        ):
             i += 1
         return Position(ids[i], 0) if i < len(ids) else position.next_in_ledger()
 
     def previous_position(self, position: Position) -> Position:
-        """The entry before `position`; (first ledger, -1) before everything."""
-        row = self.row(position.ledger_id)
-        if row is not None and position.entry_id > 0 and row.entries:
-            return Position(row.ledger_id, min(position.entry_id, row.entries) - 1)
-        if row is None and position.entry_id > 0 and self.lists(position.ledger_id):
+        """Return the position of the entry before this one; (first ledger, -1) if there is none."""
+        ledger = self.find_sealed(position.ledger_id)
+        if ledger is not None and position.entry_id > 0 and ledger.entries:
+            return Position(ledger.ledger_id, min(position.entry_id, ledger.entries) - 1)
+        if ledger is None and position.entry_id > 0 and self.lists(position.ledger_id):
             return Position(position.ledger_id, position.entry_id - 1)
-        for i in range(self.first_row(position.ledger_id) - 1, -1, -1):
-            if self.rows[i].entries:
-                return self.rows[i].last
+        for i in range(self.first_sealed(position.ledger_id) - 1, -1, -1):
+            if self.sealed[i].entries:
+                return self.sealed[i].last
         return Position(self.ids[0], -1)
 
     def entry_at(self, position: Position) -> Position:
-        """The position itself if an entry lies there, or will; else that of the next entry."""
+        """Return `position` if an entry lies there, or will; else that of the next entry."""
         if position.entry_id < 0 or not self.lists(position.ledger_id):
             return self.next_position(Position(position.ledger_id, -1))
-        row = self.row(position.ledger_id)
-        if row is not None and position.entry_id >= row.entries:
-            return self.next_position(row.last)
+        ledger = self.find_sealed(position.ledger_id)
+        if ledger is not None and position.entry_id >= ledger.entries:
+            return self.next_position(ledger.last)
         return position
 
     def floor(self, position: Position) -> Position:
-        """The last position of an entry, or before a ledger, that is not behind `position`."""
+        """Return the last position of an entry, or before a ledger, up to `position`."""
         if position.entry_id < 0:
             return Position(position.ledger_id, -1)
         return self.previous_position(position.next_in_ledger())
 
+    def clip(self, mark_delete: Position) -> Position:
+        """Return the nearest position where a cursor may stand."""
+        floor = self.floor(min(mark_delete, self.last_confirmed))
+        return max(floor, self.before_first)
+
     def entries_between(self, after: Position, through: Position) -> int:
-        """How many entries lie behind `after`, up to and with `through`."""
+        """Return the number of entries behind `after`, up to and including `through`."""
         if through <= after:
             return 0
         if after.ledger_id == through.ledger_id:
             return through.entry_id - after.entry_id
-        first, last = self.first_row(after.ledger_id), self.first_row(through.ledger_id)
+        first, last = self.first_sealed(after.ledger_id), self.first_sealed(through.ledger_id)
         count = through.entry_id + 1 + self._sums[last] - self._sums[first]
-        if first < last and self.rows[first].ledger_id == after.ledger_id:
-            count -= min(after.entry_id + 1, self.rows[first].entries)
+        if first < last and self.sealed[first].ledger_id == after.ledger_id:
+            count -= min(after.entry_id + 1, self.sealed[first].entries)
         return count
 
-    def bytes_from_row(self, first: int) -> int:
-        """How many bytes there are in the sealed ledgers from that row on."""
+    def bytes_from(self, first: int) -> int:
+        """Return the number of bytes in the sealed ledgers from index `first` on."""
         return self._byte_sums[-1] - self._byte_sums[first]
 
     # -- changes in memory
 
-    def seal(self, row: Row) -> None:
-        """The ledger is written no more.  Those before it in the list were sealed before."""
-        assert not self.rows or self.rows[-1].ledger_id < row.ledger_id
-        self.rows.append(row)
-        self._sums.append(self._sums[-1] + row.entries)
-        self._byte_sums.append(self._byte_sums[-1] + row.bytes)
+    def seal(self, ledger: SealedLedger) -> None:
+        """Note that a ledger is closed.  All ledgers before it must be sealed already."""
+        assert not self.sealed or self.sealed[-1].ledger_id < ledger.ledger_id
+        self.sealed.append(ledger)
+        self._sums.append(self._sums[-1] + ledger.entries)
+        self._byte_sums.append(self._byte_sums[-1] + ledger.bytes)
         self._lengths = None
 
-    def learn(self, row: Row) -> None:
-        """More is known of a sealed ledger; nothing if it has gone meanwhile."""
-        i = self.first_row(row.ledger_id)
-        if i < len(self.rows) and self.rows[i].ledger_id == row.ledger_id:
-            self.rows[i] = row
+    def learn(self, ledger: SealedLedger) -> None:
+        """Note the last offset of a sealed ledger, unless the ledger was trimmed meanwhile."""
+        i = self.first_sealed(ledger.ledger_id)
+        if i < len(self.sealed) and self.sealed[i].ledger_id == ledger.ledger_id:
+            assert self.sealed[i].entries == ledger.entries  # `_sums` stays right.
+            self.sealed[i] = ledger
 
     def stop(self, error: ManagedLedgerError) -> None:
-        """Write nothing any more."""
+        """Refuse all further writes with `error`."""
         self._stopped = self._stopped or error
 
     # -- changes in the store
@@ -192,16 +204,17 @@ class LedgerList:
         *,
         last: ManagedLedgerError | None = None,
     ) -> None:
-        """Change the list in the store; with `last`, and then stop.
+        """Change the list in the store.  With `last`, refuse all further writes with that error.
 
-        FencedError if it is somebody else's by now; what `stop` was given; MetadataError if the
-        store does not take it: then it is as it was.
+        Raise FencedError if another host has written the list, the error that `stop` was given, or
+        MetadataError if the store refuses the write; the list is unchanged then.
         """
         self._check()
-        await self._context.to_the_end(lambda: self._update(change, next_offset, last))
+        # A write that is cancelled halfway would leave the version of the list unknown.
+        await self._context.run_to_end(lambda: self._update(change, next_offset, last))
 
     async def stop_behind_writes(self, error: ManagedLedgerError) -> None:
-        """Stop when nothing is under way."""
+        """Wait for the write that is under way, then refuse all further writes with `error`."""
         async with self._lock:
             self.stop(error)
 
@@ -224,33 +237,38 @@ class LedgerList:
             if self._context.instance is not None:
                 set_property(info, INSTANCE, self._context.instance)
             ids = [ledger.ledgerId for ledger in info.ledgerInfo] or self.ids[-1:]
+            # `before_first` moves before the write: no cursor starts in what is being dropped.
             self._first = max(self._first, ids[0])
             value = info.SerializeToString()
             await self._swap(value)
             self.info, self.ids, self.bytes = info, ids, len(value)
-            self._drop_rows(frozenset(ids))
+            self._drop_unlisted(frozenset(ids))
             if last is not None:
                 self.stop(last)
 
-    def _drop_rows(self, listed: frozenset[int]) -> None:
-        """Keep those that are listed."""
-        kept = [row for row in self.rows if row.ledger_id in listed]
-        if len(kept) < len(self.rows):
-            self.rows = kept
+    def _drop_unlisted(self, listed: frozenset[int]) -> None:
+        """Drop the sealed ledgers that are not listed any more."""
+        kept = [ledger for ledger in self.sealed if ledger.ledger_id in listed]
+        if len(kept) < len(self.sealed):
+            self.sealed = kept
             self._lengths = None
-            self._sums = list(accumulate((row.entries for row in kept), initial=0))
-            self._byte_sums = list(accumulate((row.bytes for row in kept), initial=0))
+            self._sums = list(accumulate((ledger.entries for ledger in kept), initial=0))
+            self._byte_sums = list(accumulate((ledger.bytes for ledger in kept), initial=0))
 
     async def _swap(self, value: bytes) -> None:
-        """`doubtful` from before a request until its outcome is known, whoever stops us."""
-        lost = self.doubtful  # a request of ours that nobody answered
+        """Write the list by compare-and-swap, and repeat that until the outcome is known.
+
+        `doubtful` is set before each request and cleared when its outcome is known, so it stays
+        set if this task is cancelled in between.
+        """
+        lost = self.doubtful  # a request of this handle was never answered
         while True:
             self._check()
             self.doubtful = True
             try:
                 self.version = await self._context.store.set(self.path, value, self.version)
             except StoreUnavailableError:
-                self.doubtful = lost
+                self.doubtful = lost  # The request was not sent.
                 await self._context.pause()
                 continue
             except OutcomeUnknownError:
@@ -259,19 +277,24 @@ class LedgerList:
                     await self._context.pause()
                     continue
             except (VersionConflictError, NoRecordError):
-                # What was in doubt may have been carried out after we looked.
+                # The request in doubt may have been carried out after the list was read.
                 if not (lost and await self._was_applied(value)):
                     self.doubtful = lost
                     raise self._fenced() from None
             except MetadataError:
                 self.doubtful = lost
                 raise
-            self.doubtful = False  # Others of ours name a version that has passed.
+            # Any other request of this handle names a version that has passed, and will fail.
+            self.doubtful = False
             return
 
     async def _was_applied(self, value: bytes) -> bool:
-        """Whether our write is what the record holds.  No two owners write the same value."""
-        record = await self._context.newest(self.path)
+        """Return True if the record holds `value`, and False if the record is unchanged.
+
+        Raise FencedError if it holds anything else.  No two owners write the same value, since each
+        owner lists a ledger of its own.
+        """
+        record = await self._context.read_newest(self.path)
         if record is not None and record.stat.version == self.version:
             return False
         following = self.version + 1
@@ -284,10 +307,11 @@ class LedgerList:
         return FencedError(f"{self.path} was changed by another owner")
 
     async def guarded(self, operations: Sequence[Operation]) -> list[int]:
-        """Carry out operations only while the list is as we wrote it; the versions of them.
+        """Carry out operations only while the list is unchanged, and return their versions.
 
-        FencedError if the log is somebody else's.  OutcomeUnknownError is the caller's to resolve;
-        VersionConflictError and the like speak of the operations themselves.
+        Raise FencedError if another host has written the list.  The caller has to resolve an
+        OutcomeUnknownError.  A VersionConflictError, NoRecordError and the like concern the
+        operations themselves.
         """
         async with self._lock:
             self._check()
@@ -295,14 +319,39 @@ class LedgerList:
             try:
                 return (await self._context.store.multi([check, *operations]))[1:]
             except (VersionConflictError, NoRecordError):
-                record = await self._context.newest(self.path)
+                record = await self._context.read_newest(self.path)
                 if record is None or record.stat.version != self.version:
                     raise self._fenced() from None
                 raise
 
 
+async def put_on_list(
+    context: LogContext,
+    ledgers: LedgerList,
+    writer: LedgerWriter,
+    update: Callable[[Callable[[ManagedLedgerInfo], None]], Awaitable[None]],
+) -> None:
+    """Append a new ledger to the list by `update`.
+
+    If that fails, abandon the ledger, and delete it unless the list may name it after all.
+    """
+
+    def add(info: ManagedLedgerInfo) -> None:
+        info.ledgerInfo.add(ledgerId=writer.ledger_id, timestamp=0)
+
+    try:
+        await update(add)
+    except BaseException as error:
+        writer.abandon()
+        # A request in doubt may still put the ledger on the list: then its entries must exist.
+        if isinstance(error, _REFUSALS) and not ledgers.doubtful:
+            with trio.move_on_after(_TIDY_S):
+                await context.delete_ledgers([writer.ledger_id], ledgers.owner)
+        raise
+
+
 def stored_offset(info: ManagedLedgerInfo, path: str) -> int:
-    """The next offset as the list has it; 0 if it has none."""
+    """Return the next offset as the list states it; 0 if it states none."""
     text = get_property(info.properties, INDEX)
     if text is None:
         return 0
@@ -311,21 +360,22 @@ def stored_offset(info: ManagedLedgerInfo, path: str) -> int:
     return int(text) + 1
 
 
-def set_sealed(info: ManagedLedgerInfo, row: Row) -> None:
-    """Write into the list how long a ledger is; an empty one leaves it."""
+def set_sealed(info: ManagedLedgerInfo, sealed: SealedLedger) -> None:
+    """Write the length of a ledger into the list; an empty ledger is removed from the list."""
     for i, ledger in enumerate(info.ledgerInfo):
-        if ledger.ledgerId == row.ledger_id:
-            if not row.entries:
+        if ledger.ledgerId == sealed.ledger_id:
+            if not sealed.entries:
                 del info.ledgerInfo[i]
                 return
-            ledger.entries, ledger.size, ledger.timestamp = row.entries, row.bytes, row.closed_ms
-            if row.last_offset is not None:
-                set_property(ledger, LAST_OFFSET, str(row.last_offset))
+            ledger.entries, ledger.size = sealed.entries, sealed.bytes
+            ledger.timestamp = sealed.closed_ms
+            if sealed.last_offset is not None:
+                set_property(ledger, LAST_OFFSET, str(sealed.last_offset))
             return
 
 
 def drop(info: ManagedLedgerInfo, ledger_ids: Iterable[int]) -> None:
-    """Take these ledgers off the list."""
+    """Remove these ledgers from the list."""
     dropped = frozenset(ledger_ids)
     if dropped:
         kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in dropped]
@@ -333,20 +383,25 @@ def drop(info: ManagedLedgerInfo, ledger_ids: Iterable[int]) -> None:
         info.ledgerInfo.extend(kept)
 
 
-def news(ledgers: LedgerList) -> list[Row]:
-    """The rows of which the list in the store does not say everything; all ledgers are sealed."""
-    listed = zip(ledgers.info.ledgerInfo, ledgers.rows, strict=True)
+def unrecorded(ledgers: LedgerList) -> list[SealedLedger]:
+    """Return the ledgers about which the list in the store lacks something.
+
+    All ledgers of the list must be sealed.
+    """
+    listed = zip(ledgers.info.ledgerInfo, ledgers.sealed, strict=True)
     return [
-        row
-        for ledger, row in listed
-        if not row.entries
+        sealed
+        for ledger, sealed in listed
+        if not sealed.entries
         or not ledger.HasField("entries")
-        or sealed_row(ledger, row.closed_ms) != row
+        or sealed_ledger(ledger, sealed.closed_ms) != sealed
     ]
 
 
-def sealed_row(ledger: LedgerInfo, now_ms: int) -> Row:
-    """A ledger that the list says is closed; now, if it does not say when."""
+def sealed_ledger(ledger: LedgerInfo, now_ms: int) -> SealedLedger:
+    """Return a ledger that is closed according to the list; `now_ms` if the list has no time."""
     text = get_property(ledger.properties, LAST_OFFSET)
     last = int(text) if text is not None and text.isascii() and text.isdecimal() else None
-    return Row(ledger.ledgerId, ledger.entries, ledger.size, ledger.timestamp or now_ms, last)
+    return SealedLedger(
+        ledger.ledgerId, ledger.entries, ledger.size, ledger.timestamp or now_ms, last
+    )

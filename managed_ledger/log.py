@@ -1,65 +1,81 @@
-"""A log that is open: append and read.  The shell of `protocol.log`.
+"""A managed ledger that is open: append, read, roll over, trim, close.  The shell of
+`protocol.log`.
 
-Appends are synchronous and pipelined; `done` is called for each, in order, in the trio thread,
-when the entry is confirmed, and `on_confirmed` when the end has moved.  In front of each payload
-the log puts broker entry metadata: the time, and the offset of the entry's last message.
+Appends are synchronous and pipelined.  `done` is called for each append, in order and in the trio
+thread, when its entry is confirmed; `on_confirmed` is called when the last confirmed entry has
+moved.  The log puts broker entry metadata in front of each payload: the time, and the offset of
+the entry's last message.
 
-Once another owner may have taken the log over, everything that is not confirmed ends with
-FencedError, which says *in doubt*, and `on_fenced` is told.  The handle is of no use after that.
-So it is when the present ledger gets no ack quorum for long and a new one could (`stuck`).
+Once another owner may have taken the log over, every append that is not confirmed ends with
+FencedError, which means *in doubt*, and `on_fenced` is called.  The handle cannot be used any more.
+The same happens when the present ledger gets no ack quorum for long and a new ledger could get one
+(`stalled`).
 
-Its ledgers are those of `rolling`, which go again by `trimming`; its cursors are in `cursors`; how
-it ends is in `ending`.
+`protocol.log` decides the order of a rollover; this module creates ledgers and lists them, closes
+full ones, and asks for a rollover when one is due.  `cursor` has the cursors, `reading` the reads,
+`ledger_list` the list of ledgers and all arithmetic on positions.
 """
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import assert_never
 
 import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.writer import LedgerWriter
-from daybook.managed_ledger.appends import Appends, Done, Pending
-from daybook.managed_ledger.behind import Behind, behind
+from daybook.managed_ledger.ack_set import ENTRIES_MAX
+from daybook.managed_ledger.behind import Behind, LogEnd, behind
 from daybook.managed_ledger.context import LogConfig, LogContext
-from daybook.managed_ledger.cursor import Cursor
-from daybook.managed_ledger.cursors import Cursors
-from daybook.managed_ledger.ending import Ending
+from daybook.managed_ledger.cursor import Cursor, Cursors
 from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
     FencedError,
     ListFullError,
     ManagedLedgerError,
+    TerminatedError,
 )
-from daybook.managed_ledger.ledger_list import LedgerList
+from daybook.managed_ledger.ledger_list import LedgerList, drop, put_on_list, set_sealed
+from daybook.managed_ledger.pending_adds import Done, PendingAdd, PendingAdds
 from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.healing import Healing
 from daybook.managed_ledger.protocol.log import (
     Append,
     Confirmed,
     Create,
+    CreateFailed,
     Effect,
     Event,
     Fence,
+    Listed,
     LogProtocol,
+    LogState,
     Lost,
     RollDue,
     Seal,
-    State,
+    Sealed,
+    Stop,
     Submit,
     Switch,
 )
 from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.protocol.trim import SealedLedger, trimmable
 from daybook.managed_ledger.reading import LogEntry, LogReader
-from daybook.managed_ledger.records import get_property, position_of, set_property
+from daybook.managed_ledger.records import get_property, nested, position_of, set_property
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
-from daybook.managed_ledger.rolling import APPEND_ENTRIES_MAX, Rolling
-from daybook.managed_ledger.stuck import Leaving
-from daybook.managed_ledger.trimming import Trimming
+from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.batch import broker_entry_metadata
+from daybook.wire.metadata.store import MetadataError
 from daybook.wire.transport import Buffer
 
+# A ledger is rolled here however full the list is, since an ack set has a bit for each entry.
+ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3
+# Beyond this a ledger takes no new appends; what is pending still has room.
+APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7
+_CREATE_RETRY_S = 1.0
+_LEAVE_SPREAD = 0.25  # of the heal interval
 _MAKE_ROOM = (
     "Acknowledge what subscriptions hold back, delete subscriptions that nobody uses, or shorten"
     " the retention of the namespace (`daybook topics retention`)"
@@ -67,10 +83,10 @@ _MAKE_ROOM = (
 
 
 class ManagedLedger:
-    """See `managed_ledger.open`.  `cursors` are the durable ones, by name.
+    """One open log; `managed_ledger.open` makes it.  `cursors` are the durable ones, by name.
 
-    All that it runs, and all that it writes to the metadata store, runs in the nursery of its
-    context, which ends with it: nothing is sent after that.
+    Everything that the log runs, and everything that it writes to the metadata store, runs in the
+    nursery of its context.  The nursery ends with the log, so nothing is sent after that.
     """
 
     def __init__(
@@ -84,92 +100,99 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.context = context
-        self.config = config
+        self.config = config  # the broker replaces it when policies change
         self.ledgers = ledgers
-        self.owned_from = writer.ledger_id  # the ledger that our opening has put on the list
+        self.owned_from = writer.ledger_id  # the ledger that this opening put on the list
         self.next_offset = next_offset
         self.appended_entries = 0
         self.appended_bytes = 0
         self.fenced: FencedError | None = None
         self.on_fenced: Callable[[], None] = _nothing
         self.on_confirmed: Callable[[], None] = _nothing
-        self.counted: dict[int, array[int]] = {}  # offsets of entries that do not say theirs
-        self._cursors = Cursors(self)
-        self._appends = Appends()
+        self.counted_offsets: dict[int, array[int]] = {}  # by ledger; see `offsets`
         self._protocol = LogProtocol()
-        self._rolling = Rolling(self, writer)
-        self._writer = writer  # of the present ledger
-        self._reader = LogReader(context, ledgers, self._rolling.by_id)
-        self._leaving = Leaving(self)
-        self._trimming = Trimming(self, self._rolling, self._cursors, self._reader)
-        self._ending = Ending(self, self._rolling, self._cursors, self._appends)
+        self._adds = PendingAdds()
+        self._cursors = Cursors(context, ledgers, lambda: self.config, self.lost)
         self._confirmed_offset = next_offset - 1
         self._opened_behind = Position(writer.ledger_id, -1), next_offset - 1
-        self._last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
+        ledgers.last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
         self._grown = trio.Event()
         self._has_room = trio.Event()
-        self.room = Room(ledgers.bytes, config.list_bytes_max)  # of the list of ledgers
+        # The ledgers that this log writes: the present one, the next one and the one before.
+        self._writer = writer
+        self._next_writer: LedgerWriter | None = None  # listed, and takes no entries yet
+        self._previous: tuple[LedgerWriter, SealedLedger] | None = None  # being closed
+        self._writers = {writer.ledger_id: writer}  # of ledgers that are not closed; for reads
+        self._opened_s = trio.current_time()  # when the present ledger became that
+        self._reader = LogReader(context, ledgers, self._writers)
+        # What ends or moves the present ledger.
+        self._healing = Healing(context.rng.random())
+        self._stall = StallWatch(context, name)
+        self._leaving = False
+        self._refused: ManagedLedgerError | None = None  # the reason why no append is taken
         self._full: ListFullError | None = None
-        self._look_at_room()
-        self.listen(writer)
+        self.room = Room(ledgers.bytes, config.list_bytes_max)  # of the list of ledgers
+        self._trimming = trio.Lock()  # one trim at a time
+        self._terminating = trio.Lock()
+        if self.terminated is not None:
+            self._refused = TerminatedError(f"{name} was terminated")
+        self._check_room()
+        self._listen(writer)
 
-    # -- what there is
+    # -- properties
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
         return self._cursors.by_name
 
     @property
-    def state(self) -> State:
+    def state(self) -> LogState:
         return self._protocol.state
 
     @property
     def usable(self) -> bool:
-        """Neither closed nor given up nor fenced."""
+        """True while the log is neither closed nor given up nor fenced."""
         return self._protocol.usable
+
+    def check(self) -> None:
+        """Raise FencedError or ClosedError if the log cannot be used any more."""
+        if not self._protocol.usable:
+            raise self.fenced or ClosedError(f"{self.name} was closed")
 
     @property
     def terminated(self) -> Position | None:
-        """The last position of a terminated log, else None."""
+        """The last position of a terminated log; None if the log is not terminated."""
         info = self.ledgers.info
         return position_of(info.terminatedPosition) if info.HasField("terminatedPosition") else None
-
-    def get_property(self, key: str) -> str | None:
-        """A property of the list; it outlives this handle."""
-        return get_property(self.ledgers.info.properties, key)
 
     @property
     def last_confirmed(self) -> Position:
         """The last entry that readers see; (first ledger, -1) of an empty log."""
-        return self._last_confirmed
+        return self.ledgers.last_confirmed
 
     @property
     def confirmed_offset(self) -> int:
         """The offset of the last confirmed message; -1 if there never was one."""
         return self._confirmed_offset
 
-    @property
-    def opened_behind(self) -> tuple[Position, int]:
-        """The place behind which this handle appends, and the offset of the message before it."""
-        return self._opened_behind
-
     def behind(self, position: Position) -> Behind:
-        """How much lies behind `position`, up to the last confirmed entry."""
-        return behind(self, position)
+        """Return how much lies behind `position`, up to the last confirmed entry."""
+        end = LogEnd(self.ledgers, self._confirmed_offset, self.current_bytes, *self._opened_behind)
+        return behind(end, position)
 
     @property
     def before_first(self) -> Position:
-        """The position before the first retained entry: what `earliest` starts behind."""
+        """The position before the first retained entry; `earliest` means this one."""
         return self.ledgers.before_first
 
     @property
     def pending_bytes(self) -> int:
-        """Of appends that are not confirmed."""
-        return self._appends.bytes
+        """The bytes of all appends that are not confirmed."""
+        return self._adds.bytes
 
     @property
     def size_bytes(self) -> int:
-        return self.ledgers.bytes_from_row(0) + self.current_bytes
+        return self.ledgers.bytes_from(0) + self.current_bytes
 
     @property
     def current_bytes(self) -> int:
@@ -185,17 +208,31 @@ class ManagedLedger:
 
     @property
     def waiting_for(self) -> str:
-        """Why nothing is confirmed, in words; empty while all is well."""
+        """The reason why nothing is confirmed, in words; empty while all is well."""
         return self._writer.waiting_for
+
+    @property
+    def full(self) -> str:
+        """The reason why no append is taken, in words, if the list is full; else empty."""
+        return "" if self._full is None else str(self._full)
+
+    def get_property(self, key: str) -> str | None:
+        """Return a property of the list, which outlives this handle."""
+        return get_property(self.ledgers.info.properties, key)
+
+    async def set_property(self, key: str, value: str) -> None:
+        """Store a property of the list durably.  Raise ManagedLedgerError, MetadataError."""
+        self.check()
+        await self.update_list(lambda info: set_property(info, key, value))
 
     # -- appending
 
     def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
-        """Append one entry that holds `messages` messages.  Never waits; see `wait_room`.
+        """Append one entry that holds `messages` messages, without waiting; see `wait_room`.
 
-        The buffers must not change until `done` was called.
+        The caller must not change the buffers until `done` is called.
         """
-        refused = self._ending.refused or self._full
+        refused = self._refused or self._full
         if refused is not None or not self._protocol.usable:
             done(None, self.fenced or refused or ClosedError(f"{self.name} was closed"))
             return
@@ -205,22 +242,23 @@ class ManagedLedger:
         size = sum(map(len, buffers))
         size_max = self._writer.payload_bytes_max
         if size > size_max:
+            # The offsets of a refused entry are not used up.
             done(None, EntryTooLargeError(f"an entry of {size} bytes; at most {size_max} fit"))
             return
         self.next_offset += messages
-        self._appends.take(Pending(buffers, size, self.next_offset - 1, done))
-        self._feed(Append())
+        self._adds.add(PendingAdd(buffers, size, last_offset, done))
+        self._step(Append())
 
     async def wait_room(self) -> None:
-        """Return when little enough is pending; at once if the log is of no use any more."""
+        """Wait until few enough bytes are pending; return at once if the log has ended."""
         room_bytes = self.config.pending_bytes_max
-        while self._appends.held_bytes > room_bytes and self._protocol.usable:
+        while self._adds.held_bytes > room_bytes and self._protocol.usable:
             await self._has_room.wait()
 
     def _submit(self, count: int) -> None:
         for _ in range(count):
-            entry = self._appends.submit()
-            if entry is None:
+            entry = self._adds.submit()
+            if entry is None:  # An append that failed has ended the log, and with it all others.
                 return
             try:
                 self._writer.append(entry.buffers)
@@ -228,28 +266,37 @@ class ManagedLedger:
                 self.lost(str(error))
                 return
 
+    def _listen(self, writer: LedgerWriter) -> None:
+        def confirmed(first: int, last: int) -> None:
+            self._confirmed(writer, first, last)
+
+        writer.set_listener(confirmed, lambda error: self.lost(str(error)))
+
     def _confirmed(self, writer: LedgerWriter, first: int, last: int) -> None:
+        """Handle that the ledger of `writer` has confirmed the entries first to last."""
         if writer is not self._writer:
             return
         cached = self._reader.tailing
         for entry_id in range(first, last + 1):
-            if not self._protocol.usable:  # Whoever was told of the one before has given up.
+            if not self._protocol.usable:  # The `done` of the entry before has closed the log.
                 return
-            entry = self._appends.confirm()
+            entry = self._adds.confirm()
+            # Offsets ascend without gaps, as entries are confirmed in the order of their appends.
+            assert entry.last_offset >= self._confirmed_offset
             self.appended_entries += 1
             self.appended_bytes += entry.bytes
             self._confirmed_offset = entry.last_offset
-            position = self._last_confirmed = Position(writer.ledger_id, entry_id)
+            position = self.ledgers.last_confirmed = Position(writer.ledger_id, entry_id)
             if cached:
                 self.context.cache.put(position, b"".join(entry.buffers))
             entry.done(position, None)
         self.on_confirmed()
-        self._feed(Confirmed(last - first + 1))
-        self.wake()
-        self._check_roll()
+        self._step(Confirmed(last - first + 1))
+        self._wake()
+        self._roll_if_due()
 
-    def wake(self) -> None:
-        """Whoever waits looks again."""
+    def _wake(self) -> None:
+        """Wake the tasks that wait for entries, for room, or for another state."""
         if self._grown.statistics().tasks_waiting:
             self._grown.set()
             self._grown = trio.Event()
@@ -259,72 +306,200 @@ class ManagedLedger:
 
     # -- the machine
 
-    def feed(self, event: Event) -> None:
-        """For those that carry out what the machine asks for."""
-        self._feed(event)
-        self.wake()
-
-    def _feed(self, event: Event) -> None:
+    def _step(self, event: Event) -> None:
         for effect in self._protocol.step(event):
             self._perform(effect)
+
+    def _step_and_wake(self, event: Event) -> None:
+        self._step(event)
+        self._wake()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Submit(count):
                 self._submit(count)
             case Create():
-                self.context.nursery.start_soon(self._rolling.create_next)
+                self.context.nursery.start_soon(self._create_next)
             case Switch():
-                self._rolling.switch()
-                self._writer = self._rolling.present
+                self._switch()
             case Seal():
-                self.context.nursery.start_soon(self._rolling.seal_previous)
+                self.context.nursery.start_soon(self._seal_previous)
             case Fence(reason):
                 self.fenced = FencedError(f"{self.name}: {reason}")
-                self._ending.drop(self.fenced)
+                self._drop(self.fenced)
                 self.on_fenced()
             case _:
                 assert_never(effect)
 
-    def listen(self, writer: LedgerWriter) -> None:
-        """Hear of what the writer confirms."""
-
-        def confirmed(first: int, last: int) -> None:
-            self._confirmed(writer, first, last)
-
-        writer.set_listener(confirmed, lambda error: self.lost(str(error)))
-
     def lost(self, reason: str) -> None:
-        """The log is somebody else's, or may be; or it has to be opened anew."""
-        self._feed(Lost(reason))
+        """End the log: another owner has it, or may have it, or it has to be opened again."""
+        self._step(Lost(reason))
 
     # -- rolling over
 
     def check_roll(self) -> None:
-        """For a timer: is the present ledger old, could it be healthier, or is it, or that of a
-        cursor, stuck, or in an old format?
+        """Look after the present ledger and those of the cursors.  A timer calls this.
+
+        A ledger is left if it is old, could be healthier, has stalled, or has an old format.
         """
-        self._look_at_room()
-        self._check_roll()
-        self._leaving.check(self._writer)
+        self._check_room()
+        self._roll_if_due()
+        self._check_stalled()
         for cursor in self.cursors.values():
-            cursor.check_stuck()
+            cursor.check_stalled()
             cursor.check_format()
 
-    def _check_roll(self) -> None:
-        if self.current_entries >= APPEND_ENTRIES_MAX:
-            self._look_at_room()
-        if self._protocol.state is State.OPEN and self._ending.refused is None:
-            self._rolling.check()
-
-    def unclosed(self) -> list[LedgerWriter]:
-        """The present ledger, and all others that whoever opens the log next has to recover."""
-        return [*self._rolling.unclosed, *self._cursors.writers]
-
     def roll(self) -> None:
-        """Go over to a new ledger as soon as that is possible, unless the list is too full."""
+        """Roll over as soon as that is possible, unless the list is too full."""
         if self.room.allows_roll:
-            self._feed(RollDue())
+            self._step(RollDue())
+
+    def _roll_if_due(self) -> None:
+        if self.current_entries >= APPEND_ENTRIES_MAX:
+            self._check_room()
+        if self._protocol.state is not LogState.OPEN or self._refused is not None:
+            return
+        if self.room.allows_roll and self._roll_is_due():
+            self._step_and_wake(RollDue())
+
+    def _roll_is_due(self) -> bool:
+        """Return True if the present ledger is full, or old, or could be healthier."""
+        config, writer, stretch = self.config, self._writer, self.room.stretch
+        now_s = trio.current_time()
+        entries, age_s = writer.last_add_confirmed + 1, now_s - self._opened_s
+        full = (
+            entries >= config.roll_entries * stretch or writer.length >= config.roll_bytes * stretch
+        )
+        old = entries > 0 and age_s >= config.roll_age_s * stretch
+        due = full and age_s >= config.roll_age_min_s * stretch
+        due |= old or entries >= ROLL_ENTRIES_MAX or writer.crowded
+        return due or self._healing_is_due(config.heal_interval_s * stretch, now_s)
+
+    def _healing_is_due(self, interval_s: float, now_s: float) -> bool:
+        if not self._writer.under_replicated:
+            self._healing.whole(now_s)
+            return False
+        replaceable = self._writer.replaceable
+        return self._healing.due(now_s, interval_s, replaceable=replaceable)
+
+    async def _create_next(self) -> None:
+        """Create the next ledger and put it on the list."""
+        if not self.room.allows_roll:  # The list has grown since the rollover was asked for.
+            self._step_and_wake(CreateFailed())
+            return
+        context = self.context
+        try:
+            writer = await context.create_ledger(self.config.quorums, self.name)
+            # The list names the ledger before its first entry: a new owner must find that entry.
+            await put_on_list(context, self.ledgers, writer, self.update_list)
+        except ManagedLedgerError:
+            return  # The log has ended.
+        except (LedgerError, MetadataError):
+            await trio.sleep(_CREATE_RETRY_S)
+            self._step_and_wake(CreateFailed())
+            return
+        if not self.usable:
+            writer.abandon()
+            return
+        self._next_writer = writer
+        self._listen(writer)
+        self._step_and_wake(Listed())
+
+    def _switch(self) -> None:
+        """Make the next ledger the present one.  The old ledger has confirmed all its entries."""
+        assert self._next_writer is not None
+        assert self._previous is None  # One rollover at a time.
+        old = self._writer
+        sealed = SealedLedger(
+            old.ledger_id,
+            old.last_add_confirmed + 1,
+            old.length,
+            self.context.clock.now_ms(),
+            self._confirmed_offset if old.last_add_confirmed >= 0 else None,
+        )
+        self.ledgers.seal(sealed)
+        self._previous = (old, sealed)
+        self._writer, self._next_writer = self._next_writer, None
+        self._writers[self._writer.ledger_id] = self._writer
+        self._opened_s = trio.current_time()
+
+    async def _seal_previous(self) -> None:
+        """Close the previous ledger, write its length to the list, and trim."""
+        assert self._previous is not None
+        writer, sealed = self._previous
+        while True:
+            try:
+                # The ledger is closed first: a length on the list is a promise.
+                await writer.close()
+                await self.update_list(lambda info: set_sealed(info, sealed))
+                break
+            except MetadataError:
+                await self.context.pause()
+            except ManagedLedgerError:
+                return  # The log has ended.
+            except LedgerError as error:
+                self.lost(str(error))
+                return
+        self._previous = None
+        del self._writers[sealed.ledger_id]
+        self._step_and_wake(Sealed())
+        if not sealed.entries:  # `set_sealed` has taken it off the list.
+            await self.context.delete_ledgers([sealed.ledger_id], self.ledgers.owner)
+        with suppress(ManagedLedgerError, MetadataError):  # The next rollover trims again.
+            await self.trim()
+
+    # -- leaving a stalled ledger
+
+    def _check_stalled(self) -> None:
+        writer = self._writer
+        if self.usable and not self._leaving and self._stall.may_leave(writer, self.config):
+            self._leaving = True
+            self.context.nursery.start_soon(self._leave_stalled, writer)
+
+    async def _leave_stalled(self, writer: LedgerWriter) -> None:
+        """End the log, so that the broker opens it again, if its bookies allow recovery.
+
+        The bookies are asked first.  If recovery were impossible, the log could not be opened
+        again, while now it can at least be read.
+        """
+        confirmed, since_s = writer.last_add_confirmed, trio.current_time()
+        try:
+            # All logs of a host lose the same bookies at the same time.
+            spread_s = _LEAVE_SPREAD * self.config.heal_interval_s
+            await trio.sleep(self.context.rng.uniform(0, spread_s))
+            recoverable = await self._are_recoverable(self._unclosed())
+            # The log may have gone on while the bookies were asked.
+            same = writer is self._writer and writer.last_add_confirmed == confirmed
+            if not (recoverable and same and writer.stuck):
+                self._stall.was_kept(self.config)
+            else:
+                waited_s = self.config.stuck_s + trio.current_time() - since_s
+                self.lost(
+                    f"nothing was confirmed for {waited_s:.0f} s or more ({writer.waiting_for});"
+                    " it is opened again, with a new ledger"
+                )
+        finally:
+            self._leaving = False
+
+    def _writing(self) -> list[LedgerWriter]:
+        """Return the writers of the log's ledgers that are not closed, the present one first."""
+        previous = None if self._previous is None else self._previous[0]
+        return [w for w in (self._writer, self._next_writer, previous) if w is not None]
+
+    def _unclosed(self) -> list[LedgerWriter]:
+        """Return the writers of all ledgers that the next opening has to recover."""
+        return [*self._writing(), *self._cursors.writers]
+
+    async def _are_recoverable(self, writers: Sequence[LedgerWriter]) -> bool:
+        try:
+            for writer in writers:
+                if not await self.context.client.is_recoverable(writer):
+                    return False
+        except (LedgerError, MetadataError):
+            return False
+        return True
+
+    # -- the list of ledgers
 
     async def update_list(
         self,
@@ -332,23 +507,16 @@ class ManagedLedger:
         *,
         last: ManagedLedgerError | None = None,
     ) -> None:
-        """Change the list.  ManagedLedgerError, MetadataError."""
+        """Change the list; see `LedgerList.update`.  Raise ManagedLedgerError, MetadataError."""
         try:
             await self.ledgers.update(change, self._confirmed_offset + 1, last=last)
         except FencedError as error:
             self.lost(str(error))
             raise
-        self._look_at_room()
+        self._check_room()
 
-    # -- room on the list
-
-    @property
-    def full(self) -> str:
-        """Why no append is taken, in words, if the list of ledgers is full; else empty."""
-        return "" if self._full is None else str(self._full)
-
-    def _look_at_room(self) -> None:
-        """The list has changed, or the settings may have."""
+    def _check_room(self) -> None:
+        """Look how full the list is, after a change of the list or of the settings."""
         room = self.room = Room(self.ledgers.bytes, self.config.list_bytes_max)
         if not room.allows_append:
             self._full = ListFullError(
@@ -368,26 +536,26 @@ class ManagedLedger:
     # -- reading
 
     async def read(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
-        """Entries from `start` on: at least one if there is one, and at most what one ledger has.
+        """Return entries from `start` on: at least one if there is one, all of one ledger.
 
-        LedgerError if it could not be read; never skips an entry that exists.
+        Raise LedgerError if an entry could not be read.  An entry that exists is never skipped.
         """
         return await self._reader.read(
             self.ledgers.entry_at(start),
-            self._last_confirmed,
+            self.last_confirmed,
             max_entries=max_entries,
             max_bytes=max_bytes,
             shared=len(self.cursors) > 1,
         )
 
     async def wait_changed(self) -> None:
-        """Return when entries were confirmed, or the state may be another one."""
+        """Wait until entries are confirmed, or the state may have changed."""
         await self._grown.wait()
 
     async def wait_appended(self, after: Position) -> None:
-        """Return when there is something behind `after`.  Raises if the log has ended."""
+        """Wait until there is an entry behind `after`.  Raise if the log has ended."""
         self._reader.expect()
-        while self._last_confirmed <= after:
+        while self.last_confirmed <= after:
             self.check()
             await self._grown.wait()
 
@@ -407,68 +575,163 @@ class ManagedLedger:
     async def open_cursor(
         self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
     ) -> Cursor:
-        """The durable cursor of that name; a new one begins behind `initial`.
+        """Return the durable cursor of that name; a new one starts behind `initial`.
 
-        InvalidNameError for a name that no cursor can have.
+        Raise InvalidNameError for a name that no cursor can have.
         """
+        self.check()
         return await self._cursors.open(name, initial, properties or {})
 
+    async def recover_cursor(self, encoded: str) -> Cursor:
+        """Return the durable cursor of a record; see `Cursors.recover`."""
+        return await self._cursors.recover(encoded)
+
     def adopt(self, cursor: Cursor) -> None:
-        """A durable cursor that was recovered belongs to the log from here on."""
+        """Run a durable cursor that was recovered."""
         self._cursors.adopt(cursor)
 
     def new_volatile_cursor(self, name: str, initial: Position) -> Cursor:
-        """A cursor that is never stored and does not hold back trimming."""
-        return Cursor(self, name, self.clip(initial), durable=False)
-
-    def clip(self, mark_delete: Position) -> Position:
-        """The nearest position where a cursor may stand."""
-        floor = self.ledgers.floor(min(mark_delete, self._last_confirmed))
-        return max(floor, self.ledgers.before_first)
+        """Return a cursor that is never stored and does not hold back trimming."""
+        return self._cursors.new(name, initial, durable=False)
 
     async def delete_cursor(self, name: str) -> None:
+        self.check()
         await self._cursors.delete(name)
 
-    def check(self) -> None:
-        """Raise if the log is of no use any more."""
-        if not self._protocol.usable:
-            raise self.fenced or ClosedError(f"{self.name} was closed")
-
-    # -- trimming, and the end
+    # -- trimming
 
     async def trim(self) -> list[int]:
-        """Drop the ledgers that nobody needs; return their ids.  The list first, the data after."""
+        """Drop the ledgers that neither a cursor nor retention needs, and return their ids."""
         self.check()
-        return await self._trimming.run()
+        gone: list[int] = []
 
-    async def set_property(self, key: str, value: str) -> None:
-        """Durable when it returns.  ManagedLedgerError, MetadataError."""
-        self.check()
-        await self.update_list(lambda info: set_property(info, key, value))
+        def cut(info: ManagedLedgerInfo) -> None:
+            # A cursor may have been set back while the write waited, so this decides again.
+            gone[:] = self._trimmable()
+            drop(info, gone)
+
+        async with self._trimming:
+            if self._trimmable():
+                await self.update_list(cut)
+        for ledger_id in gone:
+            self._reader.forget(ledger_id)
+        # The ledgers are off the list before they are deleted.  If the process ends in between,
+        # they are orphans (`orphans`); in the other order the list would name lost ledgers.
+        await self.context.delete_ledgers(gone, self.ledgers.owner)
+        return gone
+
+    def _trimmable(self) -> list[int]:
+        # A ledger that is being closed is sealed in memory, but the list has no length of it yet.
+        end = self._writer if self._previous is None else self._previous[0]
+        closed = [each for each in self.ledgers.sealed if each.ledger_id < end.ledger_id]
+        now_ms = self.context.clock.now_ms()
+        return trimmable(closed, self._cursors.held_from(), self.config.retention, now_ms)
+
+    # -- the end
 
     async def terminate(self) -> Position:
-        """Take no more appends, ever; the position of the last entry.  Repeating it is fine.
+        """Refuse all further appends forever, and return the position of the last entry.
 
-        What was begun goes on if whoever asked for it stops waiting.
+        A second call returns the same.  A termination that has begun continues when the caller
+        stops waiting.
         """
-        return await self._ending.terminate()
+        self.check()
+        return await self.context.run_to_end(self._terminate)
+
+    async def _terminate(self) -> Position:
+        async with self._terminating:
+            if self.terminated is None:
+                before = self._refused
+                self._refused = TerminatedError(f"{self.name} was terminated")
+                await self._drained()
+                end = nested(self.last_confirmed)
+                try:
+                    await self.update_list(lambda info: info.terminatedPosition.CopyFrom(end))
+                except MetadataError:
+                    self._refused = before  # The list is unchanged, so the log takes appends again.
+                    raise
+        assert self.terminated is not None
+        return self.terminated
+
+    async def _drained(self) -> None:
+        """Wait until no append is pending and no rollover is under way."""
+        while self.usable and (self._adds.bytes or self.state is not LogState.OPEN):
+            await self.wait_changed()
+        self.check()
 
     async def close(self) -> None:
-        """A clean hand-over: what is pending is confirmed, cursors stored, the ledger closed.
+        """Hand the log over cleanly: confirm all appends, store all cursors, close the ledger.
 
-        ManagedLedgerError if bookies and metadata store do not allow that in `close_s`: the log is
-        abandoned then, which is not clean, and loses nothing.
+        Raise ManagedLedgerError if bookies and metadata store do not allow that in `close_s`.  The
+        log is abandoned then, which loses nothing but is not clean.
         """
-        await self._ending.close()
+        self._refused = self._refused or ClosedError(f"{self.name} is being closed")
+        closed = ClosedError(f"{self.name} was closed")
+        deadline_s = trio.current_time() + self.config.close_s
+        try:
+            with trio.move_on_at(deadline_s) as scope:
+                await self._drained()
+                await self._cursors.close()
+                await self.ledgers.stop_behind_writes(closed)
+            self.check()
+            if scope.cancelled_caught:
+                why = self.waiting_for or "bookies or metadata store do not answer"
+                raise ManagedLedgerError(
+                    f"{self.name} could not be closed in {self.config.close_s} s: {why}"
+                )
+            self._step_and_wake(Stop())
+            try:
+                # If this fails, the next opening closes the ledger.
+                with trio.move_on_at(deadline_s), suppress(LedgerError, MetadataError):
+                    await self._writer.close()
+            finally:
+                self._drop(closed)
+        finally:
+            self.abandon()
 
     async def clear(self) -> list[int]:
-        """Drop cursors and list, as the first part of deletion; the ids of the ledgers."""
-        return await self._ending.clear()
+        """Delete all cursors and empty the list; return the ids of the ledgers.
+
+        This is the first part of a deletion.
+        """
+        self.check()
+        error = ClosedError(f"{self.name} is being deleted")
+        self._refused = self._refused or error
+        for name in list(self.cursors):
+            await self.delete_cursor(name)
+        while self.state is LogState.ROLLING:  # A new ledger is about to be listed.
+            await self.wait_changed()
+        doomed: list[int] = []
+
+        def empty(info: ManagedLedgerInfo) -> None:
+            doomed.extend(ledger.ledgerId for ledger in info.ledgerInfo)
+            info.ClearField("ledgerInfo")
+
+        await self.update_list(empty, last=error)
+        self.abandon()
+        return doomed
 
     def abandon(self) -> None:
-        """Stop at once and touch nothing: the session is lost, or the host goes down."""
-        self._ending.abandon()
+        """Stop at once and write nothing: the session is lost, or the host shuts down.
+
+        The next opening decides about the appends that are in doubt.
+        """
+        if self.usable:
+            self._step_and_wake(Stop())
+            self._drop(FencedError(f"{self.name} was given up by its owner"))
+
+    def _drop(self, error: ManagedLedgerError) -> None:
+        """Stop everything that the log runs, and end every pending call with `error`."""
+        assert not self.usable
+        self.ledgers.stop(error)
+        for writer in self._writing():
+            writer.abandon()
+        self._cursors.abandon(error)
+        self.context.nursery.cancel_scope.cancel()
+        # Last, since `done` runs code of the caller.
+        self._adds.fail(error)
+        self._wake()
 
 
 def _nothing() -> None:
-    """Nobody wants to hear of it."""
+    """Ignore the event: the caller has set no handler."""

@@ -1,85 +1,57 @@
-"""From offsets and times to positions, and back.
+"""Offsets and times of messages, and the positions where they are.
 
-Which ledger an offset or a time lies in is searched over the list, where in it by bisection,
-reading one entry at a time.
+An entry that Daybook appended states the offset of its last message (broker entry metadata).  An
+entry that a Pulsar broker wrote may not: its messages are counted from the nearest entry before it
+whose offset is known.  Counting reads a ledger once, when its offsets are first needed; the result
+is kept with the list of ledgers.
+
+To find an offset or a time, a binary search over the list finds the ledger, and a second one, which
+reads one entry at each step, finds the entry.
 """
 
+from array import array
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from daybook.bookie.errors import LedgerError
+from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import LogCorruptError, ManagedLedgerError
-from daybook.managed_ledger.ledger_list import Row
+from daybook.managed_ledger.ledger_list import LedgerList, stored_offset
 from daybook.managed_ledger.log import ManagedLedger
-from daybook.managed_ledger.numbering import EntryFacts, count, known_last
-from daybook.managed_ledger.numbering import facts as facts_in
 from daybook.managed_ledger.position import Position
-from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.protocol.trim import SealedLedger
+from daybook.managed_ledger.records import LedgerOwner
+from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
 from daybook.wire.errors import WireError
 
-__all__ = [
-    "EntryFacts",
-    "facts",
-    "facts_at",
-    "offset_before",
-    "position_of_offset",
-    "position_of_time",
-    "retained_offsets",
-]
-
+_READ_ENTRIES = 256
+_READ_BYTES = 4 << 20
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFacts:
+    """The facts that the head of an entry states.  Offsets are -1 if no broker numbered it."""
+
+    first_offset: int
+    last_offset: int
+    publish_ms: int
+    messages: int
+
+
 _Holds = Callable[[EntryFacts], bool]
 
 
 class _TrimmedError(ManagedLedgerError):
-    """The ledger was dropped while we searched in it."""
+    """The ledger was dropped while it was searched."""
 
 
-def facts(entry: LogEntry) -> EntryFacts:
-    """What the entry itself says.  Raises a WireError for an entry that is not a message."""
-    return facts_in(entry.data)
-
-
-async def facts_at(log: ManagedLedger, position: Position) -> EntryFacts:
-    """Of an entry that exists.  ManagedLedgerError if it does not (any more); LedgerError."""
-    try:
-        found = await log.read(position, max_entries=1, max_bytes=1)
-    except LedgerError:
-        if log.ledgers.lists(position.ledger_id):
-            raise
-        found = []
-    if not found or found[0].position != position:
-        if log.ledgers.lists(position.ledger_id):
-            raise ManagedLedgerError(f"{log.name}: there is no entry at {position}")
-        raise _TrimmedError(f"{log.name}: {position} was trimmed")
-    try:
-        said = facts(found[0])
-    except WireError as error:
-        raise LogCorruptError(f"{log.name}: the entry at {position}: {error}") from error
-    return said if said.last_offset >= 0 else await _numbered(log, position, said)
-
-
-async def _numbered(log: ManagedLedger, position: Position, said: EntryFacts) -> EntryFacts:
-    """The facts of an entry that a Pulsar broker wrote without an offset."""
-    offsets = log.counted.get(position.ledger_id)
-    if offsets is None:
-        row = log.ledgers.row(position.ledger_id)
-        if row is None:  # Ours are numbered.
-            raise LogCorruptError(f"{log.name}: the entry at {position} has no offset")
-        last = await known_last(log.context, log.ledgers, row)
-        offsets = await count(log.context, log.ledgers.owner, row, -1)
-        shift = last - offsets[-1]  # The list says where the ledger ends, so where it begins.
-        if shift:
-            offsets = await count(log.context, log.ledgers.owner, row, shift - 1)
-        log.counted.clear()  # One ledger is enough: searches stay in one.
-        log.counted[position.ledger_id] = offsets
-    at = offsets[position.entry_id]
-    return replace(said, first_offset=at - said.messages + 1, last_offset=at)
+# -- searching
 
 
 async def retained_offsets(log: ManagedLedger) -> tuple[int, int]:
-    """[first, next): the offsets that the log holds.  Equal if it is empty."""
+    """Return the offsets that the log holds as [first, next), which are equal if it is empty."""
 
     async def look() -> tuple[int, int]:
         following = log.confirmed_offset + 1
@@ -92,7 +64,10 @@ async def retained_offsets(log: ManagedLedger) -> tuple[int, int]:
 
 
 async def offset_before(log: ManagedLedger, position: Position) -> int:
-    """The offset of the last message at, or before, a position; read from the entry behind it."""
+    """Return the offset of the last message at, or before, a position.
+
+    The entry behind the position is read for that.
+    """
 
     async def look() -> int:
         following = log.next_position(position)
@@ -104,10 +79,13 @@ async def offset_before(log: ManagedLedger, position: Position) -> int:
 
 
 async def position_of_offset(log: ManagedLedger, offset: int) -> Position:
-    """The entry that holds the offset; the first retained one before it, the end behind it."""
+    """Return the entry that holds the offset.
 
-    async def reaches(row: Row) -> bool:
-        return await known_last(log.context, log.ledgers, row) >= offset
+    For an offset that was trimmed it is the first retained entry, for one behind the end the end.
+    """
+
+    async def reaches(ledger: SealedLedger) -> bool:
+        return await known_last(log.context, log.ledgers, ledger) >= offset
 
     async def look() -> Position:
         end = log.last_confirmed
@@ -119,35 +97,47 @@ async def position_of_offset(log: ManagedLedger, offset: int) -> Position:
 
 
 async def position_of_time(log: ManagedLedger, publish_ms: int) -> Position:
-    """The first entry that was published at `publish_ms` or later; the end if there is none.
+    """Return the first entry that was published at `publish_ms` or later; the end if there is none.
 
-    Producers' clocks differ: where times do not ascend it is one of the places where they pass.
+    The clocks of producers differ.  If times do not ascend, the result is one of the entries where
+    the times pass `publish_ms`.
     """
 
     def late(found: EntryFacts) -> bool:
         return found.publish_ms >= publish_ms
 
-    async def reaches(row: Row) -> bool:
-        return late(await facts_at(log, row.last))
+    async def reaches(ledger: SealedLedger) -> bool:
+        return late(await facts_at(log, ledger.last))
 
     return await _untrimmed(lambda: _search(log, log.last_confirmed, reaches, late))
 
 
 async def _search(
-    log: ManagedLedger, end: Position, reaches: Callable[[Row], Awaitable[bool]], holds: _Holds
+    log: ManagedLedger,
+    end: Position,
+    reaches: Callable[[SealedLedger], Awaitable[bool]],
+    holds: _Holds,
 ) -> Position:
-    """The first entry, up to `end`, for which `holds`; `reaches` tells that of a row's last."""
-    rows = [row for row in log.ledgers.rows if row.entries]
-    low, high = 0, len(rows)
+    """Return the first entry, up to `end`, for which `holds` is true.
+
+    `reaches` is true for a ledger if `holds` is true for its last entry.
+    """
+    sealed = [ledger for ledger in log.ledgers.sealed if ledger.entries]
+    low, high = 0, len(sealed)
     while low < high:
         middle = (low + high) // 2
-        if await reaches(rows[middle]):
+        if await reaches(sealed[middle]):
             high = middle
         else:
             low = middle + 1
-    if low < len(rows):
-        return await _bisect(log, rows[low].ledger_id, rows[low].entries, holds)
-    if end.entry_id < 0 or (rows and end <= rows[-1].last) or not log.ledgers.lists(end.ledger_id):
+    if low < len(sealed):
+        return await _bisect(log, sealed[low].ledger_id, sealed[low].entries, holds)
+    # No sealed ledger reaches it, so it lies in the present ledger or behind the end.
+    if (
+        end.entry_id < 0
+        or (sealed and end <= sealed[-1].last)
+        or not log.ledgers.lists(end.ledger_id)
+    ):
         return log.next_position(end)
     if not holds(await facts_at(log, end)):
         return log.next_position(end)
@@ -155,7 +145,8 @@ async def _search(
 
 
 async def _bisect(log: ManagedLedger, ledger_id: int, entries: int, holds: _Holds) -> Position:
-    """The first entry of the ledger for which `holds` is true; it is for the last one."""
+    """Return the first entry of the ledger for which `holds` is true; it is for the last one."""
+    assert entries > 0
     low, high = 0, entries - 1
     while low < high:
         middle = (low + high) // 2
@@ -167,9 +158,142 @@ async def _bisect(log: ManagedLedger, ledger_id: int, entries: int, holds: _Hold
 
 
 async def _untrimmed(look: Callable[[], Awaitable[_T]]) -> _T:
-    """Once more, if what we searched in was trimmed meanwhile."""
+    """Repeat a search if the ledger that it searched was trimmed meanwhile."""
     while True:
         try:
             return await look()
         except _TrimmedError:
             continue
+
+
+# -- one entry
+
+
+def facts(data: memoryview) -> EntryFacts:
+    """Return the facts that an entry itself states.  Raise WireError if it is not a message."""
+    _, index, payload = split_broker_metadata(data)
+    metadata, _ = parse_metadata(payload)
+    messages = num_messages(metadata)
+    last = -1 if index is None else index
+    first = -1 if index is None else index - messages + 1
+    return EntryFacts(first, last, metadata.publish_time, messages)
+
+
+async def facts_at(log: ManagedLedger, position: Position) -> EntryFacts:
+    """Return the facts of an entry.  Raise ManagedLedgerError if there is none, LedgerError."""
+    try:
+        found = await log.read(position, max_entries=1, max_bytes=1)
+    except LedgerError:
+        if log.ledgers.lists(position.ledger_id):
+            raise
+        found = []
+    # `read` returns a later entry if the one at `position` is gone.
+    if not found or found[0].position != position:
+        if log.ledgers.lists(position.ledger_id):
+            raise ManagedLedgerError(f"{log.name}: there is no entry at {position}")
+        raise _TrimmedError(f"{log.name}: {position} was trimmed")
+    try:
+        stated = facts(found[0].data)
+    except WireError as error:
+        raise LogCorruptError(f"{log.name}: the entry at {position}: {error}") from error
+    return stated if stated.last_offset >= 0 else await _numbered(log, position, stated)
+
+
+async def _numbered(log: ManagedLedger, position: Position, stated: EntryFacts) -> EntryFacts:
+    """Return the facts of an entry that a Pulsar broker wrote without an offset."""
+    offsets = log.counted_offsets.get(position.ledger_id)
+    if offsets is None:
+        ledger = log.ledgers.find_sealed(position.ledger_id)
+        if ledger is None:  # The present ledger has only entries that Daybook numbered.
+            raise LogCorruptError(f"{log.name}: the entry at {position} has no offset")
+        last = await known_last(log.context, log.ledgers, ledger)
+        offsets = await count(log.context, log.ledgers.owner, ledger, -1)
+        # The list states the offset at the end of the ledger, and so the one at its beginning.
+        shift = last - offsets[-1]
+        if shift:
+            offsets = await count(log.context, log.ledgers.owner, ledger, shift - 1)
+        log.counted_offsets.clear()  # One ledger is enough, since a search stays in one.
+        log.counted_offsets[position.ledger_id] = offsets
+    at = offsets[position.entry_id]
+    return replace(stated, first_offset=at - stated.messages + 1, last_offset=at)
+
+
+# -- the last offsets of ledgers
+
+
+async def last_offset_of(context: LogContext, ledgers: LedgerList) -> int:
+    """Return the offset of the last entry of a log that is being opened; -1 if it has none.
+
+    The list learns the last offsets of the ledgers that this looks at.
+    """
+    filled = [ledger for ledger in ledgers.sealed if ledger.entries]
+    if not filled:
+        return -1
+    # The offset before the first ledger, which counts if no ledger states an offset.
+    last = stored_offset(ledgers.info, ledgers.path) - 1
+    unnumbered: list[SealedLedger] = []
+    for ledger in reversed(filled):
+        found = ledger.last_offset
+        if found is None:
+            found = await _stated(context, ledgers.owner, ledger)
+        if found is not None:
+            ledgers.learn(replace(ledger, last_offset=found))
+            last = found
+            break
+        unnumbered.append(ledger)
+    for ledger in reversed(unnumbered):
+        last = (await count(context, ledgers.owner, ledger, last))[-1]
+        ledgers.learn(replace(ledger, last_offset=last))
+    return last
+
+
+async def known_last(context: LogContext, ledgers: LedgerList, ledger: SealedLedger) -> int:
+    """Return the offset of the last entry of a sealed ledger that is not empty, and keep it."""
+    if ledger.last_offset is not None:
+        return ledger.last_offset
+    last = await _stated(context, ledgers.owner, ledger)
+    if last is None:
+        before = [e for e in ledgers.sealed if e.ledger_id < ledger.ledger_id and e.entries]
+        base = await known_last(context, ledgers, before[-1]) if before else -1
+        last = (await count(context, ledgers.owner, ledger, base))[-1]
+    ledgers.learn(replace(ledger, last_offset=last))
+    return last
+
+
+async def count(
+    context: LogContext, owner: LedgerOwner, ledger: SealedLedger, base: int
+) -> "array[int]":
+    """Return the last offset of each entry of a ledger.
+
+    `base` is the last offset of the entry before the ledger.
+    """
+    reader = await context.retry_read(
+        lambda: context.open_ledger(ledger.ledger_id, owner, recover=False)
+    )
+    offsets = array("q")
+    while len(offsets) < ledger.entries:
+        at = len(offsets)
+        end = min(ledger.entries, at + _READ_ENTRIES) - 1
+        for entry in await reader.read(at, end, max_bytes=_READ_BYTES):
+            try:
+                _, index, payload = split_broker_metadata(entry.payload)
+                if index is None:
+                    index = base + num_messages(parse_metadata(payload)[0])
+            except WireError as error:
+                raise LogCorruptError(f"{ledger.ledger_id}:{entry.entry_id}: {error}") from error
+            base = index
+            offsets.append(base)
+    return offsets
+
+
+async def _stated(context: LogContext, owner: LedgerOwner, ledger: SealedLedger) -> int | None:
+    """Return the offset that the last entry of a ledger itself states; None if it states none."""
+    reader = await context.retry_read(
+        lambda: context.open_ledger(ledger.ledger_id, owner, recover=False)
+    )
+    last = ledger.entries - 1
+    (entry,) = await reader.read(last, last, max_bytes=1)
+    try:
+        return split_broker_metadata(entry.payload)[1]
+    except WireError as error:
+        raise LogCorruptError(f"the last entry of ledger {ledger.ledger_id}: {error}") from error

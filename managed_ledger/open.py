@@ -1,35 +1,35 @@
 """Open, create and delete logs.
 
-Opening takes a log over from whoever served it before, alive or not:
+Opening takes a log over from its former owner, whether that is alive or not:
 
 1. read the list and its version
-2. have the last two ledgers prove that they are the log's; recover, which fences, those of them
-   that are not closed (a roll leaves two at most)
+2. check that the last two ledgers belong to the log; recover, which fences, those of them that are
+   not closed (a rollover leaves two at most)
 3. create a new ledger
 4. put it on the list by compare-and-swap with the version of step 1
-5. recover the cursors, whose ledgers prove that they are theirs, and are fenced; a cursor whose
-   ledger has records that Pulsar misreads gets a new ledger
+5. check that the cursors' ledgers belong to them, and recover the cursors, which fences these
+   ledgers; a cursor whose ledger has records that Pulsar misreads gets a new ledger
 
 Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
-means that somebody else does the same: FencedError, and the caller finds out whether the log is
-still meant to be its own before it tries again.
+means that another host opens the log, too.  The result is FencedError, and the caller finds out
+who should own the log before it tries again.
 
-A list of which half is used is trimmed by the same write that puts the new ledger on it.  The
-ledgers that may go depend on where cursors stand, and that is not known before the log is ours:
-until then its owner may create a cursor, or set one back, in front of what we would drop, and no
-condition on the version of the list, or on records that we have seen, rules that out (a change in a
-cursor's ledger moves no version, and a new cursor has none that we could name).  So step 4 has two
-writes there:
+If half of the room of a list is used, the write that puts the new ledger on the list also trims it.
+The ledgers that may go depend on the positions of the cursors, which are not known before the log
+is taken over.  Until then its former owner may create a cursor, or set one back, in front of what
+the new owner would drop.  No condition on the version of the list, or on records that were read,
+excludes that: a change in a cursor's ledger moves no version, and a new cursor has no version that
+could be named.  So step 4 has two writes then:
 
-4a. claim the list: the lengths of step 2 and the id of our new ledger, as a property, by
-    compare-and-swap with the version of step 1.  From here on the log is ours: every write of the
-    old owner to a cursor's record checks the version of the list, and fails
-4b. read where the cursors stand, which fences their ledgers: nothing can change that any more
-4c. by compare-and-swap with the version of 4a: put the new ledger on the list, take the claim back,
-    and drop what every cursor and retention have let go
+4a. claim the list: write the lengths of step 2, and the id of the new ledger as a property, by
+    compare-and-swap with the version of step 1.  From here on the log belongs to this host: every
+    write of the former owner to a cursor's record checks the version of the list, and fails
+4b. read the positions of the cursors, which fences their ledgers: nothing can change them any more
+4c. by compare-and-swap with the version of 4a: put the new ledger on the list, remove the claim,
+    and drop the ledgers that neither a cursor nor retention needs
 
-A broker that reads the list between 4a and 4c may take it over, as ever, and then 4c fails.  The id
-in the claim is what tells two claims apart that would be the same otherwise.
+A broker that reads the list between 4a and 4c may take the log over as usual, and then 4c fails.
+Without the id in it, the claims of two hosts could be the same value.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -40,20 +40,33 @@ from typing import TypeVar
 
 import trio
 
+from daybook.bookie.errors import NoSuchLedgerError
+from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.client import LedgerClient
-from daybook.managed_ledger.cache import EntryCache
-from daybook.managed_ledger.context import LogConfig, LogContext, open_home
-from daybook.managed_ledger.cursor import Cursor, recover_cursor, stored_position
+from daybook.managed_ledger.context import EntryCache, LogConfig, LogContext, open_log_nursery
+from daybook.managed_ledger.cursor import Cursor
+from daybook.managed_ledger.cursor_ledger import stored_position
 from daybook.managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
-from daybook.managed_ledger.ledger_list import LedgerList, Row, drop, news, set_sealed
+from daybook.managed_ledger.ledger_list import (
+    LedgerList,
+    drop,
+    put_on_list,
+    sealed_ledger,
+    set_sealed,
+    stored_offset,
+    unrecorded,
+)
 from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.offsets import last_offset_of
 from daybook.managed_ledger.orphans import remove_orphans
 from daybook.managed_ledger.protocol.orphans import Suspects
 from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.protocol.trim import SealedLedger, trimmable
 from daybook.managed_ledger.records import (
     INSTANCE,
     OPENING,
-    Owner,
+    LedgerInfo,
+    LedgerOwner,
     clear_property,
     get_property,
     log_path,
@@ -61,9 +74,6 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from daybook.managed_ledger.recovery import recover_tail
-from daybook.managed_ledger.rolling import create_ledger, put_on_list
-from daybook.managed_ledger.trimming import trimmable
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import (
     Check,
@@ -80,6 +90,7 @@ from daybook.wire.metadata.store import (
 )
 
 T = TypeVar("T")
+RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclosed.
 _CURSORS_AT_ONCE = 32
 _OPENED_MIN = 64
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
@@ -89,8 +100,8 @@ class ManagedLedgers:
     """The logs of one host.  See `open_managed_ledgers`."""
 
     def __init__(self, context: LogContext) -> None:
-        self._context = context  # what opens from here on; `bind` changes it
-        self._opened: list[ManagedLedger] = []  # and some that were closed since
+        self._context = context  # for the next log to be opened; `bind` replaces it
+        self._opened: list[ManagedLedger] = []  # some of them were closed since
         self._opened_max = _OPENED_MIN
         self._suspects = Suspects()
 
@@ -99,22 +110,22 @@ class ManagedLedgers:
         return self._context.cache
 
     def bind(self, instance_id: str) -> None:
-        """The INSTANCEID of the ledgers: lists that name another one are refused from here on."""
+        """Set the INSTANCEID of the ledgers: lists that name another one are refused."""
         self._context = replace(self._context, instance=instance_id)
 
     def name_tree(self, tree: str) -> None:
-        """The id of the tree of logs: ledgers that are made from here on say it."""
+        """Set the id of the tree of logs: ledgers that are created from now on name it."""
         self._context = replace(self._context, tree=tree)
 
     async def exists(self, name: str) -> bool:
-        """No is the newest answer; yes may be an old one: opening it will tell."""
+        """Return True if the log exists.  A True may be outdated, a False is not."""
         context, path = self._context, log_path(name)
-        if await context.answered(lambda: context.store.get(path)) is not None:
+        if await context.retry_read(lambda: context.store.get(path)) is not None:
             return True
-        return await context.newest(path) is not None
+        return await context.read_newest(path) is not None
 
     async def create(self, name: str, properties: Mapping[str, str] | None = None) -> bool:
-        """Make an empty log; False if there is one already."""
+        """Create an empty log; return False if there is one already."""
         info = ManagedLedgerInfo()
         for key, value in sorted((properties or {}).items()):
             set_property(info, key, value)
@@ -125,7 +136,8 @@ class ManagedLedgers:
             try:
                 await self._context.store.create(path, content, make_parents=True)
             except RecordExistsError:
-                found = await self._context.newest(path) if in_doubt else None
+                # It may be the record of an earlier attempt whose answer was lost.
+                found = await self._context.read_newest(path) if in_doubt else None
                 return found is not None and found.value == content
             except OutcomeUnknownError:
                 in_doubt = True
@@ -136,45 +148,46 @@ class ManagedLedgers:
                 return True
 
     async def list(self, prefix: str) -> list[str]:
-        """The names, behind `prefix`, of the logs there: of `tenant/namespace/persistent`, say."""
+        """Return the names of the logs below `prefix`, e.g. `tenant/namespace/persistent`."""
         path = log_path(prefix)
         store = self._context.store
-        return await self._context.answered(lambda: store.get_children(path)) or []
+        return await self._context.retry_read(lambda: store.get_children(path)) or []
 
     async def open(
         self, name: str, config: LogConfig | None = None, *, create: bool = True
     ) -> ManagedLedger:
         """Take the log over.
 
-        NoSuchLogError, FencedError, LogCorruptError; LedgerError and MetadataError if it does not
-        work now.
+        Raise NoSuchLogError, FencedError, LogCorruptError, or LedgerError and MetadataError if it
+        does not work now.
         """
-        home = await self._context.nursery.start(open_home)
+        nursery = await self._context.nursery.start(open_log_nursery)
         try:
-            record = await self._found(name, create=create)
+            record = await self._find_or_create(name, create=create)
             log = await _take_over(
-                name, replace(self._context, nursery=home), config or LogConfig(), record
+                name, replace(self._context, nursery=nursery), config or LogConfig(), record
             )
         except BaseException:
-            home.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
             raise
         self._remember(log)
         return log
 
-    async def _found(self, name: str, *, create: bool) -> Record:
-        """The newest list: what an older one names may have been deleted since."""
+    async def _find_or_create(self, name: str, *, create: bool) -> Record:
+        """Return the newest list; an older one may name ledgers that were deleted since."""
         path = log_path(name)
-        record = await self._context.newest(path)
+        record = await self._context.read_newest(path)
         if record is None:
             if not create:
                 raise NoSuchLogError(name)
             await self.create(name)
-            record = await self._context.newest(path)
+            record = await self._context.read_newest(path)
             if record is None:
                 raise FencedError(f"{name} was deleted while it was being created")
         return record
 
     def _remember(self, log: ManagedLedger) -> None:
+        """Add a log to the opened ones; the closed ones are dropped when the number has doubled."""
         self._opened.append(log)
         if len(self._opened) > self._opened_max:
             self._opened = [each for each in self._opened if each.usable]
@@ -183,21 +196,21 @@ class ManagedLedgers:
     async def remove_orphans(
         self, *, age_s: float = 0.0, of_gone_logs: bool = False
     ) -> Sequence[int]:
-        """Remove ledgers which nothing names: of the logs that are open here, and of those gone.
+        """Remove ledgers that nothing names, and return their ids; see `orphans.remove_orphans`.
 
-        MetadataError.
+        Raise MetadataError.
         """
         return await remove_orphans(
             self._context, self._opened, self._suspects, age_s=age_s, of_gone_logs=of_gone_logs
         )
 
     def abandon(self) -> None:
-        """Give up all logs that are still open."""
+        """Abandon all logs that are still open."""
         for log in self._opened:
             log.abandon()
 
     async def delete(self, log: ManagedLedger) -> None:
-        """Delete a log that is open, and all that belongs to it.  The record goes first."""
+        """Delete an open log with its cursors and ledgers.  The record is deleted first."""
         doomed = await log.clear()
         path, version = log.ledgers.path, log.ledgers.version
         while True:
@@ -212,17 +225,18 @@ class ManagedLedgers:
                 await self._delete_stray_cursors(log.name, version)
             except _NOT_ANSWERED:
                 await self._context.pause()
-        await self._context.forget(doomed, log.ledgers.owner)
+        await self._context.delete_ledgers(doomed, log.ledgers.owner)
 
     async def _delete_stray_cursors(self, log_name: str, version: int) -> None:
-        """Of creations that were given up halfway: no log has them.
+        """Delete cursors that were not created completely, and so belong to no open log.
 
-        Only while the list is as we have written it: else they are somebody else's.
+        Each deletion checks the version of the list: after a takeover the cursors may belong to
+        the new owner.
         """
         context, path = self._context, log_path(log_name)
-        for name in await context.newest_children(path):
+        for name in await context.read_newest_children(path):
             child = f"{path}/{name}"
-            record = await context.newest(child)
+            record = await context.read_newest(child)
             if record is None:
                 continue
             operations: list[Operation] = [Check(path, version), Delete(child, record.stat.version)]
@@ -231,108 +245,185 @@ class ManagedLedgers:
                 with suppress(LogCorruptError):
                     info = parse(ManagedCursorInfo(), record.value, name)
                     if info.cursorsLedgerId >= 0:
-                        await context.forget([info.cursorsLedgerId], Owner(log_name, name))
+                        owner = LedgerOwner(log_name, name)
+                        await context.delete_ledgers([info.cursorsLedgerId], owner)
 
 
 async def _take_over(
     name: str, context: LogContext, config: LogConfig, record: Record
 ) -> ManagedLedger:
-    """Steps 2 to 5, in the middle of which one write makes the log ours."""
+    """Carry out steps 2 to 5."""
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
     _check_instance(context, path, info)
     ledgers = LedgerList(context, name, info, record.stat.version)
     next_offset = await recover_tail(context, ledgers)
-    writer = await create_ledger(context, name, config)
-    learned = news(ledgers)
-    empty = [row.ledger_id for row in learned if not row.entries]
+    writer = await context.create_ledger(config.quorums, name)
+    learned = unrecorded(ledgers)
+    empty = [ledger.ledger_id for ledger in learned if not ledger.entries]
     trimmed: list[int] = []
 
     async def update(add: Callable[[ManagedLedgerInfo], None]) -> None:
         if Room(ledgers.bytes, config.list_bytes_max).alarming:
             await _claim(ledgers, learned, writer.ledger_id, next_offset)
-            held = await _of_cursors(
-                context, name, lambda cursor: stored_position(context, name, cursor, ledgers)
+            # Only after the claim: until then the former owner may set a cursor back.
+            held = await _for_each_cursor(
+                context,
+                name,
+                lambda cursor: stored_position(context, LedgerOwner(name, cursor), ledgers),
             )
             now_ms = context.clock.now_ms()
-            trimmed[:] = trimmable(ledgers.rows, held.values(), config, now_ms)
+            trimmed[:] = trimmable(ledgers.sealed, held.values(), config.retention, now_ms)
 
         def change(info: ManagedLedgerInfo) -> None:
-            _settle(info, learned)
+            _record_lengths(info, learned)
             clear_property(info, OPENING)
             drop(info, trimmed)
             add(info)
 
         await ledgers.update(change, next_offset)
 
+    # This write makes the log ours.
     await put_on_list(context, ledgers, writer, update)
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
-        await context.forget(empty, ledgers.owner)
-        # There may be thousands.
-        context.nursery.start_soon(context.forget, trimmed, ledgers.owner)
+        await context.delete_ledgers(empty, ledgers.owner)
+        # There may be thousands of trimmed ledgers, so the opening does not wait for that.
+        context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
         await _recover_cursors(log)
     except BaseException:
-        log.abandon()  # Else its writer would hear of bookies for as long as the host lives.
+        # Without this its writer would listen to the bookies for as long as the host lives.
+        log.abandon()
         raise
     return log
 
 
+# -- the tail of the list
+
+
+async def recover_tail(context: LogContext, ledgers: LedgerList) -> int:
+    """Seal all ledgers of the list, in memory; return the next offset.
+
+    The last two ledgers are recovered, which fences their writer, and so is every other ledger
+    whose length the list does not state.  A listed ledger without metadata is an error, since the
+    list promises its entries.
+
+    Raise LogCorruptError, or LedgerError and MetadataError if it does not work now.
+    """
+    infos = list(ledgers.info.ledgerInfo)
+    # All ledgers prove that they belong to the log before the first one is fenced.
+    unsealed = {
+        ledger.ledgerId: await _verified_metadata(context, ledgers.owner, ledger.ledgerId)
+        for i, ledger in enumerate(infos)
+        if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")
+    }
+    for ledger in infos:
+        stored = unsealed.get(ledger.ledgerId)
+        if stored is not None:
+            ledgers.seal(await _recover(context, ledger, stored))
+        else:
+            ledgers.seal(sealed_ledger(ledger, context.clock.now_ms()))
+    # The list states an offset even if every entry was trimmed: offsets never start again.
+    return max(
+        stored_offset(ledgers.info, ledgers.path), await last_offset_of(context, ledgers) + 1
+    )
+
+
+async def _verified_metadata(
+    context: LogContext, owner: LedgerOwner, ledger_id: int
+) -> StoredMetadata:
+    try:
+        return await context.retry_read(lambda: context.verified_metadata(ledger_id, owner))
+    except NoSuchLedgerError:
+        raise _gone(ledger_id) from None
+
+
+def _gone(ledger_id: int) -> LogCorruptError:
+    return LogCorruptError(
+        f"ledger {ledger_id} is on the list of its log and not in the metadata store"
+    )
+
+
+async def _recover(context: LogContext, ledger: LedgerInfo, stored: StoredMetadata) -> SealedLedger:
+    known = sealed_ledger(ledger, context.clock.now_ms())
+    ledger_id = ledger.ledgerId
+    try:
+        reader = await context.retry_read(
+            lambda: context.client.open_stored(ledger_id, stored, recover=True)
+        )
+    except NoSuchLedgerError:
+        raise _gone(ledger_id) from None
+    entries = reader.last_add_confirmed + 1
+    # A length on the list is a promise: the ledger was closed before it was written.
+    if ledger.HasField("entries") and ledger.entries != entries:
+        raise LogCorruptError(
+            f"ledger {ledger_id} has {entries} entries, and {ledger.entries} by the list of its log"
+        )
+    return SealedLedger(ledger_id, entries, reader.length, known.closed_ms, known.last_offset)
+
+
+# -- the list
+
+
 def _check_instance(context: LogContext, path: str, info: ManagedLedgerInfo) -> None:
-    """LogCorruptError for a list of another instance: its ids mean other ledgers."""
-    said = get_property(info.properties, INSTANCE)
-    if context.instance is not None and said is not None and said != context.instance:
+    """Raise LogCorruptError for a list of another instance: its ids mean other ledgers."""
+    named = get_property(info.properties, INSTANCE)
+    if context.instance is not None and named is not None and named != context.instance:
         root = context.client.context.catalog.paths.root
         raise LogCorruptError(
-            f"the list {path} belongs to the instance {said}, and the ledgers below {root} to"
+            f"the list {path} belongs to the instance {named}, and the ledgers below {root} to"
             f" {context.instance}. Nothing was changed. Compare the settings of all brokers with"
             " `daybook cluster show`; if ledgers or ZooKeeper were restored from a copy on purpose,"
             " use `daybook cluster rebind`"
         )
 
 
-def _settle(info: ManagedLedgerInfo, learned: Sequence[Row]) -> None:
-    """Write into the list what recovery has found.  Most rows of a long list stay as they are."""
-    for row in learned:
-        set_sealed(info, row)
+def _record_lengths(info: ManagedLedgerInfo, learned: Sequence[SealedLedger]) -> None:
+    """Write the lengths that recovery has found into the list."""
+    for ledger in learned:
+        set_sealed(info, ledger)
 
 
 async def _claim(
-    ledgers: LedgerList, learned: Sequence[Row], ledger_id: int, next_offset: int
+    ledgers: LedgerList, learned: Sequence[SealedLedger], ledger_id: int, next_offset: int
 ) -> None:
-    """Make the log ours by a write of the list that names no new ledger yet."""
+    """Take the log over by a write of the list that names no new ledger yet (step 4a)."""
 
     def change(info: ManagedLedgerInfo) -> None:
-        _settle(info, learned)
+        _record_lengths(info, learned)
         set_property(info, OPENING, str(ledger_id))
 
     await ledgers.update(change, next_offset)
 
 
+# -- the cursors
+
+
 async def _recover_cursors(log: ManagedLedger) -> None:
-    """One that cannot be recovered fails the open."""
+    """Recover and run all cursors.  A cursor that cannot be recovered fails the opening."""
     found: dict[str, Cursor] = {}
 
     async def recover(name: str) -> None:
-        cursor = found[name] = await recover_cursor(log, name)
+        cursor = found[name] = await log.recover_cursor(name)
         await cursor.renew()
 
     try:
-        await _of_cursors(log.context, log.name, recover)
-        log.check()  # It may have been lost meanwhile: then nothing of it runs any more.
+        await _for_each_cursor(log.context, log.name, recover)
+        log.check()  # The log may have been lost meanwhile; then its nursery is cancelled.
     except BaseException:
+        # A cursor that was renewed has a writer already.
         for cursor in found.values():
-            cursor.abandon(FencedError(f"{log.name} could not be opened"))  # and its new writer
+            cursor.abandon(FencedError(f"{log.name} could not be opened"))
         raise
     for name in sorted(found):
         log.adopt(found[name])
 
 
-async def _of_cursors(
-    context: LogContext, log_name: str, ask: Callable[[str], Awaitable[T]]
+async def _for_each_cursor(
+    context: LogContext, log_name: str, act: Callable[[str], Awaitable[T]]
 ) -> dict[str, T]:
-    """Return what `ask` says of each durable cursor of a log; raise its first error."""
-    names = await context.newest_children(log_path(log_name))
+    """Return the result of `act` for each durable cursor of a log, or raise its first error."""
+    names = await context.read_newest_children(log_path(log_name))
     found: dict[str, T] = {}
     errors: list[Exception] = []
     limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)
@@ -342,7 +433,7 @@ async def _of_cursors(
             if errors:
                 return
             try:
-                found[name] = await ask(name)
+                found[name] = await act(name)
             except Exception as error:
                 errors.append(error)
 
@@ -364,10 +455,11 @@ async def open_managed_ledgers(
     allows: Callable[[str], bool],
     cache_bytes_max: int = 64 << 20,
 ) -> AsyncGenerator[ManagedLedgers]:
-    """For an `async with`; logs that are still open at its end are abandoned, not closed.
+    """Run the logs of one host.  Logs that are still open at the end are abandoned, not closed.
 
-    `allows` says whether a new format may be written (`cursor_ledger.CHANGE_2`).
+    `allows` returns True if a new format may be written (`cursor_ledger.CHANGE_2`).
     """
+    # An error of the caller leaves as it is, not in the exception group of the nursery.
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
         context = LogContext(

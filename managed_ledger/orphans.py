@@ -1,8 +1,8 @@
-"""Ledgers that nothing names: of a creation that was not listed, of a deletion that was cut short.
+"""Removes orphans: ledgers of a creation that was not listed, or of a deletion that was cut short.
 
-Why a ledger may be removed is in `protocol.orphans`.  What is needed to know it is asked of the
-store: that a list of ours is still as we have written it, right before; that a log is gone, after
-the server has caught up.  What is not known now is left to the next pass.
+`protocol.orphans` says why a ledger may be removed.  The facts for that come from the metadata
+store.  The version of an open log's list is checked right before the removal.  A log counts as gone
+only after the server has synced.  If a fact is not known now, the next pass looks again.
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from daybook.managed_ledger.protocol.orphans import (
     is_orphan_of_open_log,
     may_be_orphan,
 )
-from daybook.managed_ledger.records import Owner, log_path, owner_of, tree_of
+from daybook.managed_ledger.records import LedgerOwner, log_path, owner_of, tree_of
 from daybook.wire.metadata.store import MetadataError
 
-_READS_PER_S = 200  # A pass is in no hurry.
+_READS_PER_S = 200  # A pass is not urgent, and must not load the store.
 
 
 async def remove_orphans(
@@ -34,10 +34,10 @@ async def remove_orphans(
     age_s: float,
     of_gone_logs: bool,
 ) -> list[int]:
-    """One pass over all ledgers of the cluster; the ids of those that were removed.
+    """Look at all ledgers of the cluster once, and return the ids of those that were removed.
 
-    `of_gone_logs`: those of logs that are not there any more, too.  MetadataError if the ledgers
-    cannot be listed, unless some were removed; the next pass begins anew.
+    With `of_gone_logs`, ledgers of logs that do not exist any more are removed, too.  Raise
+    MetadataError if the ledgers cannot be listed and none was removed.
     """
     if context.tree is None:
         return []
@@ -50,10 +50,11 @@ async def remove_orphans(
     removed: list[int] = []
     try:
         async for ledger_id in context.client.list_ledgers():
+            # The ids of ledgers grow, and no later ledger can be an orphan of an open log.
             if ledger_id >= newest and not of_gone_logs:
                 break
             owner = await a_pass.owner_of_orphan(ledger_id, of_gone_logs=of_gone_logs)
-            if owner is not None and await context.delete(ledger_id, owner):
+            if owner is not None and await context.delete_ledger(ledger_id, owner):
                 removed.append(ledger_id)
             await trio.sleep(1 / _READS_PER_S)
     except MetadataError:
@@ -63,6 +64,8 @@ async def remove_orphans(
 
 
 class _Pass:
+    """One look at all ledgers.  `logs` are those that this host has open."""
+
     def __init__(
         self,
         context: LogContext,
@@ -77,8 +80,8 @@ class _Pass:
         self._suspects = suspects
         self._age_ms = age_ms
 
-    async def owner_of_orphan(self, ledger_id: int, *, of_gone_logs: bool) -> Owner | None:
-        """The owner of an orphan; None if the ledger is no orphan, or that is not known."""
+    async def owner_of_orphan(self, ledger_id: int, *, of_gone_logs: bool) -> LedgerOwner | None:
+        """Return the owner of an orphan; None if the ledger is no orphan, or that is not known."""
         try:
             candidate = _candidate(ledger_id, await self._context.client.stored_metadata(ledger_id))
             if candidate is None or not self._may_be(candidate):
@@ -90,7 +93,7 @@ class _Pass:
                 known = of_gone_logs and await self._is_of_gone(candidate)
         except (LedgerError, MetadataError):
             return None
-        return Owner(candidate.log, candidate.cursor) if known else None
+        return LedgerOwner(candidate.log, candidate.cursor) if known else None
 
     def _may_be(self, candidate: Candidate) -> bool:
         now_ms = self._context.clock.now_ms()
@@ -100,26 +103,27 @@ class _Pass:
         if not is_orphan_of_open_log(candidate, log.owned_from, named=_names(log, candidate)):
             return False
         try:
+            # This checks the version of the list: a stale owner must not remove anything.
             await log.ledgers.guarded([])
         except ManagedLedgerError:
             return False
         return log.usable
 
     async def _is_of_gone(self, candidate: Candidate) -> bool:
-        """Is there no list of its log, and was there none the last time?"""
+        """Return True if the log has no list now, and had none in the last pass."""
         try:
             path = log_path(candidate.log)
         except InvalidNameError:
             return False
         if await self._context.store.get(path) is not None:
-            return False  # That answer may be old, and then it is for the next pass.
-        if await self._context.newest(path) is not None:
+            return False  # The answer may be outdated; then the next pass removes the ledger.
+        if await self._context.read_newest(path) is not None:
             return False
         return self._suspects.is_found_again(candidate)
 
 
 def _candidate(ledger_id: int, stored: StoredMetadata) -> Candidate | None:
-    """None for a ledger that is not of a log, or a cursor."""
+    """Return None for a ledger that belongs to no log and no cursor."""
     metadata = stored.metadata
     owner = owner_of(metadata.custom)
     if owner is None:
@@ -130,6 +134,7 @@ def _candidate(ledger_id: int, stored: StoredMetadata) -> Candidate | None:
 
 
 def _names(log: ManagedLedger, candidate: Candidate) -> bool:
+    """Return True if the list of the log, or one of its cursors, names the ledger."""
     ledger_id = candidate.ledger_id
     if log.ledgers.lists(ledger_id):
         return True

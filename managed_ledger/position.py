@@ -1,7 +1,7 @@
-"""Where an entry lies: in which ledger, and where in it.
+"""The position of an entry: its ledger, and its number in the ledger.
 
-Positions are ordered; ledger ids rise along a log.  As a mark-delete position, (L, -1) says that
-nothing of ledger L has been consumed.
+Positions are ordered, since the ids of ledgers ascend along a log.  As a mark-delete position,
+(L, -1) means that no entry of ledger L was acknowledged.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Reads entries of one log: from the cache, from its own ledgers, or from those that are closed.
+"""Reads entries of one log: from the cache, or from its ledgers.
 
-Who reads on finds what comes next in the cache: while entries are on their way to their consumer,
-the ones behind them are on their way here.
+A reader that reads on finds the next entries in the cache: while entries travel to their consumer,
+those behind them are read ahead.
 """
 
 import logging
@@ -27,9 +27,9 @@ _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
 _STREAMS_MAX = 256
-_AHEAD_BYTES = 8 << 20  # of one who reads on
+_AHEAD_BYTES = 8 << 20  # of one stream
 _CHUNK_BYTES = 1 << 20
-_CHUNKS_AT_ONCE = 4  # one is sent, others wait for the disk: nobody waits for nobody
+_CHUNKS_AT_ONCE = 4  # so that one is sent while others wait for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,27 @@ class LogEntry:
 
 @dataclass(slots=True)
 class _Stream:
-    """Somebody who reads on.  Before `frontier` all was read, is in the cache, or on its way."""
+    """One reader that reads on.  Everything before `frontier` was read, or is being read ahead."""
 
     frontier: Position
-    entry_bytes: int = 1  # on average, lately
-    ahead_bytes: int = 0  # nobody has come for it yet
+    entry_bytes: int = 1  # average size of an entry in the last read
+    ahead_bytes: int = 0  # read ahead, and not asked for yet
     fetching: int = 0  # chunks on their way
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Entries of one ledger, read ahead together; both ends are in it."""
+    """Entries of one ledger that are read ahead together; both ends are included."""
 
     first: Position
     last: Position
 
 
 class LogReader:
-    """`writers`: the ledgers of which this host knows the end better than anybody."""
+    """The reader of one log.
+
+    `writers` has the ledgers that this host writes: their writers know the end before anyone else.
+    """
 
     def __init__(
         self, context: LogContext, ledgers: LedgerList, writers: dict[int, LedgerWriter]
@@ -68,33 +71,33 @@ class LogReader:
         self._ledgers = ledgers
         self._writers = writers
         self._readers: dict[int, LedgerReader] = {}
-        self._foreign: set[int] = set()  # ledgers of which was said that they are not the log's
+        self._foreign: set[int] = set()  # ledgers of another owner, which were logged once
         self._tailing_until_s = 0.0
-        self._streams: OrderedDict[Position, _Stream] = OrderedDict()  # by what they read next
-        self._under_way: dict[Position, trio.Event] = {}  # reading ahead from there
+        self._streams: OrderedDict[Position, _Stream] = OrderedDict()  # by their next position
+        self._under_way: dict[Position, trio.Event] = {}  # chunks on their way, by first position
 
     @property
     def tailing(self) -> bool:
-        """Somebody reads what is appended: appended entries are worth caching."""
+        """True while a reader reads at the end, so that appended entries are worth caching."""
         return trio.current_time() < self._tailing_until_s
 
     def expect(self) -> None:
-        """Somebody waits at the end."""
+        """Note that a reader is at the end of the log."""
         self._tailing_until_s = trio.current_time() + _TAILING_S
 
     async def read(
         self, at: Position, end: Position, *, max_entries: int, max_bytes: int, shared: bool
     ) -> list[LogEntry]:
-        """A run of entries, the first one at `at`, none behind `end`.  Raises LedgerError.
+        """Return consecutive entries, the first one at `at`, none behind `end`.
 
-        `shared`: others are going to read the same.
+        `shared` says that other readers will read the same entries.  Raise LedgerError.
         """
         if at.ledger_id == end.ledger_id and at.entry_id >= end.entry_id - _TAILING_ENTRIES:
             self.expect()
         stream = self._streams.pop(at, None)
         if (arrival := self._under_way.get(at)) is not None:
             await arrival.wait()
-            at = self._ledgers.entry_at(at)  # It may have been trimmed meanwhile.
+            at = self._ledgers.entry_at(at)  # The entry may have been trimmed meanwhile.
         if at > end or max_entries < 1:
             await trio.lowlevel.checkpoint()
             return []
@@ -110,31 +113,37 @@ class LogReader:
         return found
 
     def forget(self, ledger_id: int) -> None:
+        """Drop the reader of a ledger that was trimmed."""
         self._readers.pop(ledger_id, None)
 
     async def _fetch(
         self, at: Position, end: Position, last: int, max_bytes: int
     ) -> list[LogEntry]:
-        """Of one ledger, up to the entry `last` at most."""
-        row = self._ledgers.row(at.ledger_id)
-        last = min(last, end.entry_id if row is None else row.entries - 1)
+        """Read entries of one ledger, up to the entry `last`."""
+        last = min(last, self._last_in(at.ledger_id, end))
         try:
             source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
             entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
         except MetadataError as error:
             raise ReadUnknownError(at.ledger_id, at.entry_id, f"metadata: {error}") from error
         except LogCorruptError as error:
-            # Nothing of another topic is given out, and nothing is skipped: it stays unread.
+            # The ledger belongs to another topic: none of its entries is returned, and none is
+            # skipped, so the position stays unread.
             if at.ledger_id not in self._foreign:
                 self._foreign.add(at.ledger_id)
                 _log.error("%s: %s", self._ledgers.owner, error)
             raise ReadUnknownError(at.ledger_id, at.entry_id, str(error)) from error
         return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 
+    def _last_in(self, ledger_id: int, end: Position) -> int:
+        """Return the last entry of a ledger that may be read."""
+        sealed = self._ledgers.find_sealed(ledger_id)
+        return end.entry_id if sealed is None else sealed.entries - 1
+
     # -- ahead of demand
 
     def _has_read(self, stream: _Stream | None, found: Sequence[LogEntry], end: Position) -> None:
-        """Whoever has read what is before that, too, reads on."""
+        """Note what a reader has read, and read ahead if it also read the entries before that."""
         behind = self._ledgers.next_position(found[-1].position)
         reads_on = stream is not None
         if stream is None:
@@ -153,7 +162,9 @@ class LogReader:
                 self._context.nursery.start_soon(self._read_ahead, stream, chunk, end)
 
     def _next_chunk(self, stream: _Stream, end: Position) -> _Chunk | None:
-        """Entries of the ledger of the frontier, about a megabyte, which are on their way now."""
+        """Return the chunk at the frontier, about a megabyte of one ledger, and count it as on its
+        way; None if nothing is to be read ahead now.
+        """
         at = stream.frontier
         has_room = self._context.cache.has_room_ahead
         if (
@@ -163,9 +174,8 @@ class LogReader:
             or not has_room(at, _CHUNK_BYTES, trio.current_time())
         ):
             return None
-        row = self._ledgers.row(at.ledger_id)
         last = at.entry_id + max(1, _CHUNK_BYTES // stream.entry_bytes) - 1
-        last = min(last, end.entry_id if row is None else row.entries - 1)
+        last = min(last, self._last_in(at.ledger_id, end))
         chunk = _Chunk(at, Position(at.ledger_id, last))
         stream.frontier = self._ledgers.next_position(chunk.last)
         stream.ahead_bytes += _CHUNK_BYTES
@@ -174,7 +184,7 @@ class LogReader:
 
     async def _read_ahead(self, stream: _Stream, chunk: _Chunk | None, end: Position) -> None:
         try:
-            # Who wants to have what fails here reads it again, and is told what is wrong.
+            # The reader that needs these entries reads them again, and then gets the error.
             with suppress(LedgerError):
                 while chunk is not None:
                     await self._read_chunk(stream, chunk)
@@ -194,10 +204,10 @@ class LogReader:
                     size += len(entry.data)
                 first = Position(at.ledger_id, found[-1].position.entry_id + 1)
         finally:
-            stream.ahead_bytes += size - _CHUNK_BYTES
+            stream.ahead_bytes += size - _CHUNK_BYTES  # `_next_chunk` has counted an estimate.
             self._under_way.pop(at).set()
 
-    # -- where entries come from
+    # -- sources of entries
 
     def _cached(
         self, at: Position, end: Position, max_entries: int, max_bytes: int
@@ -214,7 +224,7 @@ class LogReader:
         return found
 
     async def _reader(self, ledger_id: int, last: int) -> LedgerReader:
-        """A reader that knows of the entry `last`, which is confirmed."""
+        """Return a reader that knows of the entry `last`, which is confirmed."""
         reader = self._readers.get(ledger_id)
         if reader is None:
             owner = self._ledgers.owner
@@ -222,7 +232,7 @@ class LogReader:
             if len(self._readers) >= _READERS_MAX:
                 del self._readers[next(iter(self._readers))]
             self._readers[ledger_id] = reader
-        if reader.last_add_confirmed < last:  # What we were told of the ledger is old.
+        if reader.last_add_confirmed < last:  # The metadata that it read are outdated.
             await self._context.store.sync(self._ledgers.path)
             await reader.refresh()
         return reader

@@ -1,17 +1,22 @@
-"""What the metadata store keeps of a log and of its cursors, in Pulsar's formats.
+"""The records of a log and of its cursors in the metadata store, in Pulsar's formats.
 
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>           the list of ledgers
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>/<cursor>  one record each cursor
 
-Fields that we do not know are kept: messages are changed in place, never rebuilt.  Values that
-Pulsar compressed are read; what is written is plain.
+Unknown fields are kept: a message is changed in place, never built again.  Values that Pulsar
+compressed are read; Daybook writes plain values.
 
-Four properties are ours.  `index` of the list: the offset of the last message when the list was
-written; it keeps offsets from starting again when everything has been trimmed.  `daybook.last` of
-a sealed ledger: the offset of its last message.  `daybook.instance` of the list: the INSTANCEID of
-the root where its ledgers are.  `daybook.opening` of the list, while a log with a long list is
-being opened: the id of the ledger that will be put on it (`open`).  A ledger says in its own
-metadata whose it is, as Pulsar has it, and in `daybook/tree` for which tree of logs it was made.
+Daybook adds four properties:
+
+    index               of a list     the offset of the last message when the list was written;
+                                      offsets do not start again when everything was trimmed
+    daybook.last        of a ledger   the offset of its last message
+    daybook.instance    of a list     the INSTANCEID of the root where its ledgers are
+    daybook.opening     of a list     while a log with a long list is being opened: the id of the
+                                      ledger that will be put on the list (`open`)
+
+The metadata of a ledger name its owner, as Pulsar does it, and in `daybook/tree` the tree of logs
+for which the ledger was created.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,16 +52,16 @@ _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
 _UNNAMED = "no log"
 _COMPRESSED = b"\x47\x78"
 _INFLATED_BYTES_MAX = 64 << 20
-_NAME_BYTES_MAX = 4096  # as it is, and encoded
+_NAME_BYTES_MAX = 4096  # of a name, and of its encoded form
 
 LedgerInfo = ManagedLedgerInfo.LedgerInfo
 _M = TypeVar("_M", ManagedLedgerInfo, ManagedCursorInfo)
 
 
 def log_path(name: str) -> str:
-    """The record of a log; `name` is `tenant/namespace/persistent/topic`, encoded.
+    """Return the path of a log's record.  Raise InvalidNameError.
 
-    InvalidNameError.
+    `name` is `tenant/namespace/persistent/topic`, encoded.
     """
     for part in name.split("/"):
         _check_part(part, name)
@@ -66,19 +71,22 @@ def log_path(name: str) -> str:
 
 
 def cursor_path(log_name: str, cursor: str) -> str:
-    """InvalidNameError."""
+    """Return the path of a cursor's record.  Raise InvalidNameError."""
     check_cursor_name(cursor)
     return f"{log_path(log_name)}/{url_encode(cursor)}"
 
 
 def check_cursor_name(cursor: str) -> None:
-    """InvalidNameError for a name under which nothing can be stored."""
+    """Raise InvalidNameError for a name under which nothing can be stored."""
     _check_part(cursor, cursor)
     _check_part(url_encode(cursor), cursor)
 
 
 def _check_part(part: str, name: str) -> None:
-    """The metadata store takes all but these; URL-encoding leaves dots alone."""
+    """Raise InvalidNameError if the metadata store rejects this part of a path.
+
+    URL-encoding leaves dots alone.
+    """
     try:
         size = len(part.encode())
     except UnicodeEncodeError:  # half of a surrogate pair
@@ -91,7 +99,7 @@ def _check_part(part: str, name: str) -> None:
 def custom_metadata(
     log_name: str, cursor: str | None = None, tree: str | None = None
 ) -> dict[str, bytes]:
-    """What a ledger says of itself: whose it is, as Pulsar has it, and of which tree (`tree`)."""
+    """Return the custom metadata of a ledger: its owner in Pulsar's form, and its tree (`tree`)."""
     custom = {**_OURS, LOG_NAME: log_name.encode()}
     if cursor is not None:
         custom[CURSOR_NAME] = url_encode(cursor).encode()
@@ -101,13 +109,16 @@ def custom_metadata(
 
 
 def tree_of(custom: Mapping[str, bytes]) -> str | None:
-    """The tree of logs for which a ledger was made; None if it does not say that."""
+    """Return the tree of logs for which a ledger was created; None if it names none."""
     tree = custom.get(TREE)
     return None if tree is None else tree.decode(errors="replace")
 
 
 def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:
-    """The log, and the encoded name of its cursor if it is one's; None for other ledgers."""
+    """Return the log, and the encoded name of the cursor if the ledger belongs to one.
+
+    Return None for a ledger of another application.
+    """
     if any(custom.get(key) != value for key, value in _OURS.items()) or LOG_NAME not in custom:
         return None
     try:
@@ -118,8 +129,8 @@ def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """The owner of a ledger: a log, or one of its cursors, by the encoded name."""
+class LedgerOwner:
+    """The owner of a ledger: a log, or one of its cursors, by its encoded name."""
 
     log: str
     cursor: str | None = None
@@ -128,10 +139,10 @@ class Owner:
         return self.log if self.cursor is None else f"{self.log}, cursor {self.cursor}"
 
     def contradicted_by(self, custom: Mapping[str, bytes]) -> str | None:
-        """Return the other owner that the ledger names; None if it does not name another.
+        """Return the other owner that a ledger names; None if it names none.
 
-        A ledger that says nothing passes: old versions of Pulsar wrote no names.  One that names
-        the log and no cursor holds messages: it is no cursor's.
+        A ledger without names passes, since old versions of Pulsar wrote no names.  A ledger that
+        names the log and no cursor holds messages, so it cannot be a cursor's.
         """
         for key, value in _OURS.items():
             if custom.get(key, value) != value:
@@ -151,7 +162,10 @@ def _shown(value: bytes) -> str:
 
 
 def parse(message: _M, value: bytes, what: str) -> _M:
-    """Parse into an empty message.  An empty value is an empty message.  LogCorruptError."""
+    """Parse a value into an empty message; an empty value is an empty message.
+
+    Raise LogCorruptError.
+    """
     try:
         message.ParseFromString(_inflate(value))
         check_readable(message)
@@ -196,7 +210,7 @@ def clear_property(message: ManagedLedgerInfo, key: str) -> None:
 
 
 def message_ranges(runs: Iterable[tuple[int, int, int]]) -> list[MessageRange]:
-    """Pulsar's form of runs (ledger, first, last): the lower end is exclusive."""
+    """Return runs (ledger, first, last) in Pulsar's form, in which the lower end is exclusive."""
     return [
         MessageRange(
             lowerEndpoint=nested(Position(ledger_id, first - 1)),

@@ -1,7 +1,7 @@
 """The id of the tree of logs in a metadata store: the record `/daybook/tree`.
 
-Several trees may keep their logs in the same ledgers, and have logs of the same name.  So ledgers
-say for which tree they were made, and nobody removes a ledger of another one.
+Several trees may keep their logs in the same ledgers root, and have logs of the same name.  So each
+ledger names the tree for which it was created, and no broker removes a ledger of another tree.
 
     {"treeId":"5d41...","version":1}
 """
@@ -25,14 +25,15 @@ class TreeRecord(msgspec.Struct, rename="camel"):
 
 
 async def tree_id(store: MetadataStore, rng: Random) -> str:
-    """The id, which the first who asks draws.  MalformedRecordError, MetadataError."""
+    """Return the id; the first caller draws it.  Raise MalformedRecordError, MetadataError."""
     drawn = msgspec.json.encode(TreeRecord(f"{rng.getrandbits(128):032x}"))
     while True:
         await store.sync(PATH)
         record = await store.get(PATH)
         if record is not None:
             return _parsed(record.value)
-        with suppress(RecordExistsError, OutcomeUnknownError):  # What is there, the read tells.
+        # If the outcome is unknown, or another host was first, the next read has the record.
+        with suppress(RecordExistsError, OutcomeUnknownError):
             await store.create(PATH, drawn, make_parents=True)
 
 

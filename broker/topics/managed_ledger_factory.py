@@ -32,6 +32,8 @@ from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger import offsets
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import IN_RECORD, Cursor
+from daybook.managed_ledger.cursor import Cursor
+from daybook.managed_ledger.cursor_ledger import IN_RECORD
 from daybook.managed_ledger.errors import (
     ClosedError,
     FencedError,
@@ -256,7 +258,7 @@ class ManagedLedgerFactory:
         managed = _managed(log)
         sealed: list[dict[str, object]] = [
             {"ledgerId": row.ledger_id, "entries": row.entries, "size": row.bytes}
-            for row in managed.ledgers.rows
+            for row in managed.ledgers.sealed
         ]
         current = {
             "ledgerId": managed.current_ledger_id,

@@ -1,12 +1,12 @@
-"""What a cursor knows, and what of it has to be written.
+"""The state of a cursor, and the changes of it that have to be recorded.
 
-The mark-delete position is the last one up to which everything is acknowledged; above it single
-positions may be acknowledged, with holes in between.  It never moves back, except by a reset.
+Everything up to the mark-delete position is acknowledged.  Above it single positions may be
+acknowledged, with holes in between.  The mark-delete position never moves back, except by a reset.
 
 A change is *recorded* when a record of it is durable.  Between two snapshots only changes are
 written: the new mark-delete position and the runs that were acknowledged since.
 
-Whoever acknowledges sees to it that the position holds an entry that is confirmed.
+The caller makes sure that a position that it acknowledges holds a confirmed entry.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Run = tuple[int, int, int]  # ledger, first entry, last entry
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened since the last record.  `reset` says that everything before is void."""
+    """The change since the last record.  `reset` says that everything before is void."""
 
     mark_delete: Position
     runs: tuple[Run, ...]
@@ -28,7 +28,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CursorSnapshot:
     mark_delete: Position
     acked: tuple[Run, ...]
     fresh: tuple[Run, ...]
@@ -37,9 +37,10 @@ class Snapshot:
 
 
 class CursorState:
-    """A cursor's acknowledgements.  `next_position` is the log's: the position behind another.
+    """The acknowledgements of one cursor.
 
-    `recording` False: nobody will ask for changes, and none are kept.
+    `next_position` returns the position behind another one in the log.  With `recording` False no
+    changes are kept, since none will be taken.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class CursorState:
         self._advance()
 
     def ack(self, positions: Sequence[Position]) -> bool:
-        """Acknowledge single positions; False if none of them was new."""
+        """Acknowledge single positions; return False if none of them was new."""
         before = self.changes
         following = self._next_position(self.mark_delete)
         for position in positions:
-            if position == following:  # In order: nothing has to be remembered.
+            if position == following:  # In order: the ack set is not needed.
                 self.mark_delete = position
                 self.changes += 1
                 if self.acked:
@@ -78,7 +79,7 @@ class CursorState:
         return self.changes != before
 
     def ack_cumulative(self, position: Position) -> bool:
-        """Acknowledge everything up to, and with, `position`."""
+        """Acknowledge everything up to and including `position`."""
         if position <= self.mark_delete:
             return False
         self.mark_delete = position
@@ -87,7 +88,7 @@ class CursorState:
         return True
 
     def reset(self, mark_delete: Position) -> None:
-        """Forget all acknowledgements and begin behind `mark_delete`: an explicit seek."""
+        """Forget all acknowledgements and start behind `mark_delete`: an explicit seek."""
         self.mark_delete = mark_delete
         self.acked = AckSet()
         self._fresh = AckSet()
@@ -98,8 +99,9 @@ class CursorState:
         return position <= self.mark_delete or position in self.acked
 
     def take_change(self) -> Change | None:
-        """What is to be recorded now; None if nothing is.  It counts as taken."""
+        """Return the change since the last call, to be recorded; None if there is none."""
         fresh = self._fresh
+        # The new mark-delete position covers these acknowledgements.
         fresh.discard_through(self.mark_delete)
         if not (fresh or self._reset or self.mark_delete != self._taken_mark_delete):
             return None
@@ -110,7 +112,7 @@ class CursorState:
         return change
 
     def _advance(self) -> None:
-        """Move the mark-delete position over what is acknowledged behind it."""
+        """Move the mark-delete position over the acknowledged positions behind it."""
         moved = self.mark_delete
         self.acked.discard_through(moved)
         while (following := self._next_position(moved)) in self.acked:
@@ -118,9 +120,10 @@ class CursorState:
         if moved != self.mark_delete:
             self.mark_delete = moved
             self.acked.discard_through(moved)
+        # Invariant: the position behind mark-delete is never acknowledged.
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> CursorSnapshot:
+        return CursorSnapshot(
             self.mark_delete,
             tuple(self.acked.ranges()),
             tuple(self._fresh.ranges()),
@@ -128,7 +131,7 @@ class CursorState:
             self._taken_mark_delete,
         )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: CursorSnapshot) -> None:
         self.mark_delete = snapshot.mark_delete
         self.acked, self._fresh = AckSet(), AckSet()
         for run in snapshot.acked:
@@ -138,19 +141,20 @@ class CursorState:
         self._reset = snapshot.reset
         self._taken_mark_delete = snapshot.taken
 
-    def canonical(self) -> Snapshot:
+    def canonical(self) -> CursorSnapshot:
         return self.snapshot()
 
 
 def apply_change(mark_delete: Position, acked: AckSet, change: Change) -> tuple[Position, AckSet]:
-    """What a record of `change` makes of a state, when a cursor is recovered.
+    """Apply the record of a change to a state, when a cursor is recovered.
 
-    ValueError for entries that no ledger can have.
+    Raise ValueError for entries that no ledger can have.
     """
     if change.reset:
         acked = AckSet()
     for ledger_id, first, last in change.runs:
         acked.add_range(ledger_id, first, last)
+    # Only a reset moves a cursor back.
     mark_delete = change.mark_delete if change.reset else max(mark_delete, change.mark_delete)
     acked.discard_through(mark_delete)
     return mark_delete, acked

@@ -1,18 +1,18 @@
-"""How a log that is open moves from one ledger to the next.
+"""How an open log moves from one ledger to the next.
 
-Rolling over: a new ledger is created and put on the list by compare-and-swap while appends go on
-into the old one.  Then the new one takes over *after the old one's last confirmation*; appends in
-between wait.  Then the old one is closed, and the list learns how long it is.  The next roll does
-not begin before that: a crash at any point leaves at most two ledgers of the list unclosed, which
-is what opening recovers.
+Rolling over: the log creates a new ledger and puts it on the list by compare-and-swap, while
+appends continue in the old one.  The new ledger takes over *after the old one's last confirmation*;
+appends in between wait.  Then the log closes the old ledger and writes its length to the list.  The
+next rollover does not begin before that.  So a crash at any point leaves at most two ledgers of the
+list unclosed, which are the ones that opening recovers.
 
           RollDue         Listed            last confirmation       Sealed
     OPEN --------> ROLLING ------> SWITCHING ----------------> SEALING ------> OPEN
                       |  CreateFailed -> OPEN (retried later)
     any ---- Lost ----> FENCED         any ---- Stop ----> CLOSED
 
-Whatever ends the writer, or makes a list write fail for good, fences the log: appends that were
-not confirmed are in doubt, and only opening the log anew says which of them it kept.
+Any error that ends the writer, or makes a write of the list fail for good, fences the log.  Appends
+that were not confirmed are in doubt then, and only opening the log again decides which were kept.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from typing import TypeAlias, assert_never
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """`count` more entries; they are appended, or wait, in order."""
+    """`count` more entries were taken; they are submitted, or wait, in order."""
 
     count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """`count` more entries of the present ledger are confirmed."""
+    """The present ledger has confirmed `count` more entries."""
 
     count: int
 
@@ -43,29 +43,29 @@ class RollDue:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The new ledger exists and the list in the metadata store names it."""
+    """The new ledger exists, and the list in the metadata store names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateFailed:
-    """There is no new ledger now, and the list is as it was."""
+    """The new ledger could not be created, and the list is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The old ledger is closed, and the list says how long it is."""
+    """The old ledger is closed, and the list has its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The writer was withdrawn, or the list belongs to somebody else."""
+    """The writer has failed, or the list belongs to another owner."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The owner closes the log."""
+    """The owner closes or abandons the log."""
 
 
 Event: TypeAlias = Append | Confirmed | RollDue | Listed | CreateFailed | Sealed | Lost | Stop
@@ -75,7 +75,7 @@ Event: TypeAlias = Append | Confirmed | RollDue | Listed | CreateFailed | Sealed
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Append the next `count` entries that wait to the present ledger."""
+    """Append the next `count` waiting entries to the present ledger."""
 
     count: int
 
@@ -87,17 +87,17 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The ledger that was created last is the present one from here on."""
+    """Make the ledger that was created last the present one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Close the ledger that was the present one before, and write its length to the list."""
+    """Close the former ledger, and write its length to the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The log is of no use any more; `waiting` entries were never appended, others are in doubt."""
+    """End the log: `waiting` entries were never submitted, all other pending ones are in doubt."""
 
     reason: str
     waiting: int
@@ -106,7 +106,9 @@ class Fence:
 Effect: TypeAlias = Submit | Create | Switch | Seal | Fence
 
 
-class State(Enum):
+class LogState(Enum):
+    """The states of an open log; see the picture above."""
+
     OPEN = auto()
     ROLLING = auto()
     SWITCHING = auto()
@@ -116,38 +118,38 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    state: State
+class LogSnapshot:
+    state: LogState
     unconfirmed: int
     waiting: int
     roll_wanted: bool
 
 
 class LogProtocol:
-    """A log that has been opened: its first ledger is on the list."""
+    """The machine of one log that was opened, so its first ledger is on the list."""
 
     def __init__(self) -> None:
-        self.state = State.OPEN
-        self.unconfirmed = 0  # appended to the present ledger
-        self.waiting = 0  # taken, and not appended yet
+        self.state = LogState.OPEN
+        self.unconfirmed = 0  # submitted to the present ledger
+        self.waiting = 0  # taken, and not submitted yet
         self._roll_wanted = False
         self._effects: list[Effect] = []
 
     @property
     def usable(self) -> bool:
-        return self.state not in (State.FENCED, State.CLOSED)
+        return self.state not in (LogState.FENCED, LogState.CLOSED)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self.state, self.unconfirmed, self.waiting, self._roll_wanted)
+    def snapshot(self) -> LogSnapshot:
+        return LogSnapshot(self.state, self.unconfirmed, self.waiting, self._roll_wanted)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: LogSnapshot) -> None:
         self.state = snapshot.state
         self.unconfirmed = snapshot.unconfirmed
         self.waiting = snapshot.waiting
         self._roll_wanted = snapshot.roll_wanted
         self._effects = []
 
-    def canonical(self) -> Snapshot:
+    def canonical(self) -> LogSnapshot:
         return self.snapshot()
 
     def step(self, event: Event) -> list[Effect]:
@@ -160,48 +162,51 @@ class LogProtocol:
                     self.unconfirmed -= count
                     self._maybe_switch()
                 case RollDue():
-                    # While one roll goes on, no other is due: behind it the ledger is a new one.
-                    self._roll_wanted = self.state in (State.OPEN, State.SEALING)
+                    # During a rollover no other is due: the ledger behind it is a new one.
+                    self._roll_wanted = self.state in (LogState.OPEN, LogState.SEALING)
                     self._maybe_roll()
                 case Listed():
-                    assert self.state is State.ROLLING
-                    self.state = State.SWITCHING
+                    assert self.state is LogState.ROLLING
+                    self.state = LogState.SWITCHING
                     self._maybe_switch()
                 case CreateFailed():
-                    assert self.state is State.ROLLING
-                    self.state = State.OPEN
-                    self._roll_wanted = False  # Whoever asked for it asks again.
+                    assert self.state is LogState.ROLLING
+                    self.state = LogState.OPEN
+                    self._roll_wanted = False  # The timer asks again.
                 case Sealed():
-                    assert self.state is State.SEALING
-                    self.state = State.OPEN
+                    assert self.state is LogState.SEALING
+                    self.state = LogState.OPEN
                     self._maybe_roll()
                 case Lost(reason):
-                    self.state = State.FENCED
+                    self.state = LogState.FENCED
                     self._effects.append(Fence(reason, self.waiting))
                 case Stop():
-                    self.state = State.CLOSED
+                    self.state = LogState.CLOSED
                 case _:
                     assert_never(event)
         effects, self._effects = self._effects, []
         return effects
 
     def _append(self, count: int) -> None:
-        if self.state is State.SWITCHING:
+        # The old ledger must drain before the switch, so it takes no more entries.
+        if self.state is LogState.SWITCHING:
             self.waiting += count
         else:
             self.unconfirmed += count
             self._effects.append(Submit(count))
 
     def _maybe_roll(self) -> None:
-        if self._roll_wanted and self.state is State.OPEN:
-            self.state = State.ROLLING
+        # One rollover at a time: at most two ledgers of the list are unclosed.
+        if self._roll_wanted and self.state is LogState.OPEN:
+            self.state = LogState.ROLLING
             self._roll_wanted = False
             self._effects.append(Create())
 
     def _maybe_switch(self) -> None:
-        if self.state is not State.SWITCHING or self.unconfirmed:
+        # An entry of the new ledger must not be confirmed before one of the old ledger.
+        if self.state is not LogState.SWITCHING or self.unconfirmed:
             return
-        self.state = State.SEALING
+        self.state = LogState.SEALING
         self._effects += [Switch(), Seal()]
         if self.waiting:
             self.unconfirmed, self.waiting = self.waiting, 0

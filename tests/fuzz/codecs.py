@@ -6,7 +6,7 @@ from typing import Any
 
 from daybook.broker.dispatch.entries import EntryHead, delivered_head, entry_head
 from daybook.clients.python.entries import EntryReader, permits_of
-from daybook.managed_ledger.numbering import facts
+from daybook.managed_ledger.offsets import facts
 from daybook.wire.batch import (
     encode_batch,
     has_broker_metadata,

@@ -33,7 +33,7 @@ from daybook.managed_ledger.cursor_ledger import (
     recover,
 )
 from daybook.managed_ledger.errors import LogCorruptError
-from daybook.managed_ledger.ledger_list import LedgerList, sealed_row, set_sealed, stored_offset
+from daybook.managed_ledger.ledger_list import LedgerList, sealed_ledger, set_sealed, stored_offset
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change
 from daybook.managed_ledger.records import owner_of, parse, set_property
@@ -130,15 +130,15 @@ def run_log_record(data: bytes) -> None:
     ledgers = LedgerList(context, "the list", info, 1)
     stored_offset(info, "the list")
     for ledger in info.ledgerInfo:
-        ledgers.seal(sealed_row(ledger, 7))
-    for row in ledgers.rows:
+        ledgers.seal(sealed_ledger(ledger, 7))
+    for row in ledgers.sealed:
         ledgers.next_position(row.last)
         ledgers.previous_position(row.last)
         ledgers.floor(row.last)
         ledgers.entry_at(Position(row.ledger_id, 0))
         set_sealed(info, row)
-    if ledgers.rows:
-        ledgers.entries_between(Position(0, -1), ledgers.rows[-1].last)
+    if ledgers.sealed:
+        ledgers.entries_between(Position(0, -1), ledgers.sealed[-1].last)
     set_property(info, "index", "9")
     require(stored_offset(info, "the list") == 10, "an offset is lost")
     again = parse(ManagedLedgerInfo(), info.SerializeToString(), "the list")

@@ -36,7 +36,7 @@ def test_of_equal_batches_the_estimate_is_the_count() -> None:
             assert len(log.ledgers.ids) >= 4
             await check(log, 7)
             assert log.behind(log.before_first).exact
-            assert log.behind(log.ledgers.rows[1].last).exact
+            assert log.behind(log.ledgers.sealed[1].last).exact
             assert not log.behind(log.next_position(log.before_first)).exact
 
     play(scenario)
@@ -50,7 +50,7 @@ def test_messages_one_by_one_are_counted_exactly_also_by_the_next_owner() -> Non
             log = await host.open()
             await append(log, range(17, 23))
             await check(log, 1)
-            for position in all_positions(log)[log.ledgers.rows[0].entries :]:
+            for position in all_positions(log)[log.ledgers.sealed[0].entries :]:
                 assert log.behind(position).exact
 
     play(scenario)
@@ -63,7 +63,7 @@ def test_unequal_batches_are_estimated_between_the_ends_of_their_ledger() -> Non
             for number in range(23):
                 await append(log, range(number, number + 1), messages=1 + 9 * (number % 2))
             last = -1
-            for row in log.ledgers.rows:
+            for row in log.ledgers.sealed:
                 assert row.last_offset is not None
                 assert log.behind(row.last).messages == log.confirmed_offset - row.last_offset
                 for entry_id in range(row.entries):

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from daybook.managed_ledger.cursor import Cursor, recover_cursor
+from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.errors import (
     ClosedError,
     FencedError,
@@ -15,7 +15,7 @@ from daybook.managed_ledger.errors import (
 )
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
-from daybook.managed_ledger.protocol.log import State
+from daybook.managed_ledger.protocol.log import LogState
 from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError
 from tests.managed_ledger.world import (
     BOOKIES,
@@ -76,6 +76,8 @@ def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
 ) -> None:
     """Seed 651176, once: all that the log runs was stopped already, and the broker died of that."""
 
+    recover_cursor = ManagedLedger.recover_cursor
+
     async def recover_late(log: ManagedLedger, name: str) -> Cursor:
         cursor = await recover_cursor(log, name)
         log.lost("somebody else has taken it over")
@@ -89,7 +91,7 @@ def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
             await append(log, range(3))
             await log.close()
             with monkeypatch.context() as patch:
-                patch.setattr("daybook.managed_ledger.open.recover_cursor", recover_late)
+                patch.setattr(ManagedLedger, "recover_cursor", recover_late)
                 with pytest.raises(FencedError, match="taken it over"):
                     await host.open()
             assert await read_all(await host.open()) == [0, 1, 2]
@@ -116,7 +118,7 @@ def test_an_opening_that_fails_leaves_nobody_who_hears_of_bookies(
             before = len(host.client.directory._listeners)
             for recover in (fail, wait):
                 with monkeypatch.context() as patch, trio.move_on_after(60):
-                    patch.setattr("daybook.managed_ledger.open.recover_cursor", recover)
+                    patch.setattr(ManagedLedger, "recover_cursor", recover)
                     with pytest.raises(LogCorruptError):
                         await host.open()
                 assert len(host.client.directory._listeners) == before
@@ -427,8 +429,8 @@ def test_closing_while_a_ledger_is_being_trimmed() -> None:
             await trio.sleep(1)
             host.link.delay_s = 0.3
             log.roll()
-            await until(lambda: log.state is State.SEALING)
-            await until(lambda: log.state is State.OPEN)
+            await until(lambda: log.state is LogState.SEALING)
+            await until(lambda: log.state is LogState.OPEN)
             await log.close()
             host.link.delay_s = 0
             await listed_ledgers_exist(world, host)
@@ -447,7 +449,7 @@ def test_a_log_that_has_ended_runs_nothing(end: str) -> None:
             cursor = await log.open_cursor("s", initial=EARLIEST)
             positions = await append(log, range(7))
             cursor.ack(positions[:2])
-            assert running("daybook.managed_ledger.") == ["open_home", "run"]
+            assert running("daybook.managed_ledger.") == ["open_log_nursery", "run"]
             match end:
                 case "close":
                     await log.close()

@@ -16,12 +16,14 @@ from daybook.managed_ledger.cursor_ledger import (
     encode_change_1,
     encode_properties,
     encode_snapshot,
+    folded,
+    pointing,
     recover,
 )
-from daybook.managed_ledger.cursor_record import folded, pointing
-from daybook.managed_ledger.ledger_list import Row, set_sealed
+from daybook.managed_ledger.ledger_list import set_sealed
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import (
     INDEX,
     INSTANCE,
@@ -51,7 +53,7 @@ def ledger_list() -> bytes:
     info = ManagedLedgerInfo()
     for ledger_id in (17, 18):
         info.ledgerInfo.add(ledgerId=ledger_id, timestamp=0)
-    set_sealed(info, Row(17, 200, 4096, 1_700_000_000_000, 1999))
+    set_sealed(info, SealedLedger(17, 200, 4096, 1_700_000_000_000, 1999))
     set_property(info, INDEX, "1999")
     return info.SerializeToString()
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybook.managed_ledger.cache import EntryCache
-from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.context import EntryCache, LogContext
 from daybook.managed_ledger.errors import LogCorruptError
-from daybook.managed_ledger.ledger_list import LedgerList, Row
+from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 
 SIZES = st.lists(st.integers(0, 4), max_size=5)
@@ -36,7 +36,7 @@ def make(sizes: list[int], present: int) -> tuple[LedgerList, list[Position]]:
     ids = [10 + 2 * i for i in range(len(sizes) + 1)]
     ledgers = build(ids)
     for ledger_id, size in zip(ids, sizes, strict=False):
-        ledgers.seal(Row(ledger_id, size, 0, 0))
+        ledgers.seal(SealedLedger(ledger_id, size, 0, 0))
     every = [*zip(ids, sizes, strict=False), (ids[-1], present)]
     return ledgers, [Position(i, e) for i, n in every for e in range(n)]
 
@@ -80,7 +80,7 @@ def test_entries_between_counts_them(sizes: list[int], present: int, data: st.Da
 def test_a_roll_in_between_keeps_the_present_ledger_open() -> None:
     ledgers = build([10, 12])  # 12 is listed, and not used yet
     assert ledgers.next_position(Position(10, 7)) == Position(10, 8)
-    ledgers.seal(Row(10, 8, 0, 0))
+    ledgers.seal(SealedLedger(10, 8, 0, 0))
     assert ledgers.next_position(Position(10, 7)) == Position(12, 0)
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import trio
 
-from daybook.managed_ledger.appends import ENTRY_OVERHEAD_BYTES
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.errors import (
     ClosedError,
@@ -14,6 +13,7 @@ from daybook.managed_ledger.errors import (
     NoSuchLogError,
     TerminatedError,
 )
+from daybook.managed_ledger.pending_adds import ENTRY_OVERHEAD_BYTES
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position
 from daybook.wire.metadata.store import MetadataError
 from tests.managed_ledger.world import (

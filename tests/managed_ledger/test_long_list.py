@@ -9,7 +9,7 @@ import trio
 from daybook.managed_ledger.errors import FencedError, ListFullError
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST, Position
-from daybook.managed_ledger.protocol.log import State
+from daybook.managed_ledger.protocol.log import LogState
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.protocol.trim import Retention
 from daybook.managed_ledger.records import (
@@ -141,7 +141,7 @@ def test_a_full_ledger_is_not_rolled_when_its_length_would_not_fit() -> None:
             for first in range(7, 30, 3):
                 assert not (await settle(send(log, range(first, min(first + 3, 30))))).failed
                 await trio.sleep(2)
-            assert log.state is State.OPEN
+            assert log.state is LogState.OPEN
             assert log.current_entries == 23
             log.abandon()
             log = await host.open(FULL)

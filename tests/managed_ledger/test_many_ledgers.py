@@ -9,9 +9,9 @@ import trio
 
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.cursor_ledger import add_ranges
-from daybook.managed_ledger.ledger_list import LedgerList, news, sealed_row
+from daybook.managed_ledger.ledger_list import LedgerList, sealed_ledger, unrecorded
 from daybook.managed_ledger.position import EARLIEST, Position
-from daybook.managed_ledger.protocol.trim import Retention, Sealed, trimmable
+from daybook.managed_ledger.protocol.trim import Retention, SealedLedger, trimmable
 from daybook.managed_ledger.records import log_path, nested
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo, MessageRange
 from tests.managed_ledger.test_ledger_list import nothing
@@ -41,10 +41,10 @@ def test_a_list_is_taken_over_in_linear_time() -> None:
     with cheap():
         ledgers = LedgerList(nothing(), "it", info, 0)
         for ledger in info.ledgerInfo:
-            ledgers.seal(sealed_row(ledger, 5))
-        for row in list(ledgers.rows):
+            ledgers.seal(sealed_ledger(ledger, 5))
+        for row in list(ledgers.sealed):
             ledgers.learn(replace(row, last_offset=row.ledger_id))
-        assert len(news(ledgers)) == MANY
+        assert len(unrecorded(ledgers)) == MANY
     assert ledgers.entries_between(EARLIEST, Position(MANY - 1, 9)) == 10 * MANY
 
 
@@ -53,18 +53,18 @@ def test_what_the_list_says_already_is_no_news() -> None:
     info.ledgerInfo[3].ClearField("entries")
     ledgers = LedgerList(nothing(), "it", info, 0)
     for ledger in info.ledgerInfo:
-        ledgers.seal(sealed_row(ledger, 5))
-    assert [row.ledger_id for row in news(ledgers)] == [3]
-    ledgers.learn(replace(ledgers.rows[1], last_offset=7))
-    ledgers.learn(replace(ledgers.rows[2], ledger_id=77))  # trimmed meanwhile
-    assert [row.ledger_id for row in news(ledgers)] == [1, 3]
+        ledgers.seal(sealed_ledger(ledger, 5))
+    assert [row.ledger_id for row in unrecorded(ledgers)] == [3]
+    ledgers.learn(replace(ledgers.sealed[1], last_offset=7))
+    ledgers.learn(replace(ledgers.sealed[2], ledger_id=77))  # trimmed meanwhile
+    assert [row.ledger_id for row in unrecorded(ledgers)] == [1, 3]
 
 
 def test_going_back_from_the_end_does_not_walk_the_whole_list() -> None:
     info = long_list(MANY)
     ledgers = LedgerList(nothing(), "it", info, 0)
     for ledger in info.ledgerInfo:
-        ledgers.seal(sealed_row(ledger, 5))
+        ledgers.seal(sealed_ledger(ledger, 5))
     with cheap():
         for _ in range(MANY):
             at = Position(MANY - 1, 0)
@@ -73,7 +73,7 @@ def test_going_back_from_the_end_does_not_walk_the_whole_list() -> None:
 
 
 def test_many_ledgers_and_many_cursors_are_looked_through_once() -> None:
-    sealed = [Sealed(ledger_id, 10, 1000, 0) for ledger_id in range(MANY)]
+    sealed = [SealedLedger(ledger_id, 10, 1000, 0) for ledger_id in range(MANY)]
     held = [Position(ledger_id, 9) for ledger_id in range(MANY // 2, MANY)]
     with cheap():
         assert len(trimmable(sealed, held, Retention(0), 1)) == MANY // 2 + 1

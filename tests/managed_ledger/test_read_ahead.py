@@ -3,7 +3,7 @@
 import trio
 import trio.lowlevel
 
-from daybook.managed_ledger.cache import ENTRY_OVERHEAD_BYTES, EntryCache
+from daybook.managed_ledger.context import CACHE_OVERHEAD_BYTES, EntryCache
 from daybook.managed_ledger.position import Position
 from tests.managed_ledger.world import World, append, number_of, play
 
@@ -69,7 +69,7 @@ def test_a_log_that_is_lost_while_it_is_read_begins_nothing() -> None:
 
 
 def test_reading_ahead_takes_half_of_the_cache_at_most() -> None:
-    cache = EntryCache(1000 + 10 * ENTRY_OVERHEAD_BYTES)
+    cache = EntryCache(1000 + 10 * CACHE_OVERHEAD_BYTES)
     half = cache.bytes_max // 2
     at = [Position(1, entry_id) for entry_id in range(20)]
     assert cache.has_room_ahead(at[0], half, 0.0)
@@ -81,7 +81,7 @@ def test_reading_ahead_takes_half_of_the_cache_at_most() -> None:
 
 
 def test_what_nobody_comes_for_does_not_keep_others_from_reading_ahead() -> None:
-    cache = EntryCache(1000 + 10 * ENTRY_OVERHEAD_BYTES)
+    cache = EntryCache(1000 + 10 * CACHE_OVERHEAD_BYTES)
     half = cache.bytes_max // 2
     cache.put_ahead(Position(1, 0), bytes(half - 100), 0.0)
     assert not cache.has_room_ahead(Position(1, 1), half, 4.0)
@@ -89,7 +89,7 @@ def test_what_nobody_comes_for_does_not_keep_others_from_reading_ahead() -> None
 
 
 def test_what_was_thrown_out_is_not_counted() -> None:
-    cache = EntryCache(1000 + 10 * ENTRY_OVERHEAD_BYTES)
+    cache = EntryCache(1000 + 10 * CACHE_OVERHEAD_BYTES)
     cache.put_ahead(Position(1, 0), bytes(cache.bytes_max // 2), 0.0)
     for entry_id in range(1, 11):
         cache.put(Position(1, entry_id), bytes(100))

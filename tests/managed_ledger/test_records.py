@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybook.managed_ledger.errors import LogCorruptError
-from daybook.managed_ledger.ledger_list import Row, sealed_row, set_sealed, stored_offset
+from daybook.managed_ledger.ledger_list import sealed_ledger, set_sealed, stored_offset
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import (
     cursor_path,
     custom_metadata,
@@ -35,7 +36,7 @@ def unknown(message: Message) -> list[int]:
 def test_golden_list() -> None:
     info = ManagedLedgerInfo()
     info.ledgerInfo.add(ledgerId=5, timestamp=0)
-    set_sealed(info, Row(5, 3, 300, 1000, last_offset=7))
+    set_sealed(info, SealedLedger(5, 3, 300, 1000, last_offset=7))
     info.ledgerInfo.add(ledgerId=9, timestamp=0)
     set_property(info, "index", "7")
     sealed = "0805" + "1003" + "18ac02" + "20e807" + "3211" + "0a0c" + b"daybook.last".hex()
@@ -65,7 +66,7 @@ def test_unknown_fields_and_offload_state_stay() -> None:
         "f80105"
     )
     info = info_of(value)
-    set_sealed(info, Row(5, 3, 300, 1000))
+    set_sealed(info, SealedLedger(5, 3, 300, 1000))
     again = info_of(info.SerializeToString())
     assert again.ledgerInfo[0].offloadContext.uidMsb == 7
     assert unknown(again) == [31]
@@ -101,7 +102,7 @@ def test_a_next_offset_that_is_none_is_corrupt(text: str) -> None:
 def test_a_sealed_ledger_without_a_time_was_closed_now() -> None:
     info = ManagedLedgerInfo()
     ledger = info.ledgerInfo.add(ledgerId=5, entries=3, size=300)
-    assert sealed_row(ledger, 77) == Row(5, 3, 300, 77)
+    assert sealed_ledger(ledger, 77) == SealedLedger(5, 3, 300, 77)
 
 
 @pytest.mark.parametrize("value", [b"\x0a\0", b"\x0a\2\x10\5"])

@@ -3,9 +3,13 @@
 import pytest
 
 from daybook.managed_ledger.position import Position
-from daybook.managed_ledger.protocol.trim import DAY_MS, Retention, Sealed, trimmable
+from daybook.managed_ledger.protocol.trim import DAY_MS, Retention, SealedLedger, trimmable
 
-LEDGERS = [Sealed(1, 10, 100, 1000), Sealed(3, 5, 100, 2000), Sealed(4, 8, 100, 3000)]
+LEDGERS = [
+    SealedLedger(1, 10, 100, 1000),
+    SealedLedger(3, 5, 100, 2000),
+    SealedLedger(4, 8, 100, 3000),
+]
 END = Position(4, 7)
 
 CASES: dict[str, tuple[list[Position], Retention, int, list[int]]] = {

@@ -16,7 +16,7 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import (
     CURSOR_NAME,
     LOG_NAME,
-    Owner,
+    LedgerOwner,
     cursor_path,
     custom_metadata,
     log_path,
@@ -203,7 +203,7 @@ def test_ledgers_without_a_name_are_those_of_old_versions_of_pulsar() -> None:
 
 
 def test_what_contradicts_an_owner() -> None:
-    log, cursor = Owner("l"), Owner("l", "s%2F1")
+    log, cursor = LedgerOwner("l"), LedgerOwner("l", "s%2F1")
     assert log.contradicted_by({}) is None
     assert cursor.contradicted_by({}) is None
     assert log.contradicted_by(custom_metadata("l")) is None

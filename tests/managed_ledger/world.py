@@ -26,7 +26,7 @@ from daybook.managed_ledger.cursor_ledger import CHANGE_2
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
 from daybook.managed_ledger.position import Position
-from daybook.managed_ledger.protocol.log import State
+from daybook.managed_ledger.protocol.log import LogState
 from daybook.managed_ledger.protocol.trim import Retention
 from daybook.managed_ledger.records import log_path
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -122,7 +122,7 @@ async def append(log: ManagedLedger, numbers: range, messages: int = 1) -> list[
         sent = await settle(send(log, part, messages=messages))
         assert not sent.failed, sent.failed
         positions += sent.positions
-        await until(lambda: log.state in (State.OPEN, State.FENCED))
+        await until(lambda: log.state in (LogState.OPEN, LogState.FENCED))
     return positions
 
 

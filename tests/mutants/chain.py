@@ -53,7 +53,7 @@ MUTANTS = [
         rule="a log that may be somebody else's takes nothing any more -> goes on",
         module=_LOG,
         name="LogProtocol.step",
-        replacement=Edit("self.state = State.FENCED", "pass"),
+        replacement=Edit("self.state = LogState.FENCED", "pass"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -71,7 +71,7 @@ MUTANTS = [
         rule="one roll at a time: the next begins when the old ledger is closed -> before",
         module=_LOG,
         name="LogProtocol._maybe_roll",
-        replacement=Edit("self.state is State.OPEN", "self.state in (State.OPEN, State.SEALING)"),
+        replacement=Edit("self.state is LogState.OPEN", 'self.state.name in ("OPEN", "SEALING")'),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = [
         rule="a ledger goes when its last entry is acknowledged -> its first",
         module=_TRIM,
         name="trimmable",
-        replacement=Edit("ledger.entries - 1)", "0)"),
+        replacement=Edit("ledger.last", "Position(ledger.ledger_id, 0)"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -95,7 +95,7 @@ MUTANTS = [
         rule="an empty ledger leaves the list when it is closed -> any ledger does",
         module="daybook.managed_ledger.ledger_list",
         name="set_sealed",
-        replacement=Edit("if not row.entries:", "if row.entries < 2:"),
+        replacement=Edit("if not sealed.entries:", "if sealed.entries < 2:"),
         caught_by=_STORMS,
     ),
 ]

@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         id="C72",
         rule="holes are stored at a clean end -> only the mark-delete position",
-        module="daybook.managed_ledger.cursor_record",
+        module="daybook.managed_ledger.cursor_ledger",
         name="folded",
         replacement=Edit("message_ranges(runs)", "()"),
         caught_by=_STORMS,

@@ -2,7 +2,7 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_ENDING = "daybook.managed_ledger.ending"
+_LOG = "daybook.managed_ledger.log"
 _GIVEN_UP = "tests:tests/managed_ledger/test_given_up.py"
 _BLOCKING = "daybook.clients.ledgers.blocking_writer"
 _PORTAL = "daybook.clients.python.portal"
@@ -17,16 +17,16 @@ LOGS = [
         rule="an opening that fails gives its writer up -> it hears of bookies for ever",
         module="daybook.managed_ledger.open",
         name="_take_over",
-        replacement=Edit("        log.abandon()  # Else", "        pass  # Else"),
+        replacement=Edit("        log.abandon()\n", "        pass\n"),
         caught_by=f"{_GIVEN_UP} -k hears_of_bookies",
     ),
     Mutant(
         id="E02",
         rule="a termination goes on when nobody waits for it -> ends halfway",
-        module=_ENDING,
-        name="Ending.terminate",
+        module=_LOG,
+        name="ManagedLedger.terminate",
         replacement=Edit(
-            "return await self._log.context.to_the_end(self._terminate)",
+            "return await self.context.run_to_end(self._terminate)",
             "return await self._terminate()",
         ),
         caught_by=f"{_GIVEN_UP} -k terminated",
@@ -34,27 +34,27 @@ LOGS = [
     Mutant(
         id="E03",
         rule="two who terminate do it once -> each by itself",
-        module=_ENDING,
-        name="Ending._terminate",
+        module=_LOG,
+        name="ManagedLedger._terminate",
         replacement=Edit("async with self._terminating:", "if True:"),
         caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
     ),
     Mutant(
         id="E03b",
         rule="a log that could not be terminated takes appends again -> it does not",
-        module=_ENDING,
-        name="Ending._terminate",
-        replacement=Edit("self.refused = before\n", "pass\n"),
+        module=_LOG,
+        name="ManagedLedger._terminate",
+        replacement=Edit("self._refused = before ", "pass "),
         caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
     ),
     Mutant(
         id="E04",
         rule="a close that is cancelled ends what the log runs -> leaves it",
-        module=_ENDING,
-        name="Ending.close",
+        module=_LOG,
+        name="ManagedLedger.close",
         replacement=Edit(
-            "        finally:\n            self.drop(closed)\n",
-            "        except KeyError:\n            pass\n        self.drop(closed)\n",
+            "        finally:\n            self._drop(closed)\n",
+            "        except KeyError:\n            pass\n        self._drop(closed)\n",
         ),
         caught_by=f"{_GIVEN_UP} -k a_close_that_is_cancelled",
     ),

@@ -25,12 +25,12 @@ OWNERS = [
     Mutant(
         id="K61 roll",
         rule="a ledger takes entries when the list names it -> while that is being written",
-        module="daybook.managed_ledger.rolling",
-        name="Rolling.create_next",
+        module=_LOG,
+        name="ManagedLedger._create_next",
         replacement=Edit(
-            "await put_on_list(log.context, log.ledgers, writer, log.update_list)",
-            "log.context.nursery.start_soon(\n"
-            "                put_on_list, log.context, log.ledgers, writer, log.update_list)",
+            "await put_on_list(context, self.ledgers, writer, self.update_list)",
+            "context.nursery.start_soon(\n"
+            "                put_on_list, context, self.ledgers, writer, self.update_list)",
         ),
         caught_by=f"{_TAKEOVER}::test_a_ledger_takes_nothing_before_the_list_names_it",
     ),
@@ -51,15 +51,15 @@ OWNERS = [
         rule="a log that may be somebody else's ends -> goes on with the list it knows",
         module=_LOG,
         name="ManagedLedger.lost",
-        replacement=Edit("self._feed(Lost(reason))", "pass"),
+        replacement=Edit("self._step(Lost(reason))", "pass"),
         caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
     ),
     Mutant(
         id="K65d",
         rule="a log that has ended sends nothing -> what waited for the store is sent later",
-        module="daybook.managed_ledger.ending",
-        name="Ending.drop",
-        replacement=Edit("self._log.context.nursery.cancel_scope.cancel()", "pass"),
+        module=_LOG,
+        name="ManagedLedger._drop",
+        replacement=Edit("self.context.nursery.cancel_scope.cancel()", "pass"),
         caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
     ),
     Mutant(
@@ -89,7 +89,7 @@ OWNERS = [
     Mutant(
         id="M59 kept",
         rule="a ledger that the list may name is kept -> deleted when writing the list fails",
-        module="daybook.managed_ledger.rolling",
+        module=_LIST,
         name="put_on_list",
         replacement=Edit(" and not ledgers.doubtful", ""),
         caught_by=f"{_GIVEN_UP}::test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet",
@@ -100,7 +100,7 @@ OWNERS = [
         module=_LIST,
         name="LedgerList.update",
         replacement=Edit(
-            "await self._context.to_the_end(lambda: self._update(change, next_offset, last))",
+            "await self._context.run_to_end(lambda: self._update(change, next_offset, last))",
             "await self._update(change, next_offset, last)",
         ),
         caught_by=f"{_GIVEN_UP}::test_whoever_stops_waiting_for_a_property_fences_nobody",
@@ -150,7 +150,7 @@ TRIMMING = [
     Mutant(
         id="K67d",
         rule="a cursor that is being created holds ledgers -> when it is there",
-        module="daybook.managed_ledger.cursors",
+        module=_CURSOR,
         name="Cursors.held_from",
         replacement=Edit("() if self._new is None else (self._new,)", "()"),
         caught_by=f"{_TRIMMING}::test_a_cursor_that_comes_to_what_is_being_trimmed",
@@ -158,11 +158,9 @@ TRIMMING = [
     Mutant(
         id="T03",
         rule="what is trimmed is decided when the list is written -> before",
-        module="daybook.managed_ledger.trimming",
-        name="Trimming.run",
-        replacement=Edit(
-            "gone[:] = self._trimmable()  # Cursors may have been set back while we waited.", "pass"
-        ),
+        module=_LOG,
+        name="ManagedLedger.trim",
+        replacement=Edit("gone[:] = self._trimmable()", "pass"),
         caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
     ),
     Mutant(
@@ -203,7 +201,7 @@ CURSORS = [
     Mutant(
         id="C5 version",
         rule="a write of a cursor names the version that it replaces -> any",
-        module="daybook.managed_ledger.cursor_record",
+        module="daybook.managed_ledger.cursor_ledger",
         name="CursorRecord.store",
         replacement=Edit("Set(self.path, value, self.version)", "Set(self.path, value, -1)"),
         caught_by=f"{_UNKNOWN}::test_a_cursor_write_that_comes_late_changes_nothing",
@@ -240,7 +238,8 @@ CURSORS = [
         module=_CURSOR,
         name="Cursor.create",
         replacement=Edit(
-            "set_position(info, self.mark_delete)", "set_position(info, self._log.last_confirmed)"
+            "set_position(info, self.mark_delete)",
+            "set_position(info, self._ledgers.last_confirmed)",
         ),
         caught_by=f"{_CURSORS}::test_earliest_and_latest_are_stored_as_such",
     ),
@@ -263,8 +262,8 @@ CURSORS = [
     Mutant(
         id="C74c",
         rule="a cursor whose ledger cannot be read stays there -> goes back to its record",
-        module=_CURSOR,
-        name="_recovered",
+        module="daybook.managed_ledger.cursor_ledger",
+        name="recover_state",
         replacement=Edit("suppress(NoSuchLedgerError, NoSuchEntryError)", "suppress(LedgerError)"),
         caught_by=f"{_CURSOR_RECOVERY}::test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is",
     ),
@@ -275,7 +274,7 @@ WHOSE = [
         id="W01 whose",
         rule="a ledger that names another owner is not opened -> it is",
         module="daybook.managed_ledger.records",
-        name="Owner.contradicted_by",
+        name="LedgerOwner.contradicted_by",
         replacement=Edit(
             "    named = _UNNAMED if log is None else _shown(log)\n", "    return None\n"
         ),
@@ -287,10 +286,10 @@ WHOSE = [
         module="daybook.managed_ledger.context",
         name="LogContext.open_ledger",
         replacement=Edit(
-            "    stored = await self.proven(ledger_id, owner)\n"
+            "    stored = await self.verified_metadata(ledger_id, owner)\n"
             "    return await self.client.open_stored(ledger_id, stored, recover=recover)\n",
             "    reader = await self.client.open(ledger_id, recover=recover)\n"
-            "    await self.proven(ledger_id, owner)\n"
+            "    await self.verified_metadata(ledger_id, owner)\n"
             "    return reader\n",
         ),
         caught_by=_WHOSE,
@@ -298,12 +297,13 @@ WHOSE = [
     Mutant(
         id="W03 whose",
         rule="all ledgers prove whose they are before one is recovered -> each before its own",
-        module="daybook.managed_ledger.recovery",
+        module="daybook.managed_ledger.open",
         name="recover_tail",
         replacement=Edit(
-            "ledger.ledgerId: await _proven(context, ledgers.owner, ledger.ledgerId)",
+            "ledger.ledgerId: await _verified_metadata(context, ledgers.owner, ledger.ledgerId)",
             "ledger.ledgerId: (\n"
-            "            found := await _proven(context, ledgers.owner, ledger.ledgerId),\n"
+            "            found := await _verified_metadata("
+            "context, ledgers.owner, ledger.ledgerId),\n"
             "            await _recover(context, ledger, found),\n"
             "        )[0]",
         ),
@@ -313,8 +313,8 @@ WHOSE = [
         id="W04 whose",
         rule="a ledger that names another owner is not deleted -> it is",
         module="daybook.managed_ledger.context",
-        name="LogContext.delete",
-        replacement=Edit("        await self.proven(ledger_id, owner)\n", ""),
+        name="LogContext.delete_ledger",
+        replacement=Edit("        await self.verified_metadata(ledger_id, owner)\n", ""),
         caught_by=_WHOSE,
     ),
 ]
@@ -360,8 +360,8 @@ LONG_LISTS = [
         module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
-            "trimmable(ledgers.rows, held.values(), config, now_ms)",
-            "[row.ledger_id for row in ledgers.rows]",
+            "trimmable(ledgers.sealed, held.values(), config.retention, now_ms)",
+            "[ledger.ledger_id for ledger in ledgers.sealed]",
         ),
         caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
     ),
@@ -439,7 +439,7 @@ CURSOR_FORMATS = [
         rule="version 2 is written when all brokers announce it -> always",
         module=_CURSOR,
         name="Cursor._may_write_2",
-        replacement=Edit("self._log.context.allows(CHANGE_2)", "True"),
+        replacement=Edit("self._context.allows(CHANGE_2)", "True"),
         caught_by=f"{_FORMATS}::test_version_1_is_written_while_a_broker_does_not_announce_the_other",
     ),
     Mutant(

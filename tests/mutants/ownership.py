@@ -144,7 +144,7 @@ MUTANTS = [
         rule="a list that names another instance is not opened -> it is",
         module="daybook.managed_ledger.open",
         name="_check_instance",
-        replacement=Edit("said != context.instance", "not said"),
+        replacement=Edit("named != context.instance", "not named"),
         caught_by=_INSTANCE,
     ),
     Mutant(

@@ -3,21 +3,21 @@
 from tests.mutants.patch import Edit, Mutant
 
 _LEDGER = "tests:tests/bookie/ledger"
-_STUCK = "tests:tests/managed_ledger/test_stuck.py"
+_STUCK = "tests:tests/managed_ledger/test_stalled.py"
 
 MUTANTS = [
     Mutant(
         id="H02",
         rule="a ledger without an ack quorum is left late -> at once",
-        module="daybook.managed_ledger.stuck",
-        name="Watch.may_leave",
+        module="daybook.managed_ledger.stalled",
+        name="StallWatch.may_leave",
         replacement=Edit("self._stall.seconds(confirmed, now_s) < config.stuck_s or ", ""),
         caught_by=f"{_STUCK}::test_two_of_three_take_no_more_of_this_ledger",
     ),
     Mutant(
         id="H03",
         rule="what is confirmed ends a stall -> it goes on",
-        module="daybook.managed_ledger.protocol.stuck",
+        module="daybook.managed_ledger.protocol.stalled",
         name="Stall.seconds",
         replacement=Edit(" or confirmed != self._confirmed", ""),
         caught_by=f"{_STUCK}::test_a_stall_begins_anew_with_each_confirmation",
@@ -25,32 +25,32 @@ MUTANTS = [
     Mutant(
         id="H04",
         rule="ledgers that are stuck again are left less and less often -> each interval",
-        module="daybook.managed_ledger.protocol.stuck",
-        name="Pauses.may_leave",
+        module="daybook.managed_ledger.protocol.stalled",
+        name="Backoffs.may_leave",
         replacement=Edit("pause.number + 1", "0"),
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
     ),
     Mutant(
         id="H04c",
         rule="what was kept after all is looked at again soon -> as if it had been left",
-        module="daybook.managed_ledger.protocol.stuck",
-        name="Pauses.was_kept",
+        module="daybook.managed_ledger.protocol.stalled",
+        name="Backoffs.was_kept",
         replacement=Edit("self._pauses[key].number - 1", "self._pauses[key].number"),
         caught_by=f"{_STUCK}::test_what_was_kept_after_all_is_looked_at_again_and_does_not_count",
     ),
     Mutant(
         id="H04b",
         rule="how often a log gave up is known when it is opened anew -> forgotten",
-        module="daybook.managed_ledger.stuck",
-        name="Watch.may_leave",
-        replacement=Edit("context.pauses.may_leave", "type(context.pauses)().may_leave"),
+        module="daybook.managed_ledger.stalled",
+        name="StallWatch.may_leave",
+        replacement=Edit("context.backoffs.may_leave", "type(context.backoffs)().may_leave"),
         caught_by=f"{_STUCK}::test_who_is_stuck_again_and_again_is_opened_less_and_less_often",
     ),
     Mutant(
         id="H05",
         rule="a log that could not be recovered is not given up -> it is",
-        module="daybook.managed_ledger.stuck",
-        name="Leaving._leave",
+        module="daybook.managed_ledger.log",
+        name="ManagedLedger._leave_stalled",
         replacement=Edit("not (recoverable and same", "not (same"),
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
     ),
@@ -58,7 +58,7 @@ MUTANTS = [
         id="H05b",
         rule="nor one with a cursor that could not be -> it is",
         module="daybook.managed_ledger.log",
-        name="ManagedLedger.unclosed",
+        name="ManagedLedger._unclosed",
         replacement=Edit(", *self._cursors.writers", ""),
         caught_by=f"{_STUCK}::test_a_cursor_that_could_not_be_recovered_keeps_its_log_from_being_given_up",
     ),
@@ -89,8 +89,8 @@ MUTANTS = [
     Mutant(
         id="H08",
         rule="a log that goes on meanwhile is not given up -> it is",
-        module="daybook.managed_ledger.stuck",
-        name="Leaving._leave",
+        module="daybook.managed_ledger.log",
+        name="ManagedLedger._leave_stalled",
         replacement=Edit("not (recoverable and same and writer.stuck)", "not recoverable"),
         caught_by=f"{_STUCK}::test_a_log_that_goes_on_while_its_bookies_are_asked_is_not_given_up",
     ),
@@ -98,7 +98,7 @@ MUTANTS = [
         id="H09",
         rule="a cursor leaves a ledger without an ack quorum -> waits for it",
         module="daybook.managed_ledger.cursor",
-        name="Cursor.check_stuck",
+        name="Cursor.check_stalled",
         replacement=Edit("writer.abandon()", "pass"),
         caught_by=f"{_STUCK}::test_a_cursor_goes_over_to_a_ledger_that_takes_its_records",
     ),

@@ -109,7 +109,7 @@ MUTANTS = [
         rule="a log is gone if the newest state has no list -> if this server has none",
         module="daybook.managed_ledger.orphans",
         name="_Pass._is_of_gone",
-        replacement=Edit("await self._context.newest(path) is not None", "False"),
+        replacement=Edit("await self._context.read_newest(path) is not None", "False"),
         caught_by=f"{_ORPHAN_TESTS} -k not_seen",
     ),
     Mutant(

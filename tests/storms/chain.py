@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from daybook.managed_ledger.ledger_list import Row
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import log
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from tests.storms.chain_broker import Broker, Sent
 from tests.storms.chance import Chance
@@ -169,7 +169,7 @@ class ChainStorm(Storm):
             ledger.entries.append(ledger.half.pop(0))
         self._answer(LEDGERS, broker, broker.appended, ledger.ledger_id, ok)
 
-    def close_ledger(self, broker: Broker, row: Row, then: Callable[[bool], None]) -> None:
+    def close_ledger(self, broker: Broker, row: SealedLedger, then: Callable[[bool], None]) -> None:
         """Its writer ends it behind what it has confirmed."""
 
         def arrive() -> None:

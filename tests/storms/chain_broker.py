@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from daybook.managed_ledger import recovery
-from daybook.managed_ledger.ledger_list import Row, sealed_row, set_sealed
+from daybook.managed_ledger.ledger_list import sealed_ledger, set_sealed
+from daybook.managed_ledger.open import RECOVERED_LEDGERS
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import log, trim
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import LedgerInfo
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 
@@ -43,7 +44,7 @@ class Broker:
         self.host = host
         self.dead = False
         self.machine: log.LogProtocol | None = None  # once the log is open
-        self.rows: list[Row] = []
+        self.rows: list[SealedLedger] = []
         self.info = ManagedLedgerInfo()
         self.version = 0
         self.owned_from = -1  # the ledger that its opening has put on the list
@@ -51,7 +52,7 @@ class Broker:
         self.confirmed = 0  # entries of the present ledger
         self.mark_delete = Position(-1, -1)
         self._next = -1
-        self._old: Row | None = None  # being sealed
+        self._old: SealedLedger | None = None  # being sealed
         self._waiting: deque[Sent] = deque()
         self._submitted: deque[Sent] = deque()
         self._to_do: deque[Callable[[], None]] = deque()  # changes of the list, one at a time
@@ -77,7 +78,7 @@ class Broker:
         self.info, self.version = info, version
         ledgers = list(info.ledgerInfo)
         doubtful = _to_recover(ledgers)
-        self.rows = [sealed_row(each, 0) for each in ledgers if each.ledgerId not in doubtful]
+        self.rows = [sealed_ledger(each, 0) for each in ledgers if each.ledgerId not in doubtful]
         self._recover(doubtful)
 
     def _recover(self, ledger_ids: list[int]) -> None:
@@ -90,7 +91,7 @@ class Broker:
             listed = next(each for each in self.info.ledgerInfo if each.ledgerId == first)
             same = not listed.HasField("entries") or listed.entries == entries
             self.storm.rule("K1", same, f"{first} has {entries} entries, listed {listed.entries}")
-            self.rows.append(Row(first, entries, entries, 0))
+            self.rows.append(SealedLedger(first, entries, entries, 0))
             self._recover(rest)
 
         self.storm.recover_ledger(self, first, recovered)
@@ -171,7 +172,7 @@ class Broker:
     def _switch(self) -> None:
         self.storm.mark("rolled over")
         self.storm.say(f"{self.name} goes over to ledger {self._next}")
-        self._old = Row(self.current, self.confirmed, self.confirmed, 0)
+        self._old = SealedLedger(self.current, self.confirmed, self.confirmed, 0)
         self.rows.append(self._old)
         self.current, self.confirmed, self._next = self._next, 0, -1
 
@@ -236,7 +237,7 @@ class Broker:
 
     def trim(self) -> None:
         sealed = [
-            trim.Sealed(row.ledger_id, row.entries, row.bytes, row.closed_ms)
+            trim.SealedLedger(row.ledger_id, row.entries, row.bytes, row.closed_ms)
             for row in self.rows
             if row is not self._old and row.ledger_id < self.current
         ]
@@ -260,7 +261,7 @@ class Broker:
 
 def _to_recover(ledgers: list[LedgerInfo]) -> list[int]:
     """The last two, and any other that the list does not say the length of."""
-    first = len(ledgers) - recovery.RECOVERED_LEDGERS
+    first = len(ledgers) - RECOVERED_LEDGERS
     return [
         ledger.ledgerId
         for i, ledger in enumerate(ledgers)

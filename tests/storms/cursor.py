@@ -14,10 +14,11 @@ from typing import ClassVar, cast
 from daybook.managed_ledger import cursor_ledger
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.context import LogContext
-from daybook.managed_ledger.cursor_record import IN_RECORD, set_position
-from daybook.managed_ledger.ledger_list import LedgerList, Row
+from daybook.managed_ledger.cursor_ledger import IN_RECORD, set_position
+from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import CursorState
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from tests.storms.chance import Chance
 from tests.storms.cursor_owner import Owner
@@ -75,7 +76,7 @@ class CursorStorm(Storm):
         )
         self.log = _log(chance.one_of(SIZES))
         self.positions = [
-            Position(row.ledger_id, i) for row in self.log.rows for i in range(row.entries)
+            Position(row.ledger_id, i) for row in self.log.sealed for i in range(row.entries)
         ]
         self.cursor_roll_records = chance.one_of((1, 2, 5))
         self.ranges_in_record_max = chance.one_of((0, 1, 5))
@@ -379,7 +380,7 @@ def _log(sizes: Sequence[int]) -> LedgerList:
         info.ledgerInfo.add(ledgerId=FIRST_LEDGER + number, entries=entries, size=0, timestamp=1)
     log = LedgerList(cast("LogContext", None), "log", info, 0)
     for number, entries in enumerate(sizes):
-        log.seal(Row(FIRST_LEDGER + number, entries, 0, 1))
+        log.seal(SealedLedger(FIRST_LEDGER + number, entries, 0, 1))
     return log
 
 

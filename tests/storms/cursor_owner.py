@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from daybook.managed_ledger import cursor_ledger
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.cursor_ledger import (
+    IN_RECORD,
     Recovered,
     add_ranges,
     encode_change,
     encode_snapshot,
+    folded,
+    pointing,
 )
-from daybook.managed_ledger.cursor_record import IN_RECORD, folded, pointing
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import CursorState
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
@@ -54,7 +56,7 @@ class Owner:
     def recovered(self, info: ManagedCursorInfo, version: int, records: list[bytes] | None) -> None:
         """`records`: of the ledger that the record points to; None if it has none, or is lost."""
         self.info, self.version = info, version
-        lengths = {row.ledger_id: row.entries for row in self.storm.log.rows}
+        lengths = {row.ledger_id: row.entries for row in self.storm.log.sealed}
         found = Recovered(lengths)
         for record in records or ():
             found.apply(record)

@@ -2,7 +2,7 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_RECOVERY = "daybook.managed_ledger.recovery"
+_OPEN = "daybook.managed_ledger.open"
 _LIST = "daybook.managed_ledger.ledger_list"
 _CURSOR = "daybook.managed_ledger.cursor"
 _MODEL = "model"
@@ -11,7 +11,7 @@ LOG = [
     Mutant(
         id="K60 shell",
         rule="a new owner recovers the last two ledgers, and all without a length -> the last one",
-        module=_RECOVERY,
+        module=_OPEN,
         name="recover_tail",
         replacement=Edit(
             'if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")',
@@ -40,7 +40,7 @@ LOG = [
     Mutant(
         id="K63 shell",
         rule="a new owner fences the old one -> trusts that it has gone",
-        module=_RECOVERY,
+        module=_OPEN,
         name="_recover",
         replacement=Edit("recover=True", "recover=False"),
         caught_by=_MODEL,
@@ -59,10 +59,10 @@ LOG = [
     Mutant(
         id="K66 shell",
         rule="an empty ledger at the tail is fenced before it is dropped -> only looked at",
-        module=_RECOVERY,
+        module=_OPEN,
         name="_recover",
         replacement=Edit(
-            "        reader = await context.answered(\n"
+            "        reader = await context.retry_read(\n"
             "            lambda: context.client.open_stored(ledger_id, stored, recover=True)\n"
             "        )\n",
             "        reader = await context.client.open_stored(ledger_id, stored, recover=False)\n"
@@ -89,9 +89,9 @@ LOG = [
     Mutant(
         id="C69",
         rule="a new cursor begins where it was told to -> behind what is there",
-        module="daybook.managed_ledger.cursors",
+        module=_CURSOR,
         name="Cursors._create",
-        replacement=Edit("self._log.clip(initial)", "self._log.last_confirmed"),
+        replacement=Edit("self.new(name, initial,", "self.new(name, self._ledgers.last_confirmed,"),
         caught_by=_MODEL,
     ),
     Mutant(

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from daybook.managed_ledger.cursor_ledger import Recovered, add_ranges
-from daybook.managed_ledger.cursor_record import IN_RECORD
+from daybook.managed_ledger.cursor_ledger import IN_RECORD, Recovered, add_ranges
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import cursor_path, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo

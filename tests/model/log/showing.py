@@ -1,6 +1,6 @@
 """Calls and answers in the words of a chart."""
 
-from daybook.managed_ledger.cursor_record import IN_RECORD
+from daybook.managed_ledger.cursor_ledger import IN_RECORD
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.metadata.store import Check, Create, Delete, Set
 from tests.model.log.events import (

@@ -16,7 +16,7 @@ from daybook.bookie.storage.suspects import Suspect
 from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
-from daybook.managed_ledger.protocol.stuck import Pauses, Stall
+from daybook.managed_ledger.protocol.stalled import Backoffs, Stall
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,
@@ -37,44 +37,44 @@ KEY = ("log",)
 # -- when
 
 
-def times(pauses: Pauses, until_s: int, interval_s: float = 60.0) -> list[int]:
+def times(backoffs: Backoffs, until_s: int, interval_s: float = 60.0) -> list[int]:
     """When a ledger is left, looked at each second; it is stuck always."""
-    return [s for s in range(until_s) if pauses.may_leave(KEY, float(s), interval_s, 1.0)]
+    return [s for s in range(until_s) if backoffs.may_leave(KEY, float(s), interval_s, 1.0)]
 
 
 def test_ledgers_that_are_stuck_again_are_left_less_and_less_often() -> None:
-    found = times(Pauses(), 24 * 3600)
+    found = times(Backoffs(), 24 * 3600)
     assert found[:6] == [0, 60, 180, 420, 900, 1860]
     assert len(found) < 24 * 4 + 6
 
 
 def test_who_was_not_stuck_for_long_begins_anew() -> None:
-    pauses = Pauses()
-    assert times(pauses, 200) == [0, 60, 180]
+    backoffs = Backoffs()
+    assert times(backoffs, 200) == [0, 60, 180]
     last_s = 180.0 + 4 * 240.0
-    assert pauses.may_leave(KEY, last_s, 60.0, 1.0)
-    assert not pauses.may_leave(KEY, last_s + 59.0, 60.0, 1.0)
-    assert pauses.may_leave(KEY, last_s + 60.0, 60.0, 1.0)
+    assert backoffs.may_leave(KEY, last_s, 60.0, 1.0)
+    assert not backoffs.may_leave(KEY, last_s + 59.0, 60.0, 1.0)
+    assert backoffs.may_leave(KEY, last_s + 60.0, 60.0, 1.0)
 
 
 def test_what_is_over_takes_no_room() -> None:
-    pauses = Pauses()
+    backoffs = Backoffs()
     for number in range(10_000):
-        assert pauses.may_leave(("log", str(number)), float(number), 1.0, 1.0)
-        assert len(pauses) <= 1000
-    assert not pauses.may_leave(("log", "9999"), 9999.5, 1.0, 1.0)
+        assert backoffs.may_leave(("log", str(number)), float(number), 1.0, 1.0)
+        assert len(backoffs) <= 1000
+    assert not backoffs.may_leave(("log", "9999"), 9999.5, 1.0, 1.0)
 
 
 def test_what_was_kept_after_all_is_looked_at_again_and_does_not_count() -> None:
-    pauses = Pauses()
-    assert times(pauses, 200) == [0, 60, 180]
+    backoffs = Backoffs()
+    assert times(backoffs, 200) == [0, 60, 180]
     for now_s in (420.0, 480.0, 540.0):
-        assert not pauses.may_leave(KEY, now_s - 1.0, 60.0, 1.0)
-        assert pauses.may_leave(KEY, now_s, 60.0, 1.0)
-        pauses.was_kept(KEY, now_s, 60.0)
-    assert pauses.may_leave(KEY, 600.0, 60.0, 1.0)
-    assert not pauses.may_leave(KEY, 600.0 + 479.0, 60.0, 1.0)
-    assert pauses.may_leave(KEY, 600.0 + 480.0, 60.0, 1.0)
+        assert not backoffs.may_leave(KEY, now_s - 1.0, 60.0, 1.0)
+        assert backoffs.may_leave(KEY, now_s, 60.0, 1.0)
+        backoffs.was_kept(KEY, now_s, 60.0)
+    assert backoffs.may_leave(KEY, 600.0, 60.0, 1.0)
+    assert not backoffs.may_leave(KEY, 600.0 + 479.0, 60.0, 1.0)
+    assert backoffs.may_leave(KEY, 600.0 + 480.0, 60.0, 1.0)
 
 
 @given(
@@ -83,10 +83,10 @@ def test_what_was_kept_after_all_is_looked_at_again_and_does_not_count() -> None
 def test_two_times_are_never_nearer_than_the_interval(
     steps: list[tuple[float, str, float]],
 ) -> None:
-    pauses, now_s, left_s = Pauses(), 0.0, dict[str, float]()
+    backoffs, now_s, left_s = Backoffs(), 0.0, dict[str, float]()
     for pause_s, name, spread in steps:
         now_s += pause_s
-        if pauses.may_leave((name,), now_s, 60.0, spread):
+        if backoffs.may_leave((name,), now_s, 60.0, spread):
             assert now_s - left_s.get(name, float("-inf")) >= 60.0
             left_s[name] = now_s
         else:

@@ -1,6 +1,6 @@
 """The appends of one log that are not confirmed yet, in order.
 
-`waiting` were taken and wait for a ledger; `submitted` were handed to the present one.
+An append waits until the present ledger takes it, and is submitted from then until it is confirmed.
 """
 
 from collections import deque
@@ -12,51 +12,58 @@ from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.wire.transport import Buffer
 
-ENTRY_OVERHEAD_BYTES = 1024  # objects, here and in the ledger client
+ENTRY_OVERHEAD_BYTES = 1024  # for the objects here and in the ledger client
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingAdd:
+    """One entry; `done` is called once, with its position or with an error."""
+
     buffers: Sequence[Buffer]
     bytes: int
     last_offset: int
     done: Done
 
 
-class Appends:
+class PendingAdds:
+    """Two queues: entries that wait for a ledger, and entries that the present ledger has."""
+
     def __init__(self) -> None:
-        self.bytes = 0
-        self._waiting: deque[Pending] = deque()
-        self._submitted: deque[Pending] = deque()
+        self.bytes = 0  # in both queues
+        self._waiting: deque[PendingAdd] = deque()
+        self._submitted: deque[PendingAdd] = deque()
 
     @property
     def held_bytes(self) -> int:
-        """Of memory, about: a small entry costs more than its bytes."""
+        """The memory that is held, roughly: a small entry costs more than its bytes."""
         entries = len(self._waiting) + len(self._submitted)
         return self.bytes + entries * ENTRY_OVERHEAD_BYTES
 
-    def take(self, entry: Pending) -> None:
+    def add(self, entry: PendingAdd) -> None:
+        """Add an entry behind all others."""
         self.bytes += entry.bytes
         self._waiting.append(entry)
 
-    def submit(self) -> Pending | None:
-        """The next one, to be handed to a ledger now; None if all were failed meanwhile."""
+    def submit(self) -> PendingAdd | None:
+        """Return the next entry for the present ledger; None if all entries failed meanwhile."""
         if not self._waiting:
             return None
         entry = self._waiting.popleft()
         self._submitted.append(entry)
         return entry
 
-    def confirm(self) -> Pending:
-        """The next one, which is confirmed now."""
+    def confirm(self) -> PendingAdd:
+        """Remove and return the oldest submitted entry: the ledger confirms entries in order."""
         entry = self._submitted.popleft()
         self.bytes -= entry.bytes
+        assert self.bytes >= 0
         return entry
 
     def fail(self, error: ManagedLedgerError) -> None:
-        """None of them will be confirmed."""
+        """End all entries with `error`: none of them will be confirmed."""
         entries = [*self._submitted, *self._waiting]
+        # The queues are emptied first, since `done` may append again.
         self._submitted.clear()
         self._waiting.clear()
         self.bytes = 0
