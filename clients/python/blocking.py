@@ -27,13 +27,12 @@ import trio
 from daybook.clients.python import client as trio_client
 from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
-from daybook.clients.python import producer as trio_producer
 from daybook.clients.python import reader as trio_reader
 from daybook.clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
 from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.consumer import Ackable
-from daybook.clients.python.errors import BrokerError, EndOfTopicError
+from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
 from daybook.clients.python.portal import Block, Closing, Portal
@@ -105,7 +104,7 @@ def connect(
     `timeout_s` bounds the first contact with a broker, and None does without it.  Errors as of
     `daybook.connect`.
     """
-    portal = Portal()
+    portal = Portal(closed=ClosedError, cut=InDoubtError)
     try:
         return portal.call(_open, portal, service_url, timeout_s, limits)
     except BaseException:
@@ -131,6 +130,7 @@ class Client(Closing):
         self._client = client
         self._close = close
         self._closed = False
+        self._producers: list[Producer] = []  # changed in the thread of the portal only
         portal.finish_at_exit(self, close, lambda: "")
 
     def partitions(self, topic: str, *, create: bool = True) -> int:
@@ -153,11 +153,15 @@ class Client(Closing):
 
     def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
         """Options: those of `clients.python.client.Client.create_producer`."""
-        made = self._portal.call(
-            lambda: self._client.create_producer(topic, **options),
-            unwanted=trio_producer.Producer.abandon,
-        )
-        return Producer(self._portal, made)
+
+        async def create() -> Producer:
+            made = await self._client.create_producer(topic, **options)
+            # Made in this thread: were the client closed now, nothing would tell the producer.
+            producer = Producer(self._portal, made, self._producers.remove)
+            self._producers.append(producer)
+            return producer
+
+        return self._portal.call(create, unwanted=Producer.abandon_here)
 
     def subscribe(
         self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]
@@ -184,10 +188,22 @@ class Client(Closing):
         self._portal.check_thread()
         self._closed = True
         try:
-            with suppress(trio.ClosedResourceError):  # In a process that was forked.
-                self._portal.call(self._close)
+            if not self._portal.was_forked:
+                self._portal.call(self._close_all)
         finally:
             self._portal.close()
+
+    async def _close_all(self) -> None:
+        failure: Exception | None = None
+        # Producers first: what was handed over to them is not with the inner client yet, whose
+        # close stores only what it has.
+        for close in [*(producer.close_here for producer in self._producers), self._close]:
+            try:
+                await close()
+            except Exception as error:  # One that fails does not keep others open.
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 class _Source(Closing):
@@ -296,7 +312,9 @@ class _Source(Closing):
         return self._portal.call(self._source.last_message_ids)
 
     def close(self) -> None:
-        self._portal.call(self._source.aclose)
+        """Tell the broker what is acknowledged, then end."""
+        if not self._portal.closed:
+            self._portal.call(self._source.aclose)
 
 
 def _lock_s(seconds: float) -> float:

@@ -6,6 +6,7 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
 
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.admin import Json
+from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal
 
@@ -20,7 +21,7 @@ class Admin(Closing):
 
     def __init__(self, admin: trio_admin.Admin) -> None:
         self._admin = admin
-        self._portal = Portal()
+        self._portal = Portal(closed=ClosedError, cut=InDoubtError)
 
     def close(self) -> None:
         self._portal.close()

@@ -167,6 +167,7 @@ class MessageSource:
         self._queue = queue
         self._on_closed = on_closed
         self._closed = False
+        self._ended = trio.Event()
         self._gone = False  # its client has forgotten it
 
     @property
@@ -236,6 +237,7 @@ class MessageSource:
     async def aclose(self) -> None:
         """Tell the broker what is acknowledged, then end."""
         if self._closed:
+            await self._ended.wait()  # Another task closes it: acknowledgements are on their way.
             return
         self._closed = True
         try:
@@ -249,6 +251,7 @@ class MessageSource:
         self._closed = True
         for end in self._ends:
             end.abandon()
+        self._ended.set()
         self._go()
 
     def _go(self) -> None:

@@ -29,16 +29,21 @@ import trio
 
 _T = TypeVar("_T")
 EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
-
-
-class CallCutError(trio.ClosedResourceError):
-    """The call was under way: what it was to do may be done."""
+_CALLBACKS_S = 1.0  # ... and then for callbacks, which hear that it was not done
 
 
 class Portal:
     """Runs until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        closed: Callable[[str], Exception] = trio.ClosedResourceError,
+        cut: Callable[[str], Exception] = trio.ClosedResourceError,
+    ) -> None:
+        """`closed` makes the error of a call that was not begun, `cut` of one that was."""
+        self._closed_error = closed
+        self._cut_error = cut
         self._soon: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._closed = False
@@ -54,17 +59,28 @@ class Portal:
         """Whether this is the thread that runs trio."""
         return threading.current_thread() is self._thread
 
+    @property
+    def closed(self) -> bool:
+        """Return True once `close` was called."""
+        return self._closed
+
     def check_thread(self) -> None:
         """RuntimeError in the thread that runs trio: who waits there waits for himself."""
         if self.is_here:
             raise RuntimeError("a callback runs in the thread of the client, and must not wait")
 
     def check_process(self) -> None:
-        """ClosedResourceError in a process that was forked."""
-        if os.getpid() != self._process:
-            raise trio.ClosedResourceError(
-                f"this is of process {self._process}, from which this one was forked"
+        """Raise an error in a process that was forked."""
+        if self.was_forked:
+            raise self._closed_error(
+                f"this client belongs to process {self._process}, from which this process was"
+                " forked: connect again in this process"
             )
+
+    @property
+    def was_forked(self) -> bool:
+        """Return True in a process that was forked: the thread is not in it."""
+        return os.getpid() != self._process
 
     def finish_at_exit(
         self, owner: object, finish: Callable[[], Awaitable[None]], left: Callable[[], str]
@@ -83,7 +99,7 @@ class Portal:
     def finish(self) -> list[str]:
         """Finish what is left, for `EXIT_S` at most; return what is not done, in words."""
         unfinished = list(reversed(self._unfinished.values()))
-        if os.getpid() != self._process or self._closed or self.is_here or not unfinished:
+        if self.was_forked or self._closed or self.is_here or not unfinished:
             return []
 
         failures: dict[int, str] = {}
@@ -96,7 +112,7 @@ class Portal:
                     except Exception as error:  # The others are finished all the same.
                         failures[index] = f"{type(error).__name__}: {error}"
 
-        with suppress(trio.ClosedResourceError):
+        with suppress(Exception):  # Another thread closes the client, and so tells everybody.
             self.call(finish_all)
         found: list[str] = []
         for index, each in enumerate(unfinished):
@@ -116,7 +132,7 @@ class Portal:
         `unwanted` is called over there with what it returns to a caller who was interrupted.
         """
         if self._closed:
-            raise trio.ClosedResourceError("this was closed")
+            raise self._closed_error("the client is closed")
         self.check_process()
         self.check_thread()
         result: Future[_T] = Future()
@@ -132,11 +148,11 @@ class Portal:
                 result.set_exception(error)
             finally:
                 if not result.done():
-                    result.set_exception(CallCutError("this was closed meanwhile"))
+                    result.set_exception(self._cut_error("the client was closed meanwhile"))
 
         def begin() -> None:
             if self._nursery.cancel_scope.cancel_called:  # Closed by another thread, just now.
-                result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
+                result.set_exception(self._closed_error("the client was closed meanwhile"))
             else:
                 self._nursery.start_soon(run)
 
@@ -144,7 +160,7 @@ class Portal:
             self._token.run_sync_soon(begin)
             return result.result()
         except trio.RunFinishedError:
-            raise trio.ClosedResourceError("this was closed meanwhile") from None
+            raise self._closed_error("the client was closed meanwhile") from None
         except KeyboardInterrupt:
 
             def interrupt() -> None:
@@ -158,11 +174,15 @@ class Portal:
     def soon(self, function: Callable[[], None]) -> None:
         """Run `function`, which must not raise, over there; do not wait for it."""
         self.check_process()
+        if self._closed:
+            raise self._closed_error("the client is closed")
         self._soon.append(function)
         if not self._scheduled:
             self._scheduled = True
             try:
                 self._token.run_sync_soon(self._do_soon)
+            except trio.RunFinishedError:
+                raise self._closed_error("the client was closed meanwhile") from None
             except BaseException:  # Ctrl-C, perhaps: who comes next schedules again.
                 self._scheduled = False
                 raise
@@ -179,16 +199,17 @@ class Portal:
         else:
             self._token.run_sync_soon(self._nursery.start_soon, function)
 
-    def close(self) -> None:
-        """Cancel what runs over there, and wait until it has ended."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Cancel what runs over there; return when it has ended, or after `timeout_s`."""
         if self._closed:
             return
         self.check_thread()
         self._closed = True
         _open_portals.discard(self)
-        if os.getpid() == self._process:
-            self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
-            self._thread.join()
+        if not self.was_forked:
+            with suppress(trio.RunFinishedError):  # It has ended by an error of its own.
+                self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
@@ -231,6 +252,8 @@ def _finish_all() -> None:
                     " or close(), or use a `with` block, to wait, and to get the errors.",
                     file=sys.stderr,
                 )
+            if not portal.was_forked:
+                portal.close(_CALLBACKS_S)
     except KeyboardInterrupt:
         return  # The user does not want to wait.
 
@@ -273,11 +296,20 @@ class Block(Generic[_T]):
 
 
 class Drain:
-    """Empties a queue in the thread: when `soon` was called, and never twice at once."""
+    """Empties a queue in the thread: when `soon` was called, and never twice at once.
 
-    def __init__(self, portal: Portal, empty: Callable[[], Awaitable[None]]) -> None:
+    Make it in the thread of the portal: then `ended` is called once, in whatever way it ends.
+    """
+
+    def __init__(
+        self,
+        portal: Portal,
+        empty: Callable[[], Awaitable[None]],
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self._portal = portal
         self._empty = empty
+        self._on_ended = ended
         self._lock = trio.Lock()
         self._wanted = trio.Event()
         self._ended = False
@@ -301,10 +333,14 @@ class Drain:
         self._wanted.set()
 
     async def _run(self) -> None:
-        while not self._ended:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            await self.now()
+        try:
+            while not self._ended:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                await self.now()
+        finally:  # The portal may have been closed.
+            if self._on_ended is not None:
+                self._on_ended()
 
 
 class Closing(ABC):

@@ -86,7 +86,7 @@ def test_what_goes_wrong_is_raised(cluster: FakeCluster) -> None:
         producer.send_nowait(bytes(6 << 20), on_result=lambda _, error: results.append(error))
         producer.flush()
     assert isinstance(results[0], daybook.MessageTooLargeError)
-    with pytest.raises(trio.ClosedResourceError):
+    with pytest.raises(daybook.ClosedError):
         client.partitions("t")
     with pytest.raises(ValueError, match="service URL"):
         blocking.connect("http://x")
@@ -191,7 +191,7 @@ def test_what_a_program_acknowledged_before_it_ended_is_acknowledged(cluster: Fa
 
 def test_a_program_that_ends_says_what_was_not_stored(cluster: FakeCluster) -> None:
     next(iter(cluster.brokers.values())).drop_sends = True
-    impatient = "from clients.python import portal\nportal.EXIT_S = 0.5\n"
+    impatient = "from daybook.clients.python import portal\nportal.EXIT_S = 0.5\n"
     done = run_to_its_end(impatient + UNCLOSED, cluster.url)
     assert done.returncode == 0
     assert "1000 messages to persistent://public/default/t have no receipt" in done.stderr
