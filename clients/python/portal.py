@@ -12,6 +12,7 @@ there), and any use in a process that was forked, which has a copy of everything
 """
 
 import atexit
+import inspect
 import os
 import sys
 import threading
@@ -23,12 +24,13 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TextIO, TypeVar, cast
 
 import trio
 
 _T = TypeVar("_T")
 EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
+_QUIET_S = 0.5  # after which it says what it waits for
 _CALLBACKS_S = 1.0  # ... and then for callbacks, which hear that it was not done
 
 
@@ -104,15 +106,25 @@ class Portal:
 
         failures: dict[int, str] = {}
 
+        async def say_what_is_waited_for() -> None:
+            await trio.sleep(_QUIET_S)
+            if left := "; ".join(filter(None, (each.left() for each in unfinished))):
+                _say(f"the program ends; waiting {EXIT_S:g} s at most: {left}")
+
         async def finish_all() -> None:
             with trio.move_on_after(EXIT_S):
-                for index, each in enumerate(unfinished):
-                    try:
-                        await each.finish()
-                    except Exception as error:  # The others are finished all the same.
-                        failures[index] = f"{type(error).__name__}: {error}"
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(say_what_is_waited_for)
+                    for index, each in enumerate(unfinished):
+                        try:
+                            await each.finish()
+                        except Exception as error:  # The others are finished all the same.
+                            failures[index] = f"{type(error).__name__}: {error}"
+                    nursery.cancel_scope.cancel()
 
-        with suppress(Exception):  # Another thread closes the client, and so tells everybody.
+        # A second Ctrl-C: the user does not want to wait.  Or another thread closes the client just
+        # now, and so tells everybody.
+        with suppress(KeyboardInterrupt, Exception):
             self.call(finish_all)
         found: list[str] = []
         for index, each in enumerate(unfinished):
@@ -243,19 +255,46 @@ _open_portals: set[Portal] = set()
 
 @atexit.register
 def _finish_all() -> None:
-    """The program ends: daemon threads still run now, and not much longer."""
-    try:
-        for portal in list(_open_portals):
-            for left in portal.finish():
-                print(  # noqa: T201  there may be no log, and nobody else is left to tell
-                    f"daybook: the program ended before everything was done: {left}.  Call flush()"
-                    " or close(), or use a `with` block, to wait, and to get the errors.",
-                    file=sys.stderr,
-                )
-            if not portal.was_forked:
+    """Finish what the program has handed over, as it ends: daemon threads still run now."""
+    lost = False
+    for portal in list(_open_portals):
+        for left in portal.finish():
+            lost = True
+            _say(
+                f"the program ended before everything was done: {left}.  Call flush() or close(),"
+                " or use a `with` block, to wait, and to get the errors."
+            )
+        if not portal.was_forked:
+            with suppress(KeyboardInterrupt):
                 portal.close(_CALLBACKS_S)
-    except KeyboardInterrupt:
-        return  # The user does not want to wait.
+    if lost and sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = cast("TextIO", _FailedStream(sys.stderr))
+
+
+def _say(text: str) -> None:
+    """Write to standard error: there may be no log, and nobody else is left to tell."""
+    print(f"daybook: {text}", file=sys.stderr)  # noqa: T201
+
+
+class _FailedStream:
+    """Stands for standard error when something was lost, so that the program fails: exit code 120.
+
+    A handler of `atexit` cannot set the exit code, and `os._exit` would cut off the handlers behind
+    it.  But the interpreter flushes standard error last of all, and ends with 120, "an error in the
+    cleanup" (see `sys.exit`), if that fails.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def flush(self) -> None:
+        self._stream.flush()
+        frame = inspect.currentframe()
+        if frame is not None and frame.f_back is None:  # Only the interpreter calls from nowhere.
+            raise OSError("something was lost at the end of the program")
 
 
 class Block(Generic[_T]):

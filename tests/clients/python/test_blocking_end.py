@@ -1,11 +1,13 @@
 """A message that was handed over is stored or reported, in whatever way its client ends."""
 
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -343,3 +345,45 @@ def test_each_callback_is_called_once_when_the_program_ends_without_a_broker(
     done = run_to_its_end(QUEUES + "portal.EXIT_S = 0.3\n", cluster.url)
     assert done.stdout == "1000 {1} ['ClosedError', 'InDoubtError']\n"
     assert f"1000 messages to {TOPIC} have no receipt" in done.stderr
+
+
+def test_a_program_that_lost_messages_at_its_end_fails_and_other_handlers_run(
+    cluster: FakeCluster,
+) -> None:
+    silence(cluster)
+    done = run_to_its_end(QUEUES + "portal.EXIT_S = 0.3\n", cluster.url)
+    assert done.returncode == 120
+    assert done.stdout.startswith("1000 ")  # of a handler that runs behind ours
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_that_waits_at_its_end_says_for_what(cluster: FakeCluster) -> None:
+    silence(cluster)
+    done = run_to_its_end(QUEUES + "portal.EXIT_S = 1\n", cluster.url)
+    said = f"daybook: the program ends; waiting 1 s at most: 1000 messages to {TOPIC} have no"
+    assert done.stderr.startswith(said)
+
+
+def test_an_interrupt_at_the_end_of_a_program_ends_the_wait_and_says_what_is_lost(
+    cluster: FakeCluster,
+) -> None:
+    silence(cluster)
+    program = QUEUES + "raise KeyboardInterrupt\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, cluster.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    while not any("waiting 5 s at most" in line for line in lines):
+        lines.append(process.stderr.readline())
+        assert lines[-1]
+    process.send_signal(signal.SIGINT)
+    since = monotonic()
+    out, error = process.communicate(timeout=PATIENCE_S)
+    assert monotonic() - since < 4
+    assert out.startswith("1000 {1}")
+    assert f"1000 messages to {TOPIC} have no receipt" in error
+    assert process.returncode == -signal.SIGINT
