@@ -39,6 +39,16 @@ def check_name(argument: str, name: str | None) -> None:
         _check_text(argument, name)
 
 
+def check_timeout(argument: str, seconds: object) -> None:
+    """Raise TypeError or ValueError unless it is a number of seconds, or None."""
+    if seconds is None:
+        return
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"{argument} is a number of seconds, not {type(seconds).__name__}")
+    if not seconds >= 0:  # nor NaN
+        raise ValueError(f"{argument} is not negative: {seconds}")
+
+
 def check_subscription(subscription: str) -> None:
     _check_text("subscription", subscription)
     if not subscription:

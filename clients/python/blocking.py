@@ -28,7 +28,12 @@ from daybook.clients.python import client as trio_client
 from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import reader as trio_reader
-from daybook.clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
+from daybook.clients.python.arguments import (
+    Compression,
+    InitialPosition,
+    SubscriptionTypeName,
+    check_timeout,
+)
 from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.consumer import Ackable
@@ -232,14 +237,22 @@ class _Source(Closing):
         return self._source.connected
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message.  Raises TimeoutError, or EndOfTopicError behind the last one."""
+        """Return the next message; with `timeout_s` 0, only one that has arrived.
+
+        Raise TimeoutError, or EndOfTopicError behind the last message of a terminated topic.
+        """
+        check_timeout("timeout_s", timeout_s)
         try:
             return self._fetched.popleft()
         except IndexError:
             pass
         messages, in_time = self._take(1, _FETCHED_MAX, timeout_s)
         if not in_time:
-            raise TimeoutError(f"{self.topic}: no message in {timeout_s:g} s")
+            raise TimeoutError(
+                f"{self.topic}: no message in {timeout_s:g} s"
+                if timeout_s
+                else f"{self.topic}: no message has arrived"
+            )
         if not messages:
             raise EndOfTopicError(f"{self.topic} was terminated")
         return messages[0]
@@ -260,7 +273,8 @@ class _Source(Closing):
 
         A thread that waits takes what another one fetches and does not need.
         """
-        deadline = inf if timeout_s is None else monotonic() + max(0.0, timeout_s)
+        check_timeout("timeout_s", timeout_s)
+        deadline = inf if timeout_s is None else monotonic() + timeout_s
         while not (found := self._take_fetched(count_max)):
             # There, and in that thread, nobody would give the lock back.
             self._portal.check_process()
@@ -291,8 +305,14 @@ class _Source(Closing):
             messages: list[Message] = []
             with trio.move_on_after(timeout_s) as scope:
                 messages = await self._source.receive_batch(count_max)
+            in_time = not scope.cancelled_caught
+            if not in_time:
+                # With a timeout of 0, too, what has arrived is received.
+                with suppress(trio.WouldBlock):
+                    messages = self._source.receive_nowait(count_max)
+                    in_time = True
             self._fetched.extend(messages)  # Here: the caller may be interrupted.
-            return bool(messages), not scope.cancelled_caught
+            return bool(messages), in_time
 
         return self._portal.call(fetch)
 

@@ -91,6 +91,25 @@ class MessageQueue:
                 return None
         return self._ready.popleft()
 
+    def take_nowait(self, count_max: int, sources: list[TopicConsumer]) -> list[Message]:
+        """Return messages that have arrived, or [] behind the last one.
+
+        Raise trio.WouldBlock if none has arrived.
+        """
+        found: list[Message] = []
+        if not self._fill_nowait(sources):
+            return found
+        while True:
+            room = min(count_max - len(found), len(self._ready))
+            found += [self._ready.popleft() for _ in range(room)]
+            if len(found) >= count_max or not self._entries:
+                return found
+            try:
+                self._unpack()
+            except CorruptMessageError as error:
+                self._failure = error  # The next call raises it.
+                return found
+
     async def take_many(self, count_max: int, sources: list[TopicConsumer]) -> list[Message]:
         """At least one message, at most `count_max`; none behind the last one."""
         await trio.lowlevel.checkpoint()
@@ -120,7 +139,15 @@ class MessageQueue:
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _fill(self, sources: list[TopicConsumer]) -> bool:
-        """Wait until a message is ready; False if there will never be one again."""
+        """Wait until a message is ready; return False if there will never be one again."""
+        while True:
+            try:
+                return self._fill_nowait(sources)
+            except trio.WouldBlock:
+                await self._wait_for_news()
+
+    def _fill_nowait(self, sources: list[TopicConsumer]) -> bool:
+        """Return as `_fill`; raise trio.WouldBlock if no message has arrived."""
         while not self._ready:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -133,7 +160,7 @@ class MessageQueue:
                     raise source.failure
             if all(source.end_of_topic for source in sources):
                 return False
-            await self._wait_for_news()
+            raise trio.WouldBlock
         return True
 
     async def _wait_for_news(self) -> None:
@@ -205,6 +232,13 @@ class MessageSource:
         if count_max < 1:
             raise ValueError(f"count_max is at least 1, not {count_max}")
         return await self._queue.take_many(count_max, self._ends)
+
+    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+        """Return messages that have arrived, or [] behind the last one of a terminated topic.
+
+        Raise trio.WouldBlock if no message has arrived.
+        """
+        return self._queue.take_nowait(count_max, self._ends)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import trio
 
 import daybook
 from daybook import blocking
+from daybook.clients.python.consumer import MessageQueue
 from daybook.clients.python.portal import Portal
-from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 
 
 @pytest.fixture
@@ -72,6 +74,44 @@ def test_acks_without_receipts_arrive_before_the_end(cluster: FakeCluster) -> No
         consumer.ack(consumer.receive(timeout_s=PATIENCE_S))
     topic = cluster.topics["persistent://public/default/t"]
     assert topic.subscriptions["s"].acked == {0}
+
+
+def has_entries(queue: MessageQueue, count: int) -> bool:
+    return len(queue._entries) == count
+
+
+def test_a_timeout_of_zero_receives_what_has_arrived(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        producer = client.create_producer("t", batching=False)
+        consumer = client.subscribe("t", "s", initial_position="earliest")
+        reader = client.create_reader("t", start="earliest")
+        sources: list[blocking.Consumer | blocking.Reader] = [consumer, reader]
+        for source in sources:
+            with pytest.raises(TimeoutError, match="no message has arrived"):
+                source.receive(0)
+            assert source.receive_batch(10, 0) == []
+        for n in range(5):
+            producer.send(b"%d" % n)
+        for source in sources:
+            queue = source._source._queue
+            client._portal.call(until, partial(has_entries, queue, 5))
+            assert source.receive(0).data == b"0"
+            assert [message.data for message in source.receive_batch(2, 0)] == [b"1", b"2"]
+            assert [source.receive(0).data for _ in range(2)] == [b"3", b"4"]
+            with pytest.raises(TimeoutError):
+                source.receive(0)
+        assert not reader.has_message_available()
+
+
+def test_a_timeout_that_is_none_is_named(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        with pytest.raises(ValueError, match="timeout_s is not negative: -1"):
+            consumer.receive(-1)
+        with pytest.raises(TypeError, match="timeout_s is a number of seconds, not str"):
+            consumer.receive("a")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="timeout_s is not negative: nan"):
+            consumer.receive_batch(10, float("nan"))
 
 
 def test_what_goes_wrong_is_raised(cluster: FakeCluster) -> None:
