@@ -94,7 +94,6 @@ class Client:
         Raises UnavailableError if none does in that time, and at once what would not change.
         """
         backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
-        failure: BrokerError | None = None
         with trio.move_on_after(timeout_s):
             while True:
                 try:
@@ -102,14 +101,13 @@ class Client:
                 except BrokerError as error:
                     if error.remedy is Remedy.GIVE_UP:
                         raise
-                    failure = error
                 else:
                     return
                 await trio.sleep(backoff.next(self._rng))
-        why = failure or f"{self.service_url} does not answer"
         raise UnavailableError(
-            f"{why} (tried for {timeout_s:g} s).  Is a broker running there?  `timeout_s` of"
-            " connect says how long the first contact may take."
+            f"no broker can be reached: {self._pool.reasons()} (tried for {timeout_s:g} s).  Is a"
+            " broker running there?  `timeout_s` of connect says how long the first contact may"
+            " take."
         )
 
     # -- questions
