@@ -33,6 +33,7 @@ from daybook.clients.python.arguments import (
     InitialPosition,
     SubscriptionTypeName,
     check_timeout,
+    check_url,
 )
 from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
@@ -109,6 +110,8 @@ def connect(
     `timeout_s` bounds the first contact with a broker, and None does without it.  Errors as of
     `daybook.connect`.
     """
+    check_url("service_url", service_url)
+    check_timeout("timeout_s", timeout_s)
     portal = Portal(closed=ClosedError, cut=InDoubtError)
     try:
         return portal.call(_open, portal, service_url, timeout_s, limits)

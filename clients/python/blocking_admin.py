@@ -6,6 +6,7 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
 
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.admin import Json
+from daybook.clients.python.arguments import check_timeout
 from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal
@@ -13,6 +14,7 @@ from daybook.clients.python.portal import Closing, Portal
 
 def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
     """Use it in a `with` block, or `close` it."""
+    check_timeout("timeout_s", timeout_s)
     return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s))
 
 

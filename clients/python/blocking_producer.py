@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daybook.clients.python import producer as trio_producer
-from daybook.clients.python.arguments import check_message
+from daybook.clients.python.arguments import check_details, check_message
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.portal import Closing, Drain, Portal
@@ -118,6 +118,7 @@ class Producer(Closing):
         `on_result`, or raised by the next `flush` or `close`.
         """
         check_message(data, key, properties)
+        check_details(event_time_ms, sequence_id, on_result)
         # The caller may change what can be changed as soon as this returns.
         if data is not None and type(data) is not bytes:
             data = bytes(data)

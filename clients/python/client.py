@@ -22,6 +22,7 @@ from daybook.clients.python.arguments import (
     check_name,
     check_properties,
     check_subscription,
+    check_timeout,
     compression_type,
     topic_name,
 )
@@ -123,7 +124,10 @@ class Client:
         return (await self._persist(lambda: self._lookups.find(name)))[0]
 
     async def topics(self, namespace: str = "public/default") -> list[str]:
-        """The full names of the topics in a namespace, partitions one by one."""
+        """Return the full names of the topics in a namespace, partitions one by one.
+
+        The list is empty, too, if the namespace does not exist.
+        """
         try:
             check_namespace(namespace)
         except MalformedError as error:
@@ -169,6 +173,7 @@ class Client:
         )
         packing = compression_type(compression)
         check_name("name", name)
+        check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
         async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:

@@ -16,6 +16,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,10 @@ import trio
 
 _T = TypeVar("_T")
 EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
+_INSTEAD = {
+    "trio": "use the client without `blocking`, as in `async with daybook.connect(...)`",
+    "asyncio": "call it in a thread, as in `await asyncio.to_thread(producer.send, b'...')`",
+}
 _QUIET_S = 0.5  # after which it says what it waits for
 _CALLBACKS_S = 1.0  # ... and then for callbacks, which hear that it was not done
 
@@ -49,6 +54,7 @@ class Portal:
         self._soon: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._closed = False
+        self._warned = False  # of an event loop in the thread of a caller
         self._process = os.getpid()
         self._unfinished: dict[object, _Unfinished] = {}
         self._started: Future[None] = Future()
@@ -147,6 +153,14 @@ class Portal:
             raise self._closed_error("the client is closed")
         self.check_process()
         self.check_thread()
+        if not self._warned and (loop := _event_loop_here()):
+            self._warned = True
+            warnings.warn(
+                f"a blocking call in a thread that runs {loop} stops all tasks there until it"
+                f" returns: {_INSTEAD[loop]}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         result: Future[_T] = Future()
         scope = trio.CancelScope()
 
@@ -237,6 +251,20 @@ class Portal:
             self._token = trio.lowlevel.current_trio_token()
             self._started.set_result(None)
             await trio.sleep_forever()
+
+
+def _event_loop_here() -> str:
+    """Return "trio" or "asyncio" if one of them runs in this thread, or else "".
+
+    A notebook runs its cells in a loop of asyncio on purpose, and none of its tasks is in a hurry.
+    """
+    if trio.lowlevel.in_trio_run():
+        return "trio"
+    if "asyncio" in sys.modules and "ipykernel" not in sys.modules:
+        with suppress(RuntimeError):
+            sys.modules["asyncio"].get_running_loop()
+            return "asyncio"
+    return ""
 
 
 def _give_up(unwanted: Callable[[_T], None], result: "Future[_T]") -> None:

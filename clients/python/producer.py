@@ -21,6 +21,7 @@ from typing import Self, TypeAlias, cast
 
 import trio
 
+from daybook.clients.python.arguments import check_details
 from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.protocol.routing import Router
@@ -125,6 +126,8 @@ class Producer:
             raise QueueFullError(f"{self._budget.used} bytes wait for their receipts")
         if not isinstance(data, bytes):
             data = _as_value(data)
+        if event_time_ms is not None or sequence_id is not None or on_result is not None:
+            check_details(event_time_ms, sequence_id, on_result)
         lane = self._only
         if lane is None:
             router = self._router

@@ -1,10 +1,12 @@
 """The client without trio: the same, from an ordinary thread."""
 
+import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,9 @@ import trio
 import daybook
 from daybook import blocking
 from daybook.clients.python.consumer import MessageQueue
+from daybook.clients.python.errors import refusal
 from daybook.clients.python.portal import Portal
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 
 
@@ -265,3 +269,77 @@ def test_what_cannot_be_a_message_is_refused_where_it_is_sent(cluster: FakeClust
         producer.send_nowait(b"good")
     entries = cluster.topics["persistent://public/default/t"].entries
     assert sum(entry.count for entry in entries) == 1
+
+
+def test_what_cannot_be_said_of_a_message_is_named(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client, client.create_producer("t") as producer:
+        for send in (producer.send, producer.send_nowait):
+            with pytest.raises(TypeError, match="event_time_ms is an integer, not datetime; write"):
+                send(b"", event_time_ms=datetime.now(UTC))  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="event_time_ms is not negative"):
+                send(b"", event_time_ms=-1)
+            with pytest.raises(TypeError, match="sequence_id is an integer, not str"):
+                send(b"", sequence_id="a")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="on_result is a function, not int"):
+            producer.send_nowait(b"", on_result=5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="send_timeout_s is not negative: -1"):
+            client.create_producer("t", send_timeout_s=-1)
+    with pytest.raises(TypeError, match="timeout_s is a number of seconds, not str"):
+        blocking.connect(cluster.url, timeout_s="a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout_s is not negative: -1"):
+        blocking.connect(cluster.url, timeout_s=-1)
+
+
+def test_a_closed_client_says_so_in_its_own_words(cluster: FakeCluster) -> None:
+    client = blocking.connect(cluster.url)
+    consumer, producer = client.subscribe("t", "s"), client.create_producer("t")
+    producer.send(b"x")
+    message = consumer.receive(PATIENCE_S)
+    client.close()
+    uses: list[Callable[[], object]] = [
+        lambda: client.create_producer("t"),
+        lambda: client.subscribe("t", "s"),
+        lambda: consumer.receive(),
+        lambda: consumer.ack(message),
+        lambda: producer.flush(),
+    ]
+    for use in uses:
+        with pytest.raises(daybook.ClosedError, match="the client is closed"):
+            use()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_to_connect_again(cluster: FakeCluster) -> None:
+    program = UNCLOSED + (
+        "import os\nproducer.flush()\n"
+        "if os.fork() == 0:\n"
+        "    try:\n        producer.send(b'x')\n"
+        "    except daybook.ClosedError as error:\n        print(error, flush=True)\n"
+        "    client.close()\n    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    done = run_to_its_end(program, cluster.url)
+    assert "from which this process was forked: connect again in this process" in done.stdout
+
+
+def test_a_blocking_call_in_an_event_loop_warns_once(cluster: FakeCluster) -> None:
+    async def use(client: blocking.Client) -> None:
+        with pytest.warns(RuntimeWarning, match=r"runs (trio|asyncio) stops all tasks there"):
+            client.partitions("t")
+        client.partitions("t")
+
+    with blocking.connect(cluster.url) as client:
+        trio.run(use, client)
+    with blocking.connect(cluster.url) as client:
+        asyncio.run(use(client))
+
+
+def test_a_code_that_the_broker_has_written_is_not_written_twice() -> None:
+    error = refusal(pb.NotAllowedError, "no (NotAllowedError)")
+    assert str(error) == "no (NotAllowedError)"
+    assert str(refusal(pb.NotAllowedError, "no")) == "no (NotAllowedError)"
+
+
+def test_a_namespace_that_is_missing_comes_with_advice() -> None:
+    error = refusal(pb.TopicNotFound, "the namespace a/b does not exist")
+    assert "create_namespace" in error.__notes__[0]

@@ -237,3 +237,13 @@ async def test_large_keys_and_properties_count_with_the_data(batching: bool) -> 
         await producer.flush()
         entries = cluster.topics["persistent://public/default/t"].entries
         assert [entry.count for entry in entries] == [1] * 5
+
+
+async def test_a_wrong_way_in_is_told_the_right_one() -> None:
+    with pytest.raises(TypeError, match=r"write `async with daybook.connect"):
+        await daybook.connect("pulsar://localhost")
+    with (
+        pytest.raises(TypeError, match=r"or daybook.blocking.connect without trio"),
+        daybook.connect("pulsar://localhost"),
+    ):
+        pass
