@@ -14,7 +14,7 @@ from daybook.clients.python import producer as trio_producer
 from daybook.clients.python.arguments import check_details, check_message
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId
-from daybook.clients.python.portal import Closing, Drain, Portal
+from daybook.clients.python.portal import Closing, Drain, Portal, like
 from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
 
@@ -59,6 +59,9 @@ class Producer(Closing):
         self._drain = Drain(portal, self._empty, self._ended)
         portal.finish_at_exit(self, self._flush, self._left)
 
+    def __repr__(self) -> str:
+        return repr(self._producer)
+
     @property
     def topic(self) -> str:
         return self._producer.topic
@@ -79,6 +82,7 @@ class Producer(Closing):
     def connected(self) -> bool:
         return self._producer.connected
 
+    @like(trio_producer.Producer.send)
     def send(
         self,
         data: Buffer | None,
@@ -88,7 +92,6 @@ class Producer(Closing):
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
     ) -> MessageId:
-        """Send a message; return its id when it is stored."""
 
         async def send() -> MessageId:
             await self._drain.now()

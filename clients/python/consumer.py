@@ -197,6 +197,24 @@ class MessageSource:
         self._ended = trio.Event()
         self._gone = False  # its client has forgotten it
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._subject}, {self._state}>"
+
+    @property
+    def _subject(self) -> str:
+        return self.topic
+
+    @property
+    def _state(self) -> str:
+        if self._closed:
+            return "closed"
+        return "connected" if self.connected else "not connected"
+
+    @property
+    def closed(self) -> bool:
+        """Return True if it was closed by its owner."""
+        return self._closed
+
     @property
     def partitions(self) -> int:
         """How many partitions it receives from; 0 for a topic that has none."""
@@ -332,6 +350,10 @@ class Consumer(MessageSource):
         self.subscription = settings.subscription
         self.type = settings.type
         self._ack_receipts = settings.ack_receipts
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.topic}, {self.type.value} subscription {self.subscription!r}"
 
     @property
     def active(self) -> bool:

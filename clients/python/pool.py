@@ -64,7 +64,7 @@ class ConnectionPool:
         self._connections: dict[tuple[str, int, str], BrokerConnection] = {}
         self._opening: dict[tuple[str, int, str], trio.Lock] = {}
         self._failed: dict[tuple[str, int, str], BrokerError] = {}  # how the last attempt ended
-        self._closed = False
+        self.closed = False
 
     async def run(self) -> None:
         """Send what connections have to send; belongs into the nursery of the client."""
@@ -117,7 +117,7 @@ class ConnectionPool:
         return await self._get(host, port, f"{logical_host}:{logical_port}")
 
     async def _get(self, host: str, port: int, proxy_to: str) -> BrokerConnection:
-        if self._closed:
+        if self.closed:
             raise ClosedError("the client is closed")
         key = (host, port, proxy_to)
         connection = self._connections.get(key)
@@ -173,6 +173,6 @@ class ConnectionPool:
 
     def close(self) -> None:
         """End all connections."""
-        self._closed = True
+        self.closed = True
         for connection in self._connections.values():
             connection.close("the client was closed")

@@ -30,6 +30,7 @@ from typing import Any, Generic, Self, TextIO, TypeVar, cast
 import trio
 
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
 _INSTEAD = {
     "trio": "use the client without `blocking`, as in `async with daybook.connect(...)`",
@@ -408,6 +409,17 @@ class Drain:
         finally:  # The portal may have been closed.
             if self._on_ended is not None:
                 self._on_ended()
+
+
+def like(original: Callable[..., object]) -> Callable[[_F], _F]:
+    """Give a method the help of the method of the trio client that it calls."""
+
+    def document(method: _F) -> _F:
+        method.__doc__ = method.__doc__ or original.__doc__
+        vars(method)["__signature__"] = inspect.signature(original)
+        return method
+
+    return document
 
 
 class Closing(ABC):

@@ -57,6 +57,15 @@ class Producer:
         self._ended = trio.Event()
         self._gone = False  # its client has forgotten it
 
+    def __repr__(self) -> str:
+        return f"<Producer {self.name!r} of {self.topic}, {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        if self._closed:
+            return "closed"
+        return "connected" if self.connected else "not connected"
+
     @property
     def name(self) -> str:
         return self._lanes[0].name

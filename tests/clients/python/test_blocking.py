@@ -1,6 +1,8 @@
 """The client without trio: the same, from an ordinary thread."""
 
 import asyncio
+import inspect
+import pydoc
 import subprocess
 import sys
 import threading
@@ -343,3 +345,43 @@ def test_a_code_that_the_broker_has_written_is_not_written_twice() -> None:
 def test_a_namespace_that_is_missing_comes_with_advice() -> None:
     error = refusal(pb.TopicNotFound, "the namespace a/b does not exist")
     assert "create_namespace" in error.__notes__[0]
+
+
+def test_what_is_open_says_what_it_is(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        producer = client.create_producer("t", name="p")
+        consumer = client.subscribe("t", "s", type="shared", consumer_name="c")
+        reader = client.create_reader("t", name="r")
+        topic = "persistent://public/default/t"
+        assert repr(client) == (
+            f"<Client of {cluster.url}, producers: 1, consumers and readers: 2>"
+        )
+        assert repr(producer) == f"<Producer 'p' of {topic}, connected>"
+        assert repr(consumer) == f"<Consumer 'c' of {topic}, shared subscription 's', connected>"
+        assert repr(reader) == f"<Reader 'r' of {topic}, connected>"
+        reader.close()
+        assert repr(reader) == f"<Reader 'r' of {topic}, closed>"
+    assert repr(producer) == f"<Producer 'p' of {topic}, closed>"
+    assert repr(client).endswith("closed>")
+
+
+def test_an_ack_to_a_closed_consumer_says_so(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        client.create_producer("t").send(b"x")
+        message = consumer.receive(PATIENCE_S)
+        consumer.close()
+        with pytest.raises(daybook.ClosedError, match="the consumer is closed"):
+            consumer.ack(message)
+
+
+@pytest.mark.parametrize("kind", ["Client", "Producer", "Consumer", "Reader", "Admin"])
+def test_the_help_of_the_client_without_trio_is_that_of_the_other(kind: str) -> None:
+    cls = getattr(blocking, kind)
+    for name, method in inspect.getmembers(cls, inspect.isfunction):
+        if not name.startswith("_") and hasattr(method, "__signature__"):
+            assert "options" not in inspect.signature(method).parameters
+    if kind == "Client":
+        said = pydoc.render_doc(cls.subscribe)
+        assert "initial_position: Literal['earliest', 'latest']" in said
+        assert "shared to all of them in turn" in said
