@@ -16,7 +16,7 @@ it was about is as after a cancelled call of the trio client.
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Self, TypeVar, Unpack
 
 import trio
@@ -28,7 +28,7 @@ from daybook.clients.ledgers import reader as trio_reader
 from daybook.clients.ledgers.blocking_writer import AdvancedWriter as AdvancedWriter
 from daybook.clients.ledgers.blocking_writer import DeferredWriter as DeferredWriter
 from daybook.clients.ledgers.blocking_writer import Writer as Writer
-from daybook.clients.ledgers.blocking_writer import call_within
+from daybook.clients.ledgers.blocking_writer import call_within, new_portal
 from daybook.clients.ledgers.client import LedgerOptions
 from daybook.clients.ledgers.entries import Entry, EntryStream
 from daybook.clients.ledgers.limits import Limits
@@ -68,7 +68,7 @@ def serve(
     block: Callable[[], AbstractAsyncContextManager[trio_client.Client]], limits: Limits
 ) -> "Client":
     """Enter `block` in a thread of its own."""
-    portal = Portal()
+    portal = new_portal()
 
     async def enter() -> Client:
         entered = Block(block())
@@ -154,7 +154,7 @@ class Client(Closing):
         self._portal.check_thread()
         self._closed = True
         try:
-            with suppress(trio.ClosedResourceError):  # In a process that was forked.
+            if not self._portal.was_forked:
                 self._portal.call(self._close)
         finally:
             self._portal.close()

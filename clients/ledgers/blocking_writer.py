@@ -27,10 +27,15 @@ from daybook.clients.ledgers.errors import (
     LedgerError,
 )
 from daybook.clients.ledgers.limits import Limits
-from daybook.clients.python.portal import CallCutError, Drain, Portal
+from daybook.clients.python.portal import Drain, Portal
 from daybook.wire.transport import Buffer
 
 T = TypeVar("T")
+
+
+def new_portal() -> Portal:
+    """Return a portal that raises errors of ledgers."""
+    return Portal(closed=LedgerClosedError, cut=CutShortError)
 
 
 def call_within(
@@ -43,19 +48,7 @@ def call_within(
         except trio.TooSlowError:
             raise TimeoutError(f"not done within {timeout_s:g} s") from None
 
-    try:
-        return portal.call(run)
-    except CallCutError as error:
-        raise CutShortError(f"the client: {error}") from error
-    except trio.ClosedResourceError as error:
-        raise LedgerClosedError(f"the client: {error}") from error
-
-
-def _check_process(portal: Portal) -> None:
-    try:
-        portal.check_process()
-    except trio.ClosedResourceError as error:
-        raise LedgerClosedError(f"the client: {error}") from error
+    return portal.call(run)
 
 
 class _Handle:
@@ -183,7 +176,7 @@ class Writer(_Handle):
         """What is left of the time then.  Before the entry is handed over: whatever ends the wait
         is about an entry that is not under way.
         """
-        _check_process(self._portal)
+        self._portal.check_process()
         if not self._is_full or self._portal.is_here:
             return timeout_s
 
@@ -305,10 +298,10 @@ class Writer(_Handle):
         """The writer has stopped, or the client was closed: nobody waits for ever."""
         self._drain.end()
         self._tell_done()
+        self._portal.finished(self)
         while self._sent:
             entry = self._sent.popleft()
             self._fail(entry, InDoubtError(self.ledger_id, entry.entry_id))
-        self._portal.finished(self)
         with self._handing:
             self._ended = True
             left, self._handed, self._handed_bytes = self._handed, deque(), 0

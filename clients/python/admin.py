@@ -220,7 +220,7 @@ class Admin:
         if query:
             target += "?" + urlencode({name: str(value).lower() for name, value in query.items()})
         data = None if body is None else json.dumps(body).encode()
-        failure: BrokerError | None = None
+        failures: list[BrokerError] = []
         deadline = trio.current_time() + self._timeout_s
         for index in range(len(self._addresses)):
             host, port = self._addresses[(self._first + index) % len(self._addresses)]
@@ -231,14 +231,15 @@ class Admin:
                 response = await self._ask(host, port, method, target, data, timeout_s)
                 return _answer(response, f"{host}:{port}")
             except (UnavailableError, WrongProtocolError) as error:
-                failure = error
+                failures.append(error)
             except (ConnectionLostError, RequestTimedOutError) as error:
                 if method != "GET":
                     raise
-                failure = error
-            self.trouble = failure
-        assert failure is not None
-        raise failure
+                failures.append(error)
+            self.trouble = failures[-1]
+        if len(failures) > 1:
+            raise type(failures[-1])("; ".join(dict.fromkeys(map(str, failures))))
+        raise failures[-1]
 
     async def _ask(
         self, host: str, port: int, method: str, target: str, data: bytes | None, timeout_s: float

@@ -5,6 +5,7 @@ where a value of another type is wanted.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from daybook.wire.compression import CompressionType
@@ -39,6 +40,16 @@ def check_name(argument: str, name: str | None) -> None:
         _check_text(argument, name)
 
 
+def check_timeout(argument: str, seconds: object) -> None:
+    """Raise TypeError or ValueError unless it is a number of seconds, or None."""
+    if seconds is None:
+        return
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"{argument} is a number of seconds, not {type(seconds).__name__}")
+    if not seconds >= 0:  # nor NaN
+        raise ValueError(f"{argument} is not negative: {seconds}")
+
+
 def check_subscription(subscription: str) -> None:
     _check_text("subscription", subscription)
     if not subscription:
@@ -64,6 +75,24 @@ def check_message(data: object, key: object, properties: Mapping[str, str] | Non
     check_key(key)
     if properties is not None:
         check_properties(properties)
+
+
+def check_details(event_time_ms: object, sequence_id: object, on_result: object) -> None:
+    """Raise TypeError or ValueError for what cannot be said of a message."""
+    _check_number("event_time_ms", event_time_ms, "; write round(when.timestamp() * 1000)")
+    _check_number("sequence_id", sequence_id)
+    if on_result is not None and not callable(on_result):
+        raise TypeError(f"on_result is a function, not {type(on_result).__name__}")
+
+
+def _check_number(argument: str, value: object, advice_for_times: str = "") -> None:
+    if value is None:
+        return
+    if not isinstance(value, int):
+        advice = advice_for_times if isinstance(value, datetime) else ""
+        raise TypeError(f"{argument} is an integer, not {type(value).__name__}{advice}")
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{argument} is not negative, and below 2**63: {value}")
 
 
 def check_key(key: object) -> None:

@@ -27,16 +27,21 @@ import trio
 from daybook.clients.python import client as trio_client
 from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
-from daybook.clients.python import producer as trio_producer
 from daybook.clients.python import reader as trio_reader
-from daybook.clients.python.arguments import Compression, InitialPosition, SubscriptionTypeName
+from daybook.clients.python.arguments import (
+    Compression,
+    InitialPosition,
+    SubscriptionTypeName,
+    check_timeout,
+    check_url,
+)
 from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.consumer import Ackable
-from daybook.clients.python.errors import BrokerError, EndOfTopicError
+from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
-from daybook.clients.python.portal import Block, Closing, Portal
+from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.positions import Start
 from daybook.clients.python.reader import OffsetRange
 
@@ -60,7 +65,7 @@ _FETCHED_MAX = 1000
 
 
 class ProducerOptions(TypedDict, total=False):
-    """Of `Client.create_producer`; they are explained there, in `clients.python.client`."""
+    """Of `Client.create_producer`, where they are explained."""
 
     name: str | None
     compression: Compression
@@ -105,7 +110,9 @@ def connect(
     `timeout_s` bounds the first contact with a broker, and None does without it.  Errors as of
     `daybook.connect`.
     """
-    portal = Portal()
+    check_url("service_url", service_url)
+    check_timeout("timeout_s", timeout_s)
+    portal = Portal(closed=ClosedError, cut=InDoubtError)
     try:
         return portal.call(_open, portal, service_url, timeout_s, limits)
     except BaseException:
@@ -130,47 +137,62 @@ class Client(Closing):
         self._portal = portal
         self._client = client
         self._close = close
+        self.service_url = client.service_url
         self._closed = False
+        self._producers: list[Producer] = []  # changed in the thread of the portal only
         portal.finish_at_exit(self, close, lambda: "")
 
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    @like(trio_client.Client.partitions)
     def partitions(self, topic: str, *, create: bool = True) -> int:
         return self._portal.call(lambda: self._client.partitions(topic, create=create))
 
+    @like(trio_client.Client.lookup)
     def lookup(self, topic: str) -> str:
         return self._portal.call(self._client.lookup, topic)
 
+    @like(trio_client.Client.topics)
     def topics(self, namespace: str = "public/default") -> list[str]:
         return self._portal.call(self._client.topics, namespace)
 
+    @like(trio_client.Client.last_message_id)
     def last_message_id(self, topic: str) -> MessageId:
         return self._portal.call(self._client.last_message_id, topic)
 
+    @like(trio_client.Client.offsets)
     def offsets(self, topic: str) -> OffsetRange:
         return self._portal.call(self._client.offsets, topic)
 
+    @like(trio_client.Client.offset_ranges)
     def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return self._portal.call(self._client.offset_ranges, topic)
 
+    @like(trio_client.Client.create_producer)
     def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
-        """Options: those of `clients.python.client.Client.create_producer`."""
-        made = self._portal.call(
-            lambda: self._client.create_producer(topic, **options),
-            unwanted=trio_producer.Producer.abandon,
-        )
-        return Producer(self._portal, made)
 
+        async def create() -> Producer:
+            made = await self._client.create_producer(topic, **options)
+            # Made in this thread: were the client closed now, nothing would tell the producer.
+            producer = Producer(self._portal, made, self._producers.remove)
+            self._producers.append(producer)
+            return producer
+
+        return self._portal.call(create, unwanted=Producer.abandon_here)
+
+    @like(trio_client.Client.subscribe)
     def subscribe(
         self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]
     ) -> "Consumer":
-        """Options: those of `clients.python.client.Client.subscribe`."""
         made = self._portal.call(
             lambda: self._client.subscribe(topic, subscription, **options),
             unwanted=trio_consumer.Consumer.abandon,
         )
         return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")))
 
+    @like(trio_client.Client.create_reader)
     def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
-        """Options: those of `clients.python.client.Client.create_reader`."""
         made = self._portal.call(
             lambda: self._client.create_reader(topic, **options),
             unwanted=trio_reader.Reader.abandon,
@@ -184,10 +206,22 @@ class Client(Closing):
         self._portal.check_thread()
         self._closed = True
         try:
-            with suppress(trio.ClosedResourceError):  # In a process that was forked.
-                self._portal.call(self._close)
+            if not self._portal.was_forked:
+                self._portal.call(self._close_all)
         finally:
             self._portal.close()
+
+    async def _close_all(self) -> None:
+        failure: Exception | None = None
+        # Producers first: what was handed over to them is not with the inner client yet, whose
+        # close stores only what it has.
+        for close in [*(producer.close_here for producer in self._producers), self._close]:
+            try:
+                await close()
+            except Exception as error:  # One that fails does not keep others open.
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 class _Source(Closing):
@@ -198,6 +232,9 @@ class _Source(Closing):
         self._source = source
         self._fetched: deque[Message] = deque()
         self._fetching = threading.Lock()  # What one thread fetches is for all who wait.
+
+    def __repr__(self) -> str:
+        return repr(self._source)
 
     @property
     def topic(self) -> str:
@@ -216,14 +253,22 @@ class _Source(Closing):
         return self._source.connected
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message.  Raises TimeoutError, or EndOfTopicError behind the last one."""
+        """Return the next message; with `timeout_s` 0, only one that has arrived.
+
+        Raise TimeoutError, or EndOfTopicError behind the last message of a terminated topic.
+        """
+        check_timeout("timeout_s", timeout_s)
         try:
             return self._fetched.popleft()
         except IndexError:
             pass
         messages, in_time = self._take(1, _FETCHED_MAX, timeout_s)
         if not in_time:
-            raise TimeoutError(f"{self.topic}: no message in {timeout_s:g} s")
+            raise TimeoutError(
+                f"{self.topic}: no message in {timeout_s:g} s"
+                if timeout_s
+                else f"{self.topic}: no message has arrived"
+            )
         if not messages:
             raise EndOfTopicError(f"{self.topic} was terminated")
         return messages[0]
@@ -244,7 +289,8 @@ class _Source(Closing):
 
         A thread that waits takes what another one fetches and does not need.
         """
-        deadline = inf if timeout_s is None else monotonic() + max(0.0, timeout_s)
+        check_timeout("timeout_s", timeout_s)
+        deadline = inf if timeout_s is None else monotonic() + timeout_s
         while not (found := self._take_fetched(count_max)):
             # There, and in that thread, nobody would give the lock back.
             self._portal.check_process()
@@ -275,8 +321,14 @@ class _Source(Closing):
             messages: list[Message] = []
             with trio.move_on_after(timeout_s) as scope:
                 messages = await self._source.receive_batch(count_max)
+            in_time = not scope.cancelled_caught
+            if not in_time:
+                # With a timeout of 0, too, what has arrived is received.
+                with suppress(trio.WouldBlock):
+                    messages = self._source.receive_nowait(count_max)
+                    in_time = True
             self._fetched.extend(messages)  # Here: the caller may be interrupted.
-            return bool(messages), not scope.cancelled_caught
+            return bool(messages), in_time
 
         return self._portal.call(fetch)
 
@@ -287,16 +339,19 @@ class _Source(Closing):
             except EndOfTopicError:
                 return
 
+    @like(trio_consumer.MessageSource.seek)
     def seek(self, start: Start | int | str) -> None:
-        """Go to a place: a message, an offset, a time, `earliest`, `latest`."""
         self._fetched.clear()
         self._portal.call(self._source.seek, start)
 
+    @like(trio_consumer.MessageSource.last_message_ids)
     def last_message_ids(self) -> list[MessageId]:
         return self._portal.call(self._source.last_message_ids)
 
     def close(self) -> None:
-        self._portal.call(self._source.aclose)
+        """Tell the broker what is acknowledged, then end."""
+        if not self._portal.closed:
+            self._portal.call(self._source.aclose)
 
 
 def _lock_s(seconds: float) -> float:
@@ -321,30 +376,29 @@ class Consumer(_Source):
     def active(self) -> bool:
         return self._consumer.active
 
+    @like(trio_consumer.Consumer.ack)
     def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
-        """The application is done with a message, or with several."""
+        if self._consumer.closed and not self._portal.closed:
+            raise ClosedError(f"{self.topic}: the consumer is closed")
         if isinstance(messages, Message) and not self._receipts:
             self._portal.soon(partial(self._ack_soon, messages))
         else:
             self._portal.call(self._consumer.ack, messages)
 
+    @like(trio_consumer.Consumer.ack_cumulative)
     def ack_cumulative(self, message: Ackable) -> None:
-        """The application is done with this message and all before it (in its partition)."""
         self._portal.call(self._consumer.ack_cumulative, message)
 
+    @like(trio_consumer.Consumer.nack)
     def nack(self, message: Ackable) -> None:
-        """Deliver this message again, after a while."""
 
         async def nack() -> None:
             self._consumer.nack(message)
 
         self._portal.call(nack)
 
+    @like(trio_consumer.Consumer.flush_acks)
     def flush_acks(self) -> None:
-        """Return when the broker has confirmed that all that is acknowledged so far is durable.
-
-        Raises BrokerError if that cannot be known, or if a message could not be acknowledged.
-        """
 
         async def flush() -> None:
             await self._consumer.flush_acks()
@@ -354,8 +408,8 @@ class Consumer(_Source):
 
         self._portal.call(flush)
 
+    @like(trio_consumer.Consumer.unsubscribe)
     def unsubscribe(self) -> None:
-        """End the subscription: its position is forgotten."""
         self._portal.call(self._consumer.unsubscribe)
 
     def _ack_soon(self, message: Message) -> None:
@@ -373,10 +427,10 @@ class Reader(_Source):
         super().__init__(portal, reader)
         self._reader = reader
 
+    @like(trio_reader.Reader.has_message_available)
     def has_message_available(self) -> bool:
-        """Whether a message is there, or on its way, that was not received yet."""
         return bool(self._fetched) or self._portal.call(self._reader.has_message_available)
 
+    @like(trio_reader.Reader.offset_ranges)
     def offset_ranges(self) -> list[OffsetRange]:
-        """Which offsets each partition holds now."""
         return self._portal.call(self._reader.offset_ranges)

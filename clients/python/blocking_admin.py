@@ -6,12 +6,15 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
 
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.admin import Json
+from daybook.clients.python.arguments import check_timeout
+from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
-from daybook.clients.python.portal import Closing, Portal
+from daybook.clients.python.portal import Closing, Portal, like
 
 
 def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
     """Use it in a `with` block, or `close` it."""
+    check_timeout("timeout_s", timeout_s)
     return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s))
 
 
@@ -20,99 +23,128 @@ class Admin(Closing):
 
     def __init__(self, admin: trio_admin.Admin) -> None:
         self._admin = admin
-        self._portal = Portal()
+        self._portal = Portal(closed=ClosedError, cut=InDoubtError)
 
     def close(self) -> None:
         self._portal.close()
 
+    @like(trio_admin.Admin.tenants)
     def tenants(self) -> list[str]:
         return self._portal.call(self._admin.tenants)
 
+    @like(trio_admin.Admin.create_tenant)
     def create_tenant(self, tenant: str, clusters: list[str]) -> None:
         self._portal.call(self._admin.create_tenant, tenant, clusters)
 
+    @like(trio_admin.Admin.delete_tenant)
     def delete_tenant(self, tenant: str) -> None:
         self._portal.call(self._admin.delete_tenant, tenant)
 
+    @like(trio_admin.Admin.clusters)
     def clusters(self) -> list[str]:
         return self._portal.call(self._admin.clusters)
 
+    @like(trio_admin.Admin.namespaces)
     def namespaces(self, tenant: str = "public") -> list[str]:
         return self._portal.call(self._admin.namespaces, tenant)
 
+    @like(trio_admin.Admin.create_namespace)
     def create_namespace(self, namespace: str) -> None:
         self._portal.call(self._admin.create_namespace, namespace)
 
+    @like(trio_admin.Admin.delete_namespace)
     def delete_namespace(self, namespace: str) -> None:
         self._portal.call(self._admin.delete_namespace, namespace)
 
+    @like(trio_admin.Admin.policies)
     def policies(self, namespace: str) -> Json:
         return self._portal.call(self._admin.policies, namespace)
 
+    @like(trio_admin.Admin.set_retention)
     def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
         self._portal.call(
             lambda: self._admin.set_retention(namespace, minutes=minutes, megabytes=megabytes)
         )
 
+    @like(trio_admin.Admin.bundles)
     def bundles(self, namespace: str) -> Json:
         return self._portal.call(self._admin.bundles, namespace)
 
+    @like(trio_admin.Admin.unload_namespace)
     def unload_namespace(self, namespace: str) -> None:
         self._portal.call(self._admin.unload_namespace, namespace)
 
+    @like(trio_admin.Admin.topics)
     def topics(self, namespace: str = "public/default") -> list[str]:
         return self._portal.call(self._admin.topics, namespace)
 
+    @like(trio_admin.Admin.partitioned_topics)
     def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
         return self._portal.call(self._admin.partitioned_topics, namespace)
 
+    @like(trio_admin.Admin.create_topic)
     def create_topic(self, topic: str, *, partitions: int = 0) -> None:
         self._portal.call(lambda: self._admin.create_topic(topic, partitions=partitions))
 
+    @like(trio_admin.Admin.partitions)
     def partitions(self, topic: str) -> int:
         return self._portal.call(self._admin.partitions, topic)
 
+    @like(trio_admin.Admin.add_partitions)
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._portal.call(self._admin.add_partitions, topic, partitions)
 
+    @like(trio_admin.Admin.delete_topic)
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         self._portal.call(lambda: self._admin.delete_topic(topic, force=force))
 
+    @like(trio_admin.Admin.unload_topic)
     def unload_topic(self, topic: str) -> None:
         self._portal.call(self._admin.unload_topic, topic)
 
+    @like(trio_admin.Admin.terminate_topic)
     def terminate_topic(self, topic: str) -> MessageId:
         return self._portal.call(self._admin.terminate_topic, topic)
 
+    @like(trio_admin.Admin.stats)
     def stats(self, topic: str) -> Json:
         return self._portal.call(self._admin.stats, topic)
 
+    @like(trio_admin.Admin.internal_stats)
     def internal_stats(self, topic: str) -> Json:
         return self._portal.call(self._admin.internal_stats, topic)
 
+    @like(trio_admin.Admin.last_message_id)
     def last_message_id(self, topic: str) -> MessageId:
         return self._portal.call(self._admin.last_message_id, topic)
 
+    @like(trio_admin.Admin.lookup)
     def lookup(self, topic: str) -> Json:
         return self._portal.call(self._admin.lookup, topic)
 
+    @like(trio_admin.Admin.subscriptions)
     def subscriptions(self, topic: str) -> list[str]:
         return self._portal.call(self._admin.subscriptions, topic)
 
+    @like(trio_admin.Admin.create_subscription)
     def create_subscription(
         self, topic: str, subscription: str, *, start: MessageId | str = LATEST
     ) -> None:
         self._portal.call(lambda: self._admin.create_subscription(topic, subscription, start=start))
 
+    @like(trio_admin.Admin.delete_subscription)
     def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         self._portal.call(lambda: self._admin.delete_subscription(topic, subscription, force=force))
 
+    @like(trio_admin.Admin.skip_all)
     def skip_all(self, topic: str, subscription: str) -> None:
         self._portal.call(self._admin.skip_all, topic, subscription)
 
+    @like(trio_admin.Admin.reset_subscription)
     def reset_subscription(self, topic: str, subscription: str, start: MessageId | str) -> None:
         self._portal.call(self._admin.reset_subscription, topic, subscription, start)
 
+    @like(trio_admin.Admin.reset_subscription_to_time)
     def reset_subscription_to_time(
         self, topic: str, subscription: str, publish_time_ms: int
     ) -> None:
@@ -120,11 +152,14 @@ class Admin(Closing):
             self._admin.reset_subscription_to_time, topic, subscription, publish_time_ms
         )
 
+    @like(trio_admin.Admin.brokers)
     def brokers(self) -> list[str]:
         return self._portal.call(self._admin.brokers)
 
+    @like(trio_admin.Admin.leader_broker)
     def leader_broker(self) -> Json:
         return self._portal.call(self._admin.leader_broker)
 
+    @like(trio_admin.Admin.check_health)
     def check_health(self) -> None:
         self._portal.call(self._admin.check_health)

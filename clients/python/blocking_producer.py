@@ -4,19 +4,21 @@
 its way is bounded in bytes: then the caller waits.
 """
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daybook.clients.python import producer as trio_producer
-from daybook.clients.python.arguments import check_message
-from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.arguments import check_details, check_message
+from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId
-from daybook.clients.python.portal import Closing, Drain, Portal
+from daybook.clients.python.portal import Closing, Drain, Portal, like
 from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
 
+_log = logging.getLogger("daybook.client")
 _HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
 
 
@@ -39,15 +41,26 @@ class _Handed:
 class Producer(Closing):
     """See `clients.python.producer`."""
 
-    def __init__(self, portal: Portal, producer: trio_producer.Producer) -> None:
+    def __init__(
+        self,
+        portal: Portal,
+        producer: trio_producer.Producer,
+        on_closed: Callable[["Producer"], None],
+    ) -> None:
         self._portal = portal
         self._producer = producer
+        self._on_closed: Callable[[Producer], None] | None = on_closed
         self._handed: deque[_Handed] = deque()
         self._handed_bytes = 0
-        self._counting = threading.Lock()
-        self._failure: Exception | None = None
-        self._drain = Drain(portal, self._empty)
+        self._handing = threading.Lock()  # Behind `_closed` nothing is handed over.
+        self._closed = False
+        self._failure: Exception | None = None  # of a message that nobody watches
+        self._failed_messages = 0  # how many of them failed
+        self._drain = Drain(portal, self._empty, self._ended)
         portal.finish_at_exit(self, self._flush, self._left)
+
+    def __repr__(self) -> str:
+        return repr(self._producer)
 
     @property
     def topic(self) -> str:
@@ -69,6 +82,7 @@ class Producer(Closing):
     def connected(self) -> bool:
         return self._producer.connected
 
+    @like(trio_producer.Producer.send)
     def send(
         self,
         data: Buffer | None,
@@ -78,7 +92,6 @@ class Producer(Closing):
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
     ) -> MessageId:
-        """Send a message; return its id when it is stored."""
 
         async def send() -> MessageId:
             await self._drain.now()
@@ -108,38 +121,83 @@ class Producer(Closing):
         `on_result`, or raised by the next `flush` or `close`.
         """
         check_message(data, key, properties)
+        check_details(event_time_ms, sequence_id, on_result)
+        # The caller may change what can be changed as soon as this returns.
+        if data is not None and type(data) is not bytes:
+            data = bytes(data)
+        if properties is not None:
+            properties = dict(properties)
         message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
-        with self._counting:
-            self._handed_bytes += message.size
-        self._handed.append(message)
-        self._drain.soon()
-        if self._handed_bytes > _HANDED_BYTES_MAX:
+        self._portal.check_process()
+        # First, so that an error of the wait is about a message that was not taken.
+        if self._handed_bytes > _HANDED_BYTES_MAX and not self._portal.is_here:
             self._portal.call(self._drain.now)
+        with self._handing:
+            if self._closed:
+                raise ClosedError(f"{self.topic}: the producer is closed")
+            self._handed.append(message)
+            self._handed_bytes += message.size
+            self._drain.soon()
 
     def flush(self) -> None:
         """Return when everything that was sent so far is stored; raises the first failure."""
         self._portal.call(self._flush)
 
     def close(self) -> None:
-        """Flush, then end."""
+        """Flush, then end.  Raises the first failure that was not raised before."""
+        if not self._portal.closed:
+            self._portal.call(self.close_here)
+        self._raise_failure()
 
-        async def close() -> None:
+    async def close_here(self) -> None:
+        """Close it in the thread of the portal."""
+        with self._handing:
+            self._closed = True
+        try:
             try:
                 await self._drain.now()
             finally:
                 await self._producer.aclose()
-            if self._failure is not None:
-                raise self._failure
-
-        try:
-            self._portal.call(close)
+            self._raise_failure()
+        except Exception:
+            self._failed_messages = 0  # They are reported by this error.
+            raise
         finally:
-            self._portal.finished(self)
+            self._leave()
+
+    def abandon_here(self) -> None:
+        """End at once, in the thread of the portal; callbacks hear of what was not stored."""
+        self._producer.abandon()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._drain.end()
+        self._portal.finished(self)
+        if self._on_closed is not None:
+            self._on_closed(self)
+            self._on_closed = None
+
+    def _ended(self) -> None:
+        """The producer was closed, or its client: nothing is taken from now on."""
+        with self._handing:
+            self._closed = True
+            left, self._handed, self._handed_bytes = self._handed, deque(), 0
+        for message in left:  # Callbacks may try to send again, which takes the lock.
+            self._report(message, ClosedError(f"{self.topic}: closed before it was sent"))
+        self._producer.abandon()
+        unseen = self._failed_messages + self._producer.failed_messages
+        if unseen:
+            _log.warning(
+                "the client was closed: %d messages to %s have no receipt", unseen, self.topic
+            )
 
     async def _flush(self) -> None:
         await self._drain.now()
         await self._producer.flush()
-        failure, self._failure = self._failure, None
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure, self._failed_messages = self._failure, None, 0
         if failure is not None:
             raise failure
 
@@ -150,14 +208,12 @@ class Producer(Closing):
     async def _empty(self) -> None:
         """Everything that was handed over is with the producer when this returns."""
         while self._handed:
-            try:
-                await self._producer.wait_room()
+            await self._producer.wait_room()
+            if self._handed:  # It may have been closed meanwhile.
                 self._take(self._handed.popleft())
-            except (BrokerError, ValueError, TypeError) as error:
-                self._failure = self._failure or error
 
     def _take(self, message: _Handed) -> None:
-        with self._counting:
+        with self._handing:
             self._handed_bytes -= message.size
         try:
             self._producer.send_nowait(
@@ -168,7 +224,20 @@ class Producer(Closing):
                 sequence_id=message.sequence_id,
                 on_result=message.on_result,
             )
-        except BrokerError as error:
-            if message.on_result is None:
-                raise
+        except Exception as error:  # Whatever it is, it must not end the thread of the client.
+            self._report(message, error)
+
+    def _report(self, message: _Handed, error: Exception) -> None:
+        """Tell the callback of a message that was not sent, or keep the error for `flush`."""
+        if message.on_result is None:
+            self._failure = self._failure or error
+            self._failed_messages += 1
+            return
+        if not isinstance(error, BrokerError):
+            refusal = NotSentError(str(error))
+            refusal.__cause__ = error
+            error = refusal
+        try:
             message.on_result(None, error)
+        except Exception as raised:
+            self._failure = self._failure or raised

@@ -22,6 +22,7 @@ from daybook.clients.python.arguments import (
     check_name,
     check_properties,
     check_subscription,
+    check_timeout,
     compression_type,
     topic_name,
 )
@@ -83,6 +84,15 @@ class Client:
         nursery.start_soon(self._pool.run)
         nursery.start_soon(self._watch_partitions)
 
+    def __repr__(self) -> str:
+        counts = f"producers: {len(self._producers)}, consumers and readers: {len(self._sources)}"
+        return f"<Client of {self.service_url}, {counts}{', closed' if self.closed else ''}>"
+
+    @property
+    def closed(self) -> bool:
+        """Return True if nothing can be opened any more."""
+        return self._pool.closed
+
     @property
     def trouble(self) -> BrokerError | None:
         """Why the last attempt to reach a broker failed; None once one has succeeded."""
@@ -94,7 +104,6 @@ class Client:
         Raises UnavailableError if none does in that time, and at once what would not change.
         """
         backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
-        failure: BrokerError | None = None
         with trio.move_on_after(timeout_s):
             while True:
                 try:
@@ -102,14 +111,13 @@ class Client:
                 except BrokerError as error:
                     if error.remedy is Remedy.GIVE_UP:
                         raise
-                    failure = error
                 else:
                     return
                 await trio.sleep(backoff.next(self._rng))
-        why = failure or f"{self.service_url} does not answer"
         raise UnavailableError(
-            f"{why} (tried for {timeout_s:g} s).  Is a broker running there?  `timeout_s` of"
-            " connect says how long the first contact may take."
+            f"no broker can be reached: {self._pool.reasons()} (tried for {timeout_s:g} s).  Is a"
+            " broker running there?  `timeout_s` of connect says how long the first contact may"
+            " take."
         )
 
     # -- questions
@@ -125,7 +133,10 @@ class Client:
         return (await self._persist(lambda: self._lookups.find(name)))[0]
 
     async def topics(self, namespace: str = "public/default") -> list[str]:
-        """The full names of the topics in a namespace, partitions one by one."""
+        """Return the full names of the topics in a namespace, partitions one by one.
+
+        The list is empty, too, if the namespace does not exist.
+        """
         try:
             check_namespace(namespace)
         except MalformedError as error:
@@ -162,15 +173,26 @@ class Client:
         send_timeout_s: float | None = _PRODUCER.send_timeout_s,
         initial_sequence_id: int | None = None,
     ) -> Producer:
-        """A producer that is attached to its broker, or to all of a partitioned topic's.
+        """Return a producer that is attached to its broker, or to the brokers of all partitions.
 
-        `compression`: none, lz4, zlib, zstd, snappy.  `send_timeout_s` None: never give up.
+        `name`: of the producer; two producers of a topic cannot have the same one.  The broker
+            chooses a name if it is None.
+        `compression`: none, lz4, zlib, zstd or snappy; batches are stored compressed.
+        `batching`: False sends each message alone.
+        `batch_messages_max`, `batch_bytes_max`, `batch_delay_s`: a batch is sent when it has so
+            many messages or bytes, or after this time if earlier batches have no receipt yet.
+        `pending_bytes_max`: how much may have no receipt; then sending waits (`send`), or raises
+            QueueFullError (`send_nowait`).
+        `send_timeout_s`: after this time without a receipt a message fails; None never gives up.
+        `initial_sequence_id`: the sequence id of the first message.  If it is None, the producer
+            goes on behind the last id that the broker knows under this name.
         """
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
         )
         packing = compression_type(compression)
         check_name("name", name)
+        check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
         async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:
@@ -218,10 +240,17 @@ class Client:
         nack_delay_s: float = _CONSUMER.nack_delay_s,
         properties: dict[str, str] | None = None,
     ) -> Consumer:
-        """A consumer of a durable subscription, which is made if it is not there.
+        """Return a consumer of a durable subscription, which is created if it does not exist.
 
-        `type`: exclusive, failover, shared.  `initial_position`, of a new subscription: earliest,
-        latest.  `ack_receipts`: acknowledgements wait until they are durable.
+        `type`: exclusive allows one consumer, failover sends messages to one of several consumers,
+            shared to all of them in turn.
+        `initial_position`: where a new subscription starts: earliest or latest.
+        `consumer_name`: among consumers of a failover subscription, the names decide who is active.
+        `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        `ack_receipts`: `ack` returns when the broker has made the acknowledgement durable.
+        `ack_group_s`: without receipts, acknowledgements are sent together once in this time.
+        `nack_delay_s`: after this time a message comes again that was given to `nack`.
+        `properties`: shown in the statistics of the topic.
         """
         try:
             kind = SubscriptionType(type)
@@ -271,7 +300,14 @@ class Client:
         name: str | None = None,
         receiver_queue_size: int = _CONSUMER.receiver_queue_size,
     ) -> Reader:
-        """A reader that starts *at* a place: `earliest`, `latest`, an offset, an id, a time."""
+        """Return a reader, which reads from any place on, without a subscription.
+
+        `start`: the place of the first message: `earliest`, `latest`, an offset, a message id, or a
+            time.  A reader whose offset lies behind the end of the topic waits until the topic has
+            grown so far.
+        `name`: shown in the statistics of the topic.
+        `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        """
         return await self._open_reader(
             topic, parse_start(start), name, queue_size=max(1, receiver_queue_size)
         )

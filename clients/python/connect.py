@@ -18,12 +18,14 @@ Network, clock and chance come in as arguments, so that a client runs in a simul
 default they are those of the machine.
 """
 
+from collections.abc import Generator
 from random import Random, SystemRandom
 from types import TracebackType
+from typing import NoReturn
 
 import trio
 
-from daybook.clients.python.arguments import check_url
+from daybook.clients.python.arguments import check_timeout, check_url
 from daybook.clients.python.client import Client
 from daybook.clients.python.limits import ClientLimits
 from daybook.wire.clock import SystemClock, WallClock
@@ -31,6 +33,7 @@ from daybook.wire.tcp import TcpNetwork
 from daybook.wire.transport import Network
 
 _SEED_BITS = 64
+_USE = "write `async with daybook.connect(...) as client:`"
 FIRST_CONTACT_S = 5.0
 
 
@@ -66,6 +69,7 @@ class connect:  # noqa: N801  (it is used like a function)
     ) -> None:
         _check_trio()
         check_url("service_url", service_url)
+        check_timeout("timeout_s", timeout_s)
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()
@@ -75,6 +79,17 @@ class connect:  # noqa: N801  (it is used like a function)
         self._manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
         self._client: Client | None = None
+
+    def __await__(self) -> Generator[None, None, NoReturn]:
+        raise TypeError(f"daybook.connect is not awaited: {_USE}")
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(
+            f"daybook.connect is for trio: {_USE}, or daybook.blocking.connect without trio"
+        )
+
+    def __exit__(self, *error: object) -> None:
+        raise AssertionError("nothing was entered")
 
     async def __aenter__(self) -> Client:
         nursery = self._nursery = await self._manager.__aenter__()

@@ -91,6 +91,25 @@ class MessageQueue:
                 return None
         return self._ready.popleft()
 
+    def take_nowait(self, count_max: int, sources: list[TopicConsumer]) -> list[Message]:
+        """Return messages that have arrived, or [] behind the last one.
+
+        Raise trio.WouldBlock if none has arrived.
+        """
+        found: list[Message] = []
+        if not self._fill_nowait(sources):
+            return found
+        while True:
+            room = min(count_max - len(found), len(self._ready))
+            found += [self._ready.popleft() for _ in range(room)]
+            if len(found) >= count_max or not self._entries:
+                return found
+            try:
+                self._unpack()
+            except CorruptMessageError as error:
+                self._failure = error  # The next call raises it.
+                return found
+
     async def take_many(self, count_max: int, sources: list[TopicConsumer]) -> list[Message]:
         """At least one message, at most `count_max`; none behind the last one."""
         await trio.lowlevel.checkpoint()
@@ -120,7 +139,15 @@ class MessageQueue:
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _fill(self, sources: list[TopicConsumer]) -> bool:
-        """Wait until a message is ready; False if there will never be one again."""
+        """Wait until a message is ready; return False if there will never be one again."""
+        while True:
+            try:
+                return self._fill_nowait(sources)
+            except trio.WouldBlock:
+                await self._wait_for_news()
+
+    def _fill_nowait(self, sources: list[TopicConsumer]) -> bool:
+        """Return as `_fill`; raise trio.WouldBlock if no message has arrived."""
         while not self._ready:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -133,7 +160,7 @@ class MessageQueue:
                     raise source.failure
             if all(source.end_of_topic for source in sources):
                 return False
-            await self._wait_for_news()
+            raise trio.WouldBlock
         return True
 
     async def _wait_for_news(self) -> None:
@@ -167,7 +194,26 @@ class MessageSource:
         self._queue = queue
         self._on_closed = on_closed
         self._closed = False
+        self._ended = trio.Event()
         self._gone = False  # its client has forgotten it
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._subject}, {self._state}>"
+
+    @property
+    def _subject(self) -> str:
+        return self.topic
+
+    @property
+    def _state(self) -> str:
+        if self._closed:
+            return "closed"
+        return "connected" if self.connected else "not connected"
+
+    @property
+    def closed(self) -> bool:
+        """Return True if it was closed by its owner."""
+        return self._closed
 
     @property
     def partitions(self) -> int:
@@ -205,6 +251,13 @@ class MessageSource:
             raise ValueError(f"count_max is at least 1, not {count_max}")
         return await self._queue.take_many(count_max, self._ends)
 
+    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+        """Return messages that have arrived, or [] behind the last one of a terminated topic.
+
+        Raise trio.WouldBlock if no message has arrived.
+        """
+        return self._queue.take_nowait(count_max, self._ends)
+
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
@@ -236,6 +289,7 @@ class MessageSource:
     async def aclose(self) -> None:
         """Tell the broker what is acknowledged, then end."""
         if self._closed:
+            await self._ended.wait()  # Another task closes it: acknowledgements are on their way.
             return
         self._closed = True
         try:
@@ -249,6 +303,7 @@ class MessageSource:
         self._closed = True
         for end in self._ends:
             end.abandon()
+        self._ended.set()
         self._go()
 
     def _go(self) -> None:
@@ -295,6 +350,10 @@ class Consumer(MessageSource):
         self.subscription = settings.subscription
         self.type = settings.type
         self._ack_receipts = settings.ack_receipts
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.topic}, {self.type.value} subscription {self.subscription!r}"
 
     @property
     def active(self) -> bool:

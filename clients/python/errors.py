@@ -69,7 +69,7 @@ class RefusedError(BrokerError):
     outcome = Outcome.NOT_APPLIED
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} ({code_name(code)})")
+        super().__init__(_with_code(message, code))
         self.code = code
 
 
@@ -126,7 +126,7 @@ class StorageError(InDoubtError):
     remedy = Remedy.LOOK_UP
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} ({code_name(code)})")
+        super().__init__(_with_code(message, code))
         self.code = code
 
 
@@ -216,9 +216,21 @@ def code_name(code: int) -> str:
     return value.name if value is not None else f"code {code}"
 
 
+def _with_code(message: str, code: int) -> str:
+    """Return the message of a broker with the name of its code, which some brokers add, too."""
+    name = f"({code_name(code)})"
+    return message if message.endswith(name) else f"{message} {name}"
+
+
 def refusal(code: int, message: str) -> RefusedError | StorageError:
     """The error for a code from the wire; one that we do not know is a plain refusal."""
-    return _BY_CODE.get(code, RefusedError)(code, message or "the broker refused")
+    error = _BY_CODE.get(code, RefusedError)(code, message or "the broker refused")
+    if isinstance(error, TopicNotFoundError) and "the namespace" in message:
+        error.add_note(
+            "The namespace public/default always exists; `create_namespace` of daybook.admin.Admin"
+            " makes others."
+        )
+    return error
 
 
 def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:

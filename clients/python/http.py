@@ -46,6 +46,7 @@ async def http_request(
     there.  ConnectionLostError, RequestTimedOutError: nobody knows.
     """
     where = f"{host}:{port}"
+    stream: Stream | None = None
     with trio.move_on_after(timeout_s):
         try:
             stream = await network.connect(host, port)
@@ -65,6 +66,11 @@ async def http_request(
             raise UnavailableError(f"{where}: {error}") from error
         finally:
             stream.close()
+    if stream is None:
+        raise UnavailableError(
+            f"{where}: no connection within {timeout_s:.3g} s (is a firewall in between, or is the"
+            " address wrong?)"
+        )
     raise RequestTimedOutError(f"{where} did not answer in {timeout_s:.3g} s")
 
 

@@ -8,13 +8,19 @@ and for all users of the client: they neither send each other back to it nor wai
 import trio
 
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
+from daybook.clients.python.errors import (
+    BrokerError,
+    ClosedError,
+    Remedy,
+    UnavailableError,
+    WrongProtocolError,
+)
 from daybook.clients.python.limits import ClientLimits
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.outbox import Flusher
-from daybook.wire.transport import Network
+from daybook.wire.transport import Network, Stream
 
 SCHEME = "pulsar://"
 _PORT = 6650
@@ -58,7 +64,7 @@ class ConnectionPool:
         self._connections: dict[tuple[str, int, str], BrokerConnection] = {}
         self._opening: dict[tuple[str, int, str], trio.Lock] = {}
         self._failed: dict[tuple[str, int, str], BrokerError] = {}  # how the last attempt ended
-        self._closed = False
+        self.closed = False
 
     async def run(self) -> None:
         """Send what connections have to send; belongs into the nursery of the client."""
@@ -66,7 +72,7 @@ class ConnectionPool:
 
     async def service(self) -> BrokerConnection:
         """A connection to any of the brokers in the service URL."""
-        failure: BrokerError | None = None
+        failures: list[BrokerError] = []
         connection = self._last_service()
         first = self._current + (connection is not None and connection.closed)
         for index in range(first, first + len(self._addresses)):
@@ -74,14 +80,25 @@ class ConnectionPool:
             try:
                 connection = await self._get(*self._addresses[index], "")
             except BrokerError as error:
-                if failure is None or failure.remedy is Remedy.GIVE_UP:
-                    failure = error  # One that may get well is worth another attempt.
+                failures.append(error)
                 continue
             self._current = index
             return connection
-        if failure is not None and failure.remedy is Remedy.GIVE_UP:
-            raise failure
-        raise UnavailableError(f"no broker can be reached: {failure}") from failure
+        reasons = "; ".join(map(str, failures))
+        # One broker that may get well is worth another attempt.
+        passing = [each for each in failures if each.remedy is not Remedy.GIVE_UP]
+        if passing:
+            raise UnavailableError(f"no broker can be reached: {reasons}") from passing[0]
+        if all(isinstance(each, WrongProtocolError) for each in failures):
+            raise WrongProtocolError(reasons) from failures[0]
+        raise failures[0]
+
+    def reasons(self) -> str:
+        """Return why no broker of the service URL is connected, for each of their addresses."""
+        return "; ".join(
+            str(self._failed.get((host, port, ""), f"{host}:{port} has not answered"))
+            for host, port in self._addresses
+        )
 
     def next_service(self, asked: BrokerConnection) -> None:
         """The broker that was asked is of no use: ask another one from now on."""
@@ -100,7 +117,7 @@ class ConnectionPool:
         return await self._get(host, port, f"{logical_host}:{logical_port}")
 
     async def _get(self, host: str, port: int, proxy_to: str) -> BrokerConnection:
-        if self._closed:
+        if self.closed:
             raise ClosedError("the client is closed")
         key = (host, port, proxy_to)
         connection = self._connections.get(key)
@@ -124,7 +141,7 @@ class ConnectionPool:
             return connection
 
     async def _open(self, host: str, port: int, proxy_to: str) -> BrokerConnection:
-        connection: BrokerConnection | None = None
+        stream: Stream | None = None
         with trio.move_on_after(self._limits.connect_timeout_s):
             try:
                 stream = await self._network.connect(host, port)
@@ -144,12 +161,18 @@ class ConnectionPool:
                 connection.close("the broker did not greet")
                 raise
             return connection
+        patience = f"within {self._limits.connect_timeout_s:g} s"
+        if stream is None:
+            raise UnavailableError(
+                f"{host}:{port}: no connection {patience} (is a firewall in between, or is the"
+                " address wrong?)"
+            )
         raise UnavailableError(
-            f"{host}:{port}: no greeting in {self._limits.connect_timeout_s:g} s"
+            f"{host}:{port}: connected, but no greeting {patience} (is it a broker, and well?)"
         )
 
     def close(self) -> None:
         """End all connections."""
-        self._closed = True
+        self.closed = True
         for connection in self._connections.values():
             connection.close("the client was closed")

@@ -12,9 +12,11 @@ there), and any use in a process that was forked, which has a copy of everything
 """
 
 import atexit
+import inspect
 import os
 import sys
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -23,25 +25,37 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TextIO, TypeVar, cast
 
 import trio
 
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
-
-
-class CallCutError(trio.ClosedResourceError):
-    """The call was under way: what it was to do may be done."""
+_INSTEAD = {
+    "trio": "use the client without `blocking`, as in `async with daybook.connect(...)`",
+    "asyncio": "call it in a thread, as in `await asyncio.to_thread(producer.send, b'...')`",
+}
+_QUIET_S = 0.5  # after which it says what it waits for
+_CALLBACKS_S = 1.0  # ... and then for callbacks, which hear that it was not done
 
 
 class Portal:
     """Runs until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        closed: Callable[[str], Exception] = trio.ClosedResourceError,
+        cut: Callable[[str], Exception] = trio.ClosedResourceError,
+    ) -> None:
+        """`closed` makes the error of a call that was not begun, `cut` of one that was."""
+        self._closed_error = closed
+        self._cut_error = cut
         self._soon: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._closed = False
+        self._warned = False  # of an event loop in the thread of a caller
         self._process = os.getpid()
         self._unfinished: dict[object, _Unfinished] = {}
         self._started: Future[None] = Future()
@@ -54,17 +68,28 @@ class Portal:
         """Whether this is the thread that runs trio."""
         return threading.current_thread() is self._thread
 
+    @property
+    def closed(self) -> bool:
+        """Return True once `close` was called."""
+        return self._closed
+
     def check_thread(self) -> None:
         """RuntimeError in the thread that runs trio: who waits there waits for himself."""
         if self.is_here:
             raise RuntimeError("a callback runs in the thread of the client, and must not wait")
 
     def check_process(self) -> None:
-        """ClosedResourceError in a process that was forked."""
-        if os.getpid() != self._process:
-            raise trio.ClosedResourceError(
-                f"this is of process {self._process}, from which this one was forked"
+        """Raise an error in a process that was forked."""
+        if self.was_forked:
+            raise self._closed_error(
+                f"this client belongs to process {self._process}, from which this process was"
+                " forked: connect again in this process"
             )
+
+    @property
+    def was_forked(self) -> bool:
+        """Return True in a process that was forked: the thread is not in it."""
+        return os.getpid() != self._process
 
     def finish_at_exit(
         self, owner: object, finish: Callable[[], Awaitable[None]], left: Callable[[], str]
@@ -83,20 +108,30 @@ class Portal:
     def finish(self) -> list[str]:
         """Finish what is left, for `EXIT_S` at most; return what is not done, in words."""
         unfinished = list(reversed(self._unfinished.values()))
-        if os.getpid() != self._process or self._closed or self.is_here or not unfinished:
+        if self.was_forked or self._closed or self.is_here or not unfinished:
             return []
 
         failures: dict[int, str] = {}
 
+        async def say_what_is_waited_for() -> None:
+            await trio.sleep(_QUIET_S)
+            if left := "; ".join(filter(None, (each.left() for each in unfinished))):
+                _say(f"the program ends; waiting {EXIT_S:g} s at most: {left}")
+
         async def finish_all() -> None:
             with trio.move_on_after(EXIT_S):
-                for index, each in enumerate(unfinished):
-                    try:
-                        await each.finish()
-                    except Exception as error:  # The others are finished all the same.
-                        failures[index] = f"{type(error).__name__}: {error}"
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(say_what_is_waited_for)
+                    for index, each in enumerate(unfinished):
+                        try:
+                            await each.finish()
+                        except Exception as error:  # The others are finished all the same.
+                            failures[index] = f"{type(error).__name__}: {error}"
+                    nursery.cancel_scope.cancel()
 
-        with suppress(trio.ClosedResourceError):
+        # A second Ctrl-C: the user does not want to wait.  Or another thread closes the client just
+        # now, and so tells everybody.
+        with suppress(KeyboardInterrupt, Exception):
             self.call(finish_all)
         found: list[str] = []
         for index, each in enumerate(unfinished):
@@ -116,9 +151,17 @@ class Portal:
         `unwanted` is called over there with what it returns to a caller who was interrupted.
         """
         if self._closed:
-            raise trio.ClosedResourceError("this was closed")
+            raise self._closed_error("the client is closed")
         self.check_process()
         self.check_thread()
+        if not self._warned and (loop := _event_loop_here()):
+            self._warned = True
+            warnings.warn(
+                f"a blocking call in a thread that runs {loop} stops all tasks there until it"
+                f" returns: {_INSTEAD[loop]}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         result: Future[_T] = Future()
         scope = trio.CancelScope()
 
@@ -132,11 +175,11 @@ class Portal:
                 result.set_exception(error)
             finally:
                 if not result.done():
-                    result.set_exception(CallCutError("this was closed meanwhile"))
+                    result.set_exception(self._cut_error("the client was closed meanwhile"))
 
         def begin() -> None:
             if self._nursery.cancel_scope.cancel_called:  # Closed by another thread, just now.
-                result.set_exception(trio.ClosedResourceError("this was closed meanwhile"))
+                result.set_exception(self._closed_error("the client was closed meanwhile"))
             else:
                 self._nursery.start_soon(run)
 
@@ -144,7 +187,7 @@ class Portal:
             self._token.run_sync_soon(begin)
             return result.result()
         except trio.RunFinishedError:
-            raise trio.ClosedResourceError("this was closed meanwhile") from None
+            raise self._closed_error("the client was closed meanwhile") from None
         except KeyboardInterrupt:
 
             def interrupt() -> None:
@@ -158,11 +201,15 @@ class Portal:
     def soon(self, function: Callable[[], None]) -> None:
         """Run `function`, which must not raise, over there; do not wait for it."""
         self.check_process()
+        if self._closed:
+            raise self._closed_error("the client is closed")
         self._soon.append(function)
         if not self._scheduled:
             self._scheduled = True
             try:
                 self._token.run_sync_soon(self._do_soon)
+            except trio.RunFinishedError:
+                raise self._closed_error("the client was closed meanwhile") from None
             except BaseException:  # Ctrl-C, perhaps: who comes next schedules again.
                 self._scheduled = False
                 raise
@@ -179,16 +226,17 @@ class Portal:
         else:
             self._token.run_sync_soon(self._nursery.start_soon, function)
 
-    def close(self) -> None:
-        """Cancel what runs over there, and wait until it has ended."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Cancel what runs over there; return when it has ended, or after `timeout_s`."""
         if self._closed:
             return
         self.check_thread()
         self._closed = True
         _open_portals.discard(self)
-        if os.getpid() == self._process:
-            self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
-            self._thread.join()
+        if not self.was_forked:
+            with suppress(trio.RunFinishedError):  # It has ended by an error of its own.
+                self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
@@ -204,6 +252,20 @@ class Portal:
             self._token = trio.lowlevel.current_trio_token()
             self._started.set_result(None)
             await trio.sleep_forever()
+
+
+def _event_loop_here() -> str:
+    """Return "trio" or "asyncio" if one of them runs in this thread, or else "".
+
+    A notebook runs its cells in a loop of asyncio on purpose, and none of its tasks is in a hurry.
+    """
+    if trio.lowlevel.in_trio_run():
+        return "trio"
+    if "asyncio" in sys.modules and "ipykernel" not in sys.modules:
+        with suppress(RuntimeError):
+            sys.modules["asyncio"].get_running_loop()
+            return "asyncio"
+    return ""
 
 
 def _give_up(unwanted: Callable[[_T], None], result: "Future[_T]") -> None:
@@ -222,17 +284,46 @@ _open_portals: set[Portal] = set()
 
 @atexit.register
 def _finish_all() -> None:
-    """The program ends: daemon threads still run now, and not much longer."""
-    try:
-        for portal in list(_open_portals):
-            for left in portal.finish():
-                print(  # noqa: T201  there may be no log, and nobody else is left to tell
-                    f"daybook: the program ended before everything was done: {left}.  Call flush()"
-                    " or close(), or use a `with` block, to wait, and to get the errors.",
-                    file=sys.stderr,
-                )
-    except KeyboardInterrupt:
-        return  # The user does not want to wait.
+    """Finish what the program has handed over, as it ends: daemon threads still run now."""
+    lost = False
+    for portal in list(_open_portals):
+        for left in portal.finish():
+            lost = True
+            _say(
+                f"the program ended before everything was done: {left}.  Call flush() or close(),"
+                " or use a `with` block, to wait, and to get the errors."
+            )
+        if not portal.was_forked:
+            with suppress(KeyboardInterrupt):
+                portal.close(_CALLBACKS_S)
+    if lost and sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = cast("TextIO", _FailedStream(sys.stderr))
+
+
+def _say(text: str) -> None:
+    """Write to standard error: there may be no log, and nobody else is left to tell."""
+    print(f"daybook: {text}", file=sys.stderr)  # noqa: T201
+
+
+class _FailedStream:
+    """Stands for standard error when something was lost, so that the program fails: exit code 120.
+
+    A handler of `atexit` cannot set the exit code, and `os._exit` would cut off the handlers behind
+    it.  But the interpreter flushes standard error last of all, and ends with 120, "an error in the
+    cleanup" (see `sys.exit`), if that fails.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def flush(self) -> None:
+        self._stream.flush()
+        frame = inspect.currentframe()
+        if frame is not None and frame.f_back is None:  # Only the interpreter calls from nowhere.
+            raise OSError("something was lost at the end of the program")
 
 
 class Block(Generic[_T]):
@@ -273,11 +364,20 @@ class Block(Generic[_T]):
 
 
 class Drain:
-    """Empties a queue in the thread: when `soon` was called, and never twice at once."""
+    """Empties a queue in the thread: when `soon` was called, and never twice at once.
 
-    def __init__(self, portal: Portal, empty: Callable[[], Awaitable[None]]) -> None:
+    Make it in the thread of the portal: then `ended` is called once, in whatever way it ends.
+    """
+
+    def __init__(
+        self,
+        portal: Portal,
+        empty: Callable[[], Awaitable[None]],
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self._portal = portal
         self._empty = empty
+        self._on_ended = ended
         self._lock = trio.Lock()
         self._wanted = trio.Event()
         self._ended = False
@@ -301,10 +401,25 @@ class Drain:
         self._wanted.set()
 
     async def _run(self) -> None:
-        while not self._ended:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            await self.now()
+        try:
+            while not self._ended:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                await self.now()
+        finally:  # The portal may have been closed.
+            if self._on_ended is not None:
+                self._on_ended()
+
+
+def like(original: Callable[..., object]) -> Callable[[_F], _F]:
+    """Give a method the help of the method of the trio client that it calls."""
+
+    def document(method: _F) -> _F:
+        method.__doc__ = method.__doc__ or original.__doc__
+        vars(method)["__signature__"] = inspect.signature(original)
+        return method
+
+    return document
 
 
 class Closing(ABC):

@@ -21,7 +21,8 @@ from typing import Self, TypeAlias, cast
 
 import trio
 
-from daybook.clients.python.errors import BrokerError, QueueFullError
+from daybook.clients.python.arguments import check_details
+from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.topic_producer import OnResult, SendBudget, TopicProducer
@@ -53,7 +54,17 @@ class Producer:
         self._only = lanes[0] if len(lanes) == 1 else None
         self._on_closed = on_closed
         self._closed = False
+        self._ended = trio.Event()
         self._gone = False  # its client has forgotten it
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.name!r} of {self.topic}, {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        if self._closed:
+            return "closed"
+        return "connected" if self.connected else "not connected"
 
     @property
     def name(self) -> str:
@@ -78,6 +89,11 @@ class Producer:
     def pending_messages(self) -> int:
         """How many messages have neither a receipt nor an error yet."""
         return sum(lane.pending_messages for lane in self._lanes)
+
+    @property
+    def failed_messages(self) -> int:
+        """How many messages without `on_result` have failed since the last `flush`."""
+        return self._budget.failed_messages
 
     @property
     def has_room(self) -> bool:
@@ -113,10 +129,14 @@ class Producer:
         on_result: OnResult | None = None,
     ) -> None:
         """Take a message on its way.  See the module.  `on_result` is called in the trio thread."""
+        if self._closed:
+            raise ClosedError(f"{self.topic}: the producer is closed")
         if self._budget.used >= self._budget.bytes_max:
             raise QueueFullError(f"{self._budget.used} bytes wait for their receipts")
         if not isinstance(data, bytes):
             data = _as_value(data)
+        if event_time_ms is not None or sequence_id is not None or on_result is not None:
+            check_details(event_time_ms, sequence_id, on_result)
         lane = self._only
         if lane is None:
             router = self._router
@@ -172,13 +192,12 @@ class Producer:
         marks = [(lane, lane.last_sequence_id) for lane in self._lanes]
         while not all(lane.is_resolved(mark) for lane, mark in marks):
             await self._budget.wait_changed()
-        failure, self._budget.failure = self._budget.failure, None
-        if failure is not None:
-            raise failure
+        self._budget.raise_failure()
 
     async def aclose(self) -> None:
         """Flush, then end.  Raises as `flush` does; it is closed then, too."""
         if self._closed:
+            await self._ended.wait()  # Another task closes it: what was sent is not stored yet.
             return
         self._closed = True
         try:
@@ -209,6 +228,7 @@ class Producer:
         self._closed = True
         for lane in self._lanes:
             lane.abandon()
+        self._ended.set()
         self._go()
 
     def _go(self) -> None:

@@ -48,12 +48,17 @@ class Reader(MessageSource):
         except CorruptMessageError as error:
             self._note_unreadable(error.message_id)
             raise
-        if len(self._ends) == 1:
-            if messages:
-                self._note(messages[-1])
-        else:
-            for message in messages:
-                self._note(message)
+        self._note_all(messages)
+        return messages
+
+    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+        """Return as `MessageSource.receive_nowait`."""
+        try:
+            messages = super().receive_nowait(count_max)
+        except CorruptMessageError as error:
+            self._note_unreadable(error.message_id)
+            raise
+        self._note_all(messages)
         return messages
 
     async def __anext__(self) -> Message:
@@ -100,6 +105,12 @@ class Reader(MessageSource):
         if self._received is None:
             self._received = {}
         self._received[place.partition] = (place.ledger_id, place.entry_id, _WHOLE_ENTRY)
+
+    def _note_all(self, messages: list[Message]) -> None:
+        if len(self._ends) == 1:
+            messages = messages[-1:]  # The others are before it.
+        for message in messages:
+            self._note(message)
 
     def _note(self, message: Message) -> None:
         if self._received is None:

@@ -64,7 +64,14 @@ class SendBudget:
         self.bytes_max = bytes_max
         self.used = 0
         self.failure: Exception | None = None  # of messages that nobody watches
+        self.failed_messages = 0  # how many of them failed
         self._changed: trio.Event | None = None
+
+    def raise_failure(self) -> None:
+        """Raise the first failure, once."""
+        failure, self.failure, self.failed_messages = self.failure, None, 0
+        if failure is not None:
+            raise failure
 
     def changed(self) -> None:
         """Something was resolved."""
@@ -122,7 +129,7 @@ class TopicProducer(Link):
         self._budget = budget
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
-        self._next_sequence_id = 0 if initial_sequence_id is None else initial_sequence_id
+        self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         self._max_bytes = 0
         self._partition = topic.partition
         self._builder = BatchBuilder(settings.batch_messages_max, settings.batch_bytes_max)
@@ -185,22 +192,25 @@ class TopicProducer(Link):
             self.ship()  # In a batch the ids follow each other.
         if builder.size + size > self._max_bytes:
             self.ship()  # Together they would be too large for the broker.
-        self._next_sequence_id = sequence_id + 1
         if alone:
             self.ship()
             self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
+            self._next_sequence_id = sequence_id + 1
             return
-        if on_result is not None:
-            self._results.append((builder.count, on_result))
+        index = builder.count
         if properties is None and event_time_ms is None and data is not None:
             full = builder.add(data, key, sequence_id)
         else:
             full = builder.add_special(
                 data, key, properties or _NO_PROPERTIES, event_time_ms, sequence_id
             )
+        # Behind `add`, which may raise: a message that was not taken leaves no trace.
+        self._next_sequence_id = sequence_id + 1
+        if on_result is not None:
+            self._results.append((index, on_result))
         if full:
             self.ship()
-        elif builder.count == 1:
+        elif not index:
             self._begun.set()
 
     def ship(self) -> None:
@@ -427,8 +437,9 @@ class TopicProducer(Link):
 
     def _fail(self, send: PendingSend, failure: BrokerError) -> None:
         self._resolved(send)
-        if len(send.results) < send.count and self._budget.failure is None:
-            self._budget.failure = failure
+        if len(send.results) < send.count:
+            self._budget.failure = self._budget.failure or failure
+            self._budget.failed_messages += send.count - len(send.results)
         for _, on_result in send.results:
             try:
                 on_result(None, failure)

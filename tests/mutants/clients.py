@@ -44,9 +44,9 @@ RECEIVING = [
         name="_Source._fetch",
         replacement=Edit(
             "        self._fetched.extend(messages)  # Here: the caller may be interrupted.\n"
-            "        return bool(messages), not scope.cancelled_caught\n\n"
+            "        return bool(messages), in_time\n\n"
             "    return self._portal.call(fetch)\n",
-            "        return messages, not scope.cancelled_caught\n\n"
+            "        return messages, in_time\n\n"
             "    messages, in_time = self._portal.call(fetch)\n"
             "    self._fetched.extend(messages)\n"
             "    return bool(messages), in_time\n",

@@ -220,6 +220,27 @@ def test_threads_share_an_iterator_and_each_entry_is_given_once(client: Client) 
 # -- the end of the client
 
 
+def test_each_future_has_one_result_when_the_client_is_closed_behind_its_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some entries are sent and not confirmed, others wait for room."""
+    client = narrow_client()
+    writer = client.create()
+    monkeypatch.setattr(writer._writer, "wait_confirmed", never)
+    told: list[object] = []
+    futures = [writer.append_soon(b"%d" % number) for number in range(2)]
+    for future in futures:
+        future.add_done_callback(told.append)
+
+    def use() -> None:
+        with client:
+            raise ZeroDivisionError
+
+    assert isinstance(Call(use).ended(), ZeroDivisionError)
+    assert sorted(map(id, told)) == sorted(map(id, futures))
+    assert all(future.exception(0) is not None or future.result(0) >= 0 for future in futures)
+
+
 def test_an_error_in_the_block_of_a_writer_whose_client_was_closed_comes_out() -> None:
     client = narrow_client()
 
@@ -269,7 +290,7 @@ def test_a_forked_process_is_told_and_the_other_one_goes_on(client: Client) -> N
 
 def test_a_call_that_the_end_cut_short_may_have_taken_effect() -> None:
     """The end itself was interrupted, so that nobody told it how far it was."""
-    portal, begun = Portal(), threading.Event()
+    portal, begun = blocking_writer.new_portal(), threading.Event()
 
     async def change() -> None:
         begun.set()

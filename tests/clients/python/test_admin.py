@@ -141,3 +141,11 @@ def test_every_call_exists_without_trio_too() -> None:
         return {name for name in vars(kind) if not name.startswith("_")}
 
     assert names(Admin) == names(daybook.blocking.Admin) - {"close"}
+
+
+async def test_each_broker_that_fails_is_named() -> None:
+    admin = Admin("http://127.0.0.1:1,127.0.0.1:2")
+    with pytest.raises(daybook.UnavailableError) as caught:
+        await admin.brokers()
+    assert "127.0.0.1:1:" in str(caught.value)
+    assert "127.0.0.1:2:" in str(caught.value)

@@ -1,10 +1,15 @@
 """The client without trio: the same, from an ordinary thread."""
 
+import asyncio
+import inspect
+import pydoc
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +17,11 @@ import trio
 
 import daybook
 from daybook import blocking
+from daybook.clients.python.consumer import MessageQueue
+from daybook.clients.python.errors import refusal
 from daybook.clients.python.portal import Portal
-from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster
+from daybook.wire.proto import pulsar_pb2 as pb
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 
 
 @pytest.fixture
@@ -74,6 +82,44 @@ def test_acks_without_receipts_arrive_before_the_end(cluster: FakeCluster) -> No
     assert topic.subscriptions["s"].acked == {0}
 
 
+def has_entries(queue: MessageQueue, count: int) -> bool:
+    return len(queue._entries) == count
+
+
+def test_a_timeout_of_zero_receives_what_has_arrived(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        producer = client.create_producer("t", batching=False)
+        consumer = client.subscribe("t", "s", initial_position="earliest")
+        reader = client.create_reader("t", start="earliest")
+        sources: list[blocking.Consumer | blocking.Reader] = [consumer, reader]
+        for source in sources:
+            with pytest.raises(TimeoutError, match="no message has arrived"):
+                source.receive(0)
+            assert source.receive_batch(10, 0) == []
+        for n in range(5):
+            producer.send(b"%d" % n)
+        for source in sources:
+            queue = source._source._queue
+            client._portal.call(until, partial(has_entries, queue, 5))
+            assert source.receive(0).data == b"0"
+            assert [message.data for message in source.receive_batch(2, 0)] == [b"1", b"2"]
+            assert [source.receive(0).data for _ in range(2)] == [b"3", b"4"]
+            with pytest.raises(TimeoutError):
+                source.receive(0)
+        assert not reader.has_message_available()
+
+
+def test_a_timeout_that_is_none_is_named(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        with pytest.raises(ValueError, match="timeout_s is not negative: -1"):
+            consumer.receive(-1)
+        with pytest.raises(TypeError, match="timeout_s is a number of seconds, not str"):
+            consumer.receive("a")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="timeout_s is not negative: nan"):
+            consumer.receive_batch(10, float("nan"))
+
+
 def test_what_goes_wrong_is_raised(cluster: FakeCluster) -> None:
     results: list[daybook.BrokerError | None] = []
     with blocking.connect(cluster.url) as client:
@@ -86,7 +132,7 @@ def test_what_goes_wrong_is_raised(cluster: FakeCluster) -> None:
         producer.send_nowait(bytes(6 << 20), on_result=lambda _, error: results.append(error))
         producer.flush()
     assert isinstance(results[0], daybook.MessageTooLargeError)
-    with pytest.raises(trio.ClosedResourceError):
+    with pytest.raises(daybook.ClosedError):
         client.partitions("t")
     with pytest.raises(ValueError, match="service URL"):
         blocking.connect("http://x")
@@ -153,6 +199,7 @@ def test_all_threads_that_wait_hear_of_the_end(cluster: FakeCluster) -> None:
                 assert isinstance(each.exception(PATIENCE_S), daybook.ClosedError)
 
 
+LOST = 120  # the exit code of a program that lost something at its end
 UNCLOSED = """
 import sys
 import daybook
@@ -191,9 +238,9 @@ def test_what_a_program_acknowledged_before_it_ended_is_acknowledged(cluster: Fa
 
 def test_a_program_that_ends_says_what_was_not_stored(cluster: FakeCluster) -> None:
     next(iter(cluster.brokers.values())).drop_sends = True
-    impatient = "from clients.python import portal\nportal.EXIT_S = 0.5\n"
+    impatient = "from daybook.clients.python import portal\nportal.EXIT_S = 0.5\n"
     done = run_to_its_end(impatient + UNCLOSED, cluster.url)
-    assert done.returncode == 0
+    assert done.returncode == LOST
     assert "1000 messages to persistent://public/default/t have no receipt" in done.stderr
     assert "Call flush() or close()" in done.stderr
 
@@ -201,7 +248,7 @@ def test_a_program_that_ends_says_what_was_not_stored(cluster: FakeCluster) -> N
 def test_a_program_that_ends_says_what_failed(cluster: FakeCluster) -> None:
     program = UNCLOSED + "producer.send_nowait(bytes(6 << 20))\n"
     done = run_to_its_end(program, cluster.url)
-    assert done.returncode == 0
+    assert done.returncode == LOST
     assert "MessageTooLargeError" in done.stderr
 
 
@@ -224,3 +271,117 @@ def test_what_cannot_be_a_message_is_refused_where_it_is_sent(cluster: FakeClust
         producer.send_nowait(b"good")
     entries = cluster.topics["persistent://public/default/t"].entries
     assert sum(entry.count for entry in entries) == 1
+
+
+def test_what_cannot_be_said_of_a_message_is_named(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client, client.create_producer("t") as producer:
+        for send in (producer.send, producer.send_nowait):
+            with pytest.raises(TypeError, match="event_time_ms is an integer, not datetime; write"):
+                send(b"", event_time_ms=datetime.now(UTC))  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="event_time_ms is not negative"):
+                send(b"", event_time_ms=-1)
+            with pytest.raises(TypeError, match="sequence_id is an integer, not str"):
+                send(b"", sequence_id="a")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="on_result is a function, not int"):
+            producer.send_nowait(b"", on_result=5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="send_timeout_s is not negative: -1"):
+            client.create_producer("t", send_timeout_s=-1)
+    with pytest.raises(TypeError, match="timeout_s is a number of seconds, not str"):
+        blocking.connect(cluster.url, timeout_s="a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout_s is not negative: -1"):
+        blocking.connect(cluster.url, timeout_s=-1)
+
+
+def test_a_closed_client_says_so_in_its_own_words(cluster: FakeCluster) -> None:
+    client = blocking.connect(cluster.url)
+    consumer, producer = client.subscribe("t", "s"), client.create_producer("t")
+    producer.send(b"x")
+    message = consumer.receive(PATIENCE_S)
+    client.close()
+    uses: list[Callable[[], object]] = [
+        lambda: client.create_producer("t"),
+        lambda: client.subscribe("t", "s"),
+        lambda: consumer.receive(),
+        lambda: consumer.ack(message),
+        lambda: producer.flush(),
+    ]
+    for use in uses:
+        with pytest.raises(daybook.ClosedError, match="the client is closed"):
+            use()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_to_connect_again(cluster: FakeCluster) -> None:
+    program = UNCLOSED + (
+        "import os\nproducer.flush()\n"
+        "if os.fork() == 0:\n"
+        "    try:\n        producer.send(b'x')\n"
+        "    except daybook.ClosedError as error:\n        print(error, flush=True)\n"
+        "    client.close()\n    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    done = run_to_its_end(program, cluster.url)
+    assert "from which this process was forked: connect again in this process" in done.stdout
+
+
+def test_a_blocking_call_in_an_event_loop_warns_once(cluster: FakeCluster) -> None:
+    async def use(client: blocking.Client) -> None:
+        with pytest.warns(RuntimeWarning, match=r"runs (trio|asyncio) stops all tasks there"):
+            client.partitions("t")
+        client.partitions("t")
+
+    with blocking.connect(cluster.url) as client:
+        trio.run(use, client)
+    with blocking.connect(cluster.url) as client:
+        asyncio.run(use(client))
+
+
+def test_a_code_that_the_broker_has_written_is_not_written_twice() -> None:
+    error = refusal(pb.NotAllowedError, "no (NotAllowedError)")
+    assert str(error) == "no (NotAllowedError)"
+    assert str(refusal(pb.NotAllowedError, "no")) == "no (NotAllowedError)"
+
+
+def test_a_namespace_that_is_missing_comes_with_advice() -> None:
+    error = refusal(pb.TopicNotFound, "the namespace a/b does not exist")
+    assert "create_namespace" in error.__notes__[0]
+
+
+def test_what_is_open_says_what_it_is(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        producer = client.create_producer("t", name="p")
+        consumer = client.subscribe("t", "s", type="shared", consumer_name="c")
+        reader = client.create_reader("t", name="r")
+        topic = "persistent://public/default/t"
+        assert repr(client) == (
+            f"<Client of {cluster.url}, producers: 1, consumers and readers: 2>"
+        )
+        assert repr(producer) == f"<Producer 'p' of {topic}, connected>"
+        assert repr(consumer) == f"<Consumer 'c' of {topic}, shared subscription 's', connected>"
+        assert repr(reader) == f"<Reader 'r' of {topic}, connected>"
+        reader.close()
+        assert repr(reader) == f"<Reader 'r' of {topic}, closed>"
+    assert repr(producer) == f"<Producer 'p' of {topic}, closed>"
+    assert repr(client).endswith("closed>")
+
+
+def test_an_ack_to_a_closed_consumer_says_so(cluster: FakeCluster) -> None:
+    with blocking.connect(cluster.url) as client:
+        consumer = client.subscribe("t", "s")
+        client.create_producer("t").send(b"x")
+        message = consumer.receive(PATIENCE_S)
+        consumer.close()
+        with pytest.raises(daybook.ClosedError, match="the consumer is closed"):
+            consumer.ack(message)
+
+
+@pytest.mark.parametrize("kind", ["Client", "Producer", "Consumer", "Reader", "Admin"])
+def test_the_help_of_the_client_without_trio_is_that_of_the_other(kind: str) -> None:
+    cls = getattr(blocking, kind)
+    for name, method in inspect.getmembers(cls, inspect.isfunction):
+        if not name.startswith("_") and hasattr(method, "__signature__"):
+            assert "options" not in inspect.signature(method).parameters
+    if kind == "Client":
+        said = pydoc.render_doc(cls.subscribe)
+        assert "initial_position: Literal['earliest', 'latest']" in said
+        assert "shared to all of them in turn" in said

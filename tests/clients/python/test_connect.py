@@ -89,6 +89,55 @@ async def test_one_wrong_address_of_two_does_not_matter() -> None:
             assert await client.partitions("t") == 0
 
 
+async def test_each_address_that_fails_is_named_with_its_reason() -> None:
+    """One refuses, one says nothing, one answers as something else."""
+    closed, silent = (
+        await a_port_where_nobody_listens(),
+        await trio.open_tcp_listeners(0, host="127.0.0.1"),
+    )
+    wrong = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    ports = [closed, *(each[0].socket.getsockname()[1] for each in (silent, wrong))]
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await trio.sleep_forever()
+
+    limits = daybook.ClientLimits(connect_timeout_s=0.2)
+    url = "pulsar://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, serve, wrong)
+        with pytest.raises(daybook.UnavailableError) as caught:
+            async with daybook.connect(url, timeout_s=1, limits=limits):
+                pass
+        nursery.cancel_scope.cancel()
+    said = str(caught.value)
+    assert f"127.0.0.1:{ports[0]}: connection refused" in said
+    assert f"127.0.0.1:{ports[1]}: connected, but no greeting within 0.2 s" in said
+    assert f"127.0.0.1:{ports[2]} is not the service port of a broker" in said
+
+
+class Firewall:
+    """A network that drops what is sent into it."""
+
+    async def connect(self, host: str, port: int) -> Any:
+        await trio.sleep_forever()
+
+    async def listen(self, host: str, port: int) -> Any:
+        raise NotImplementedError
+
+
+async def test_an_address_from_which_nothing_comes_is_told_from_a_silent_broker() -> None:
+    limits = daybook.ClientLimits(connect_timeout_s=0.1)
+    with pytest.raises(
+        daybook.UnavailableError, match=r"b:6650: no connection within 0.1 s \(is a"
+    ):
+        async with daybook.connect("pulsar://b", timeout_s=0.5, limits=limits, network=Firewall()):
+            pass
+    admin = daybook.admin.Admin("http://b", network=Firewall(), timeout_s=0.1)
+    with pytest.raises(daybook.UnavailableError, match=r"b:8080: no connection within 0.1 s"):
+        await admin.brokers()
+
+
 def test_asyncio_is_told_what_to_use_instead() -> None:
     async def main() -> None:
         async with daybook.connect("pulsar://127.0.0.1:1"):
@@ -188,3 +237,13 @@ async def test_large_keys_and_properties_count_with_the_data(batching: bool) -> 
         await producer.flush()
         entries = cluster.topics["persistent://public/default/t"].entries
         assert [entry.count for entry in entries] == [1] * 5
+
+
+async def test_a_wrong_way_in_is_told_the_right_one() -> None:
+    with pytest.raises(TypeError, match=r"write `async with daybook.connect"):
+        await daybook.connect("pulsar://localhost")
+    with (
+        pytest.raises(TypeError, match=r"or daybook.blocking.connect without trio"),
+        daybook.connect("pulsar://localhost"),
+    ):
+        pass

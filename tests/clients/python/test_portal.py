@@ -50,7 +50,7 @@ def test_a_call_that_arrives_while_the_loop_ends_is_told() -> None:
     caller.join(10)
     may_end.set()
     portal.close()
-    assert [str(error) for error in told] == ["this was closed meanwhile"]
+    assert [str(error) for error in told] == ["the client was closed meanwhile"]
 
 
 class Interrupted:

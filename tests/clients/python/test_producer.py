@@ -367,3 +367,11 @@ async def test_a_blocking_producer_sends_tombstones() -> None:
                     assert [reader.receive(PATIENCE_S).data for _ in range(2)] == [None, None]
 
         await trio.to_thread.run_sync(work)
+
+
+async def test_a_producer_that_closes_takes_no_message_that_nobody_would_store() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        producer = await client.create_producer("t")
+        await producer.aclose()
+        with pytest.raises(daybook.ClosedError):
+            producer.send_nowait(b"x")
