@@ -28,7 +28,11 @@ class _Care(LazyGroup):
     type=click.Path(path_type=Path, file_okay=False),
     help="Where entries are kept; may be given more than once.",
 )
-@click.option("--bookie-id", help="Who it is; decided at its first start.")
+@click.option(
+    "--bookie-id",
+    help="The name by which ledgers refer to this bookie. It is fixed at the first start."
+    "  [default: host:port]",
+)
 @click.option(
     "--reclaim-interval",
     "reclaim_interval_s",
@@ -68,8 +72,8 @@ def bookie(
 ) -> None:
     """Run one bookie; or check, export or mend a directory of one that is stopped.
 
-    Settings come from the file, the environment (DAYBOOK_BOOKIE_PORT and so on), and these options,
-    the latter first.
+    An option wins over the environment (DAYBOOK_BOOKIE_PORT and so on), and the environment wins
+    over the settings file.
     """
     if context.invoked_subcommand is not None:
         return

@@ -43,7 +43,12 @@ _ledger_id = click.IntRange(0, (1 << 63) - 1)
 
 @click.group()
 def ledgers() -> None:
-    """Ledgers, straight from ZooKeeper and the bookies."""
+    """Look at ledgers straight in ZooKeeper and on the bookies.
+
+    A ledger is an append-only log with one writer, replicated on several bookies; a topic is a
+    chain of ledgers.  To fence a ledger is to make its bookies refuse its writer, so that the
+    ledger can be closed at one end that all readers agree on.
+    """
 
 
 for _command in (check, recover, why_kept, delete):

@@ -16,7 +16,7 @@ _COMMANDS = {
     "topics": LazyCommand("topics", "Create, list, look at and delete topics."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand("bookies", "List the bookies of a cluster, take them out and back."),
-    "cluster": LazyCommand("cluster", "Which ledgers the topics are kept in: show, bind, rebind."),
+    "cluster": LazyCommand("cluster", "Show or change which ledgers the topics are bound to."),
     "autorecovery": LazyCommand("autorecovery", "Restore lost copies: status, pause, run."),
     "bookie": LazyCommand("bookie", "Run one bookie, or look after the disk of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),

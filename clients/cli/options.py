@@ -147,7 +147,7 @@ def service_url_option(function: Function) -> Function:
         metavar="URL",
         help="The brokers: pulsar://HOST:PORT,HOST:PORT,...",
     )
-    return option(function)
+    return option(_instead("--admin-url", "--service-url pulsar://HOST:PORT")(function))
 
 
 def admin_url_option(function: Function) -> Function:
@@ -161,7 +161,19 @@ def admin_url_option(function: Function) -> Function:
         metavar="URL",
         help="HTTP of the brokers: http://HOST:PORT,HOST:PORT,...",
     )
-    return option(function)
+    return option(_instead("--service-url", "--admin-url http://HOST:PORT")(function))
+
+
+def _instead(wrong: str, right: str) -> Callable[[Function], Function]:
+    """Add a hidden option that says which address this command takes instead of `wrong`."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"This command takes no {wrong}, but {right}.")
+
+    return click.option(
+        wrong, hidden=True, expose_value=False, callback=refuse, help=f"Refused: use {right}."
+    )
 
 
 def check_zookeeper(_: click.Context, __: click.Parameter, value: str | None) -> str | None:

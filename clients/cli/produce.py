@@ -43,7 +43,8 @@ _DEFAULT_DELAY_MS = 1.0
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What is in front of the first TEXT in a line is the key; a line without it has none.",
+    help="Split each line at the first TEXT: the key is before it, the value behind it. A line"
+    " without TEXT has no key.  [default: no line has a key]",
 )
 @click.option(
     "--property",
@@ -57,7 +58,8 @@ _DEFAULT_DELAY_MS = 1.0
     type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]),
     default="none",
     show_default=True,
-    help="Of batches, from here to the reader.",
+    help="How batches are compressed. Brokers and bookies keep them compressed; consumers"
+    " decompress them.",
 )
 @click.option(
     "--batch-delay",
