@@ -24,11 +24,17 @@ from typing import Literal, TypeAlias
 import click
 import trio
 
+from daybook.clients.cli.broker_client import (
+    LIMITS,
+    attach,
+    brokers_at,
+    error_sentence,
+    parse_topic,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
-from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
-from daybook.clients.cli.service import LIMITS, attach, brokers_at, parse_topic, say
 from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
@@ -134,11 +140,11 @@ def consume(
         form: Format = _as_json
     else:
         form = partial(_as_line, key_separator.encode() if print_key else None)
-    wishes = _Wishes(parse_topic(topic).full, start, count, subscription, kind, form)
-    copier = _Copier(wishes, sys.stdout.fileno())
+    options = _Options(parse_topic(topic).full, start, count, subscription, kind, form)
+    copier = _Copier(options, sys.stdout.fileno())
     received = run_async(
-        lambda: _consume(service_url, wishes, copier),
-        lambda error: say(error, service_url, "--service-url"),
+        lambda: _consume(service_url, options, copier),
+        lambda error: error_sentence(error, service_url, "--service-url"),
     )
     if received is not None:
         context.exit(128 + received)
@@ -190,7 +196,7 @@ def _value(data: bytes | None) -> dict[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Options:
     topic: str
     start: Position
     count: int | None
@@ -199,7 +205,7 @@ class _Wishes:
     form: Format
 
 
-async def _consume(service_url: str, wishes: _Wishes, copier: "_Copier") -> int | None:
+async def _consume(service_url: str, options: _Options, copier: "_Copier") -> int | None:
     """Copy messages until there is a reason to end; if that is a signal, which."""
     async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(copier.run, client))
@@ -216,8 +222,8 @@ async def _consume(service_url: str, wishes: _Wishes, copier: "_Copier") -> int 
 class _Copier:
     """Writes what it receives."""
 
-    def __init__(self, wishes: _Wishes, output: int) -> None:
-        self._wishes = wishes
+    def __init__(self, options: _Options, output: int) -> None:
+        self._options = options
         self._output = output
         self.consumer: Consumer | None = None
         self.skipped = 0
@@ -234,7 +240,7 @@ class _Copier:
             trouble = client.trouble
             return None if trouble is None else Waiting(brokers, None, trouble)
 
-        async with telling(waits), trio.open_nursery() as nursery:
+        async with report_waiting(waits), trio.open_nursery() as nursery:
             if _tells_of_its_end(self._output):
                 nursery.start_soon(self._wait_unread, nursery.cancel_scope)
             nursery.start_soon(self._explain_silence, client, source)
@@ -252,33 +258,33 @@ class _Copier:
             if isinstance(source, Reader):
                 held = await source.offset_ranges()
             else:
-                held = await client.offset_ranges(self._wishes.topic)
+                held = await client.offset_ranges(self._options.topic)
         if not self._received:
-            click.echo(_silence(self._wishes, held, created=self._created), err=True)
+            click.echo(_silence(self._options, held, created=self._created), err=True)
 
     async def _open(self, client: Client) -> Consumer | Reader:
-        wishes = self._wishes
+        options = self._options
         try:
-            await client.partitions(wishes.topic, create=False)
+            await client.partitions(options.topic, create=False)
         except TopicNotFoundError:
             self._created = True  # by what follows, unless that is refused, too
-        if wishes.subscription is not None:
+        if options.subscription is not None:
             self.consumer = await client.subscribe(
-                wishes.topic,
-                wishes.subscription,
-                type=wishes.kind,
-                initial_position="earliest" if wishes.start == "earliest" else "latest",
+                options.topic,
+                options.subscription,
+                type=options.kind,
+                initial_position="earliest" if options.start == "earliest" else "latest",
             )
             return self.consumer
-        if isinstance(wishes.start, int) and await client.partitions(wishes.topic):
+        if isinstance(options.start, int) and await client.partitions(options.topic):
             raise UserError(
-                f"{wishes.topic} has partitions, and each counts for itself: to read from an "
-                f"offset, name one, as {wishes.topic}-partition-0."
+                f"{options.topic} has partitions, and each counts for itself: to read from an "
+                f"offset, name one, as {options.topic}-partition-0."
             )
-        return await client.create_reader(wishes.topic, start=wishes.start)
+        return await client.create_reader(options.topic, start=options.start)
 
     async def _copy(self, source: Consumer | Reader) -> None:
-        left = self._wishes.count
+        left = self._options.count
         while left is None or left > 0:
             count_max = _BATCH_MAX if left is None else min(left, _BATCH_MAX)
             try:
@@ -298,7 +304,7 @@ class _Copier:
 
     async def _write(self, messages: list[Message]) -> bool:
         """False if nobody reads any more.  In a thread: a slow reader must not stop us."""
-        form = self._wishes.form
+        form = self._options.form
         data = b"".join([form(message) + b"\n" for message in messages])
         try:
             await trio.to_thread.run_sync(_write_all, self._output, data, abandon_on_cancel=True)
@@ -314,25 +320,25 @@ class _Copier:
         scope.cancel()
 
 
-def _silence(wishes: _Wishes, held: list[OffsetRange], *, created: bool) -> str:
+def _silence(options: _Options, held: list[OffsetRange], *, created: bool) -> str:
     """Return what a command waits for that has received nothing, and the likely reason."""
     stored = sum(each.next - each.first for each in held)
-    what, why = f"messages in {wishes.topic}", ""
-    if wishes.subscription is not None:
-        what = f"messages of the subscription {wishes.subscription} in {wishes.topic}"
+    what, why = f"messages in {options.topic}", ""
+    if options.subscription is not None:
+        what = f"messages of the subscription {options.subscription} in {options.topic}"
     if created:
         why = "The topic did not exist and was created."
     elif held and not stored:
         why = "The topic holds no messages."
-    elif isinstance(wishes.start, int) and held and wishes.start >= held[0].next:
+    elif isinstance(options.start, int) and held and options.start >= held[0].next:
         first, last = held[0].first, held[0].next - 1
-        why = f"The topic holds the offsets {first} to {last}: {wishes.start} is beyond the end."
-    elif held and wishes.subscription is not None:
+        why = f"The topic holds the offsets {first} to {last}: {options.start} is beyond the end."
+    elif held and options.subscription is not None:
         why = f"The topic holds {stored:,}, and none of them is to be delivered now."
-    elif held and wishes.start == "latest":
+    elif held and options.start == "latest":
         why = f"The topic holds {stored:,}, which --from earliest reads."
-    if isinstance(wishes.start, int):
-        what += f" from offset {wishes.start} on"
+    if isinstance(options.start, int):
+        what += f" from offset {options.start} on"
     return f"Waiting for {what}. {why}".rstrip()
 
 

@@ -28,7 +28,7 @@ class _Commands(LazyGroup):
     lazy: ClassVar[Mapping[str, LazyCommand]] = _COMMANDS
 
 
-def _say_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+def _print_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
     del parameter
     if asked:
         context.invoke(importlib.import_module("daybook.clients.cli.version").version)
@@ -41,7 +41,7 @@ def _say_version(context: click.Context, parameter: click.Parameter, asked: bool
     is_flag=True,
     expose_value=False,
     is_eager=True,
-    callback=_say_version,
+    callback=_print_version,
     help="The same as `daybook version`.",
 )
 def main() -> None:

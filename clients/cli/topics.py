@@ -11,21 +11,21 @@ from typing import Any, TypeVar
 import click
 import trio
 
+from daybook.clients.cli.broker_client import (
+    LIMITS,
+    PATIENCE_S,
+    brokers_at,
+    check_reachable,
+    error_sentence,
+    no_answer,
+    parse_namespace,
+    parse_topic,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.progress import waiting_for
 from daybook.clients.cli.run import run_async
-from daybook.clients.cli.service import (
-    LIMITS,
-    PATIENCE_S,
-    brokers_at,
-    check_reachable,
-    no_answer,
-    parse_namespace,
-    parse_topic,
-    say,
-)
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -197,7 +197,9 @@ def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: 
                 return await question(admin)
         raise no_answer(admin_url)
 
-    return run_async(ask, lambda error: say(error, admin_url, "--admin-url", changes=changes))
+    return run_async(
+        ask, lambda error: error_sentence(error, admin_url, "--admin-url", changes=changes)
+    )
 
 
 async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], list[OffsetRange]]:
