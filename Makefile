@@ -24,7 +24,7 @@ java:
 	@sh tools/java.sh
 
 demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark reads it all
-	@$(BIN)/python -m daybook.clients.cli.demo
+	@$(BIN)/python -m examples.flights
 
 test: setup lint ## lint, types and all tests
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop"

@@ -2,6 +2,6 @@
 
 python/     the client for applications, on trio and blocking; `daybook` re-exports it
 spark/      topics as Spark tables and streams
-cli/        the program `daybook`, and the demo
+cli/        the program `daybook`
 testing/    whole clusters for tests, demonstrations and measurements
 """

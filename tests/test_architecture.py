@@ -90,7 +90,7 @@ MODULES = sorted(
 )
 TESTS = sorted(
     path.relative_to(ROOT)
-    for top in ("tests", "bench", "tools")
+    for top in ("tests", "bench", "tools", "examples")
     for path in (ROOT / top).rglob("*.py")
 )
 

@@ -18,5 +18,4 @@ Users of one:
     produce, consume, topics over the brokers; service is what they share
     ledgers, bookies         past the brokers; metadata and entries are what they share
     version
-    demo/                    the main job, on real input
 """

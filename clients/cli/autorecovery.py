@@ -24,7 +24,7 @@ from daybook.clients.cli.options import (
     output_option,
     zookeeper_options,
 )
-from daybook.clients.cli.part import run_part
+from daybook.clients.cli.service import run_service
 
 _ALARMS, _PAUSED, _NOBODY = 3, 4, 5
 _WORKER_COLUMNS = ("worker", "doing", "ledger", "pending", "mended", "copied", "rest", "eta")
@@ -153,4 +153,4 @@ def run(
         "zookeeper": None if given else zookeeper,
         "ledgers_root": None if given_root else root,
     }
-    run_part("daybook.bookie.replication", "DAYBOOK_AUTORECOVERY_", options)
+    run_service("daybook.bookie.replication", "DAYBOOK_AUTORECOVERY_", options)

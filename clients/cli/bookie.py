@@ -8,7 +8,7 @@ from typing import ClassVar
 import click
 
 from daybook.clients.cli.lazy import LazyCommand, LazyGroup
-from daybook.clients.cli.part import part_options, run_part
+from daybook.clients.cli.service import run_service, service_options
 
 
 class _Care(LazyGroup):
@@ -16,7 +16,7 @@ class _Care(LazyGroup):
         "check": LazyCommand("bookie_directory", "Read all of a directory; change nothing."),
         "rebuild-index": LazyCommand("bookie_directory", "Make its index again from the log."),
         "export": LazyCommand("bookie_directory", "Write its entries as lines of JSON."),
-        "repair-cookie": LazyCommand("bookie_repair", "Let it start with empty directories."),
+        "repair-cookie": LazyCommand("bookie_directory", "Let it start with empty directories."),
     }
 
 
@@ -28,7 +28,11 @@ class _Care(LazyGroup):
     type=click.Path(path_type=Path, file_okay=False),
     help="Where entries are kept; may be given more than once.",
 )
-@click.option("--bookie-id", help="Who it is; decided at its first start.")
+@click.option(
+    "--bookie-id",
+    help="The name by which ledgers refer to this bookie. It is fixed at the first start."
+    "  [default: host:port]",
+)
 @click.option(
     "--reclaim-interval",
     "reclaim_interval_s",
@@ -57,7 +61,7 @@ class _Care(LazyGroup):
     help="Start with empty directories that took the place of lost ones, and copy what they had."
     "  [default: off]",
 )
-@part_options
+@service_options
 @click.pass_context
 def bookie(
     context: click.Context,
@@ -68,8 +72,8 @@ def bookie(
 ) -> None:
     """Run one bookie; or check, export or mend a directory of one that is stopped.
 
-    Settings come from the file, the environment (DAYBOOK_BOOKIE_PORT and so on), and these options,
-    the latter first.
+    An option wins over the environment (DAYBOOK_BOOKIE_PORT and so on), and the environment wins
+    over the settings file.
     """
     if context.invoked_subcommand is not None:
         return
@@ -78,6 +82,6 @@ def bookie(
         "directories": json.dumps(paths, ensure_ascii=False) if paths else None,
         "bookie_id": bookie_id,
     }
-    run_part(
+    run_service(
         "daybook.bookie.server", "DAYBOOK_BOOKIE_", {**settings, **options}, directories=directories
     )

@@ -7,7 +7,7 @@ a bookie uses the directory.
 import json
 import sys
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +32,7 @@ from daybook.clients.cli.options import OutputFormat, output_option
 from daybook.clients.cli.output import write_record
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async
+from daybook.clients.cli.service import run_service, service_options, standalone_of
 
 T = TypeVar("T")
 
@@ -171,3 +172,52 @@ def _run(what: str, directory: Path, work: Callable[[Progress], Awaitable[T]]) -
 def _refuse(why: str) -> NoReturn:
     click.echo(why, err=True)
     sys.exit(_IMPOSSIBLE)
+
+
+@click.command("repair-cookie")
+@click.option(
+    "--directory",
+    "directories",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="All directories of the bookie, in their order; also those that are empty.",
+)
+@click.option("--bookie-id", help="Which bookie it is, if no directory says so.")
+@service_options
+def repair_cookie(directories: tuple[Path, ...], bookie_id: str | None, **options: object) -> None:
+    """Give the directories of a stopped bookie their cookies again.
+
+    For a bookie of which directories are empty, because a disk was lost or exchanged.  When it is
+    started then, it fences and suspects all ledgers that name it, serves, and copies from others
+    what it lacks; it takes part meanwhile.  Nothing is removed: a directory without a cookie that
+    holds data is refused.
+
+    A directory of a standalone cluster needs no settings: those of its bookie are taken.
+
+    Exit codes: 0 done, 1 the settings make no sense, 2 it cannot be done, and is said why.
+    """
+    paths = [str(directory.absolute()) for directory in directories]
+    settings = {
+        "directories": json.dumps(paths, ensure_ascii=False) if paths else None,
+        "bookie_id": bookie_id,
+    }
+    if options.get("config") is None:
+        options["config"] = _config_beside(directories)
+    run_service(
+        "daybook.bookie.server",
+        "DAYBOOK_BOOKIE_",
+        {**settings, **options},
+        arguments=["--repair-cookie"],
+        directories=directories,
+    )
+
+
+def _config_beside(directories: Sequence[Path]) -> Path | None:
+    """The settings of the bookie whose directories these are, in a standalone cluster."""
+    for directory in directories:
+        cluster = standalone_of(directory)
+        if cluster is not None:
+            config = cluster.path / "conf" / f"{directory.absolute().name}.toml"
+            if config.exists():
+                return config
+    return None

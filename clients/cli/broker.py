@@ -2,17 +2,17 @@
 
 import click
 
-from daybook.clients.cli.part import part_options, run_part
+from daybook.clients.cli.service import run_service, service_options
 
 
 @click.command()
-@click.option("--name", help="For people.  [default: host:port]")
+@click.option("--name", help="A name for logs and tables.  [default: host:port]")
 @click.option("--cluster", help="The name of the cluster.")
-@part_options
+@service_options
 def broker(**options: object) -> None:
     """Run one broker.
 
-    Settings come from the file, the environment (DAYBOOK_BROKER_PORT and so on), and these options,
-    the latter first.
+    An option wins over the environment (DAYBOOK_BROKER_PORT and so on), and the environment wins
+    over the settings file.
     """
-    run_part("daybook.broker", "DAYBOOK_BROKER_", options)
+    run_service("daybook.broker", "DAYBOOK_BROKER_", options)

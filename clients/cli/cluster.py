@@ -40,7 +40,13 @@ _SHOWN = 10
 
 @click.group()
 def cluster() -> None:
-    """Which ledgers the topics of a ZooKeeper are kept in."""
+    """Show or change which ledgers the topics are bound to.
+
+    Bookies store messages in ledgers: append-only logs, each replicated on several bookies.
+    ZooKeeper holds the list of ledgers of each topic.  The topics are bound to one set of ledgers,
+    those below a path in ZooKeeper, so that a broker with the wrong path cannot damage them.  The
+    first broker of a cluster binds them; these commands are needed after a restore.
+    """
 
 
 # -- show
@@ -109,7 +115,7 @@ async def _instance_of(store: MetadataStore, root: str) -> str | None:
 # -- bind
 
 
-@cluster.command(short_help="Say once which ledgers the topics are kept in.")
+@cluster.command(short_help="Bind the topics to the ledgers below a root.")
 @click.option("--yes", is_flag=True, help="Do not ask, also if lists do not fit.")
 @zookeeper_options
 def bind(yes: bool, zookeeper: str, root: str) -> None:

@@ -6,7 +6,8 @@
 Without `--subscription` nothing is remembered: it reads from the place that `--from` names.  With
 it, messages are acknowledged once they are written, and only then: what a reader of the pipe did
 not live to take comes again.  It ends after `-n` messages, behind the last message of a terminated
-topic, on Ctrl-C, or when nobody reads its output any more; all of that without a word.
+topic, on Ctrl-C, or when nobody reads its output any more; all of that without a word.  If no
+message has come after two seconds, it says once on standard error what it waits for.
 """
 
 import json
@@ -15,6 +16,7 @@ import stat
 import sys
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -22,21 +24,28 @@ from typing import Literal, TypeAlias
 import click
 import trio
 
+from daybook.clients.cli.broker_client import (
+    LIMITS,
+    attach,
+    brokers_at,
+    error_sentence,
+    parse_topic,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
-from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
-from daybook.clients.cli.service import LIMITS, attach, brokers_at, parse_topic, say
 from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.consumer import Consumer
-from daybook.clients.python.errors import CorruptMessageError
+from daybook.clients.python.errors import BrokerError, CorruptMessageError, TopicNotFoundError
 from daybook.clients.python.messages import Message
-from daybook.clients.python.reader import Reader
+from daybook.clients.python.reader import OffsetRange, Reader
 
 _BATCH_MAX = 1000
 _LEAVE_S = 5.0  # after a signal, to tell the broker what was written
+_SILENCE_S = 2.0  # after which a command that got no message says what it waits for
 _DEFAULT_SEPARATOR = "\t"
 
 Position: TypeAlias = Literal["earliest", "latest"] | int
@@ -62,17 +71,25 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
     default="latest",
     show_default=True,
     metavar="earliest|latest|OFFSET",
-    help="Where to start; of a subscription, only if it is new.",
+    help="Where to start. A subscription that exists goes on where it was instead.",
 )
 @click.option("-n", "count", metavar="N", type=click.IntRange(1), help="End after N messages.")
-@click.option("--subscription", metavar="NAME", help="Consume from it, and acknowledge.")
+@click.option(
+    "--subscription",
+    metavar="NAME",
+    help="Consume from this subscription, which is created if it does not exist, and acknowledge"
+    " (commit) each message once it is written.  [default: none; nothing is committed]",
+)
 @click.option(
     "--type",
     "kind",
     type=click.Choice(["exclusive", "failover", "shared"]),
     default="exclusive",
     show_default=True,
-    help="Of the subscription.",
+    help="How the consumers of the subscription share its messages. exclusive: there is one"
+    " consumer, and a second one is refused. failover: one consumer gets all messages, and another"
+    " one takes over when it leaves. shared: each message goes to one of the consumers, in no"
+    " particular order.",
 )
 @click.option("--print-key", is_flag=True, help="Write the key and a separator first.")
 @click.option(
@@ -104,6 +121,10 @@ def consume(
 ) -> None:
     """Write the messages of TOPIC to standard output, one a line.
 
+    Without --subscription nothing is committed: each run starts where --from says, and other
+    consumers do not notice it.  With --subscription the broker remembers which messages were
+    acknowledged, as for a consumer group: the next run goes on behind them.
+
     \b
     daybook consume numbers --from earliest -n 1000
     daybook consume orders --subscription billing --print-key
@@ -119,11 +140,11 @@ def consume(
         form: Format = _as_json
     else:
         form = partial(_as_line, key_separator.encode() if print_key else None)
-    wishes = _Wishes(parse_topic(topic).full, start, count, subscription, kind, form)
-    copier = _Copier(wishes, sys.stdout.fileno())
+    options = _Options(parse_topic(topic).full, start, count, subscription, kind, form)
+    copier = _Copier(options, sys.stdout.fileno())
     received = run_async(
-        lambda: _consume(service_url, wishes, copier),
-        lambda error: say(error, service_url, "--service-url"),
+        lambda: _consume(service_url, options, copier),
+        lambda error: error_sentence(error, service_url, "--service-url"),
     )
     if received is not None:
         context.exit(128 + received)
@@ -175,7 +196,7 @@ def _value(data: bytes | None) -> dict[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Options:
     topic: str
     start: Position
     count: int | None
@@ -184,7 +205,7 @@ class _Wishes:
     form: Format
 
 
-async def _consume(service_url: str, wishes: _Wishes, copier: "_Copier") -> int | None:
+async def _consume(service_url: str, options: _Options, copier: "_Copier") -> int | None:
     """Copy messages until there is a reason to end; if that is a signal, which."""
     async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(copier.run, client))
@@ -201,11 +222,13 @@ async def _consume(service_url: str, wishes: _Wishes, copier: "_Copier") -> int 
 class _Copier:
     """Writes what it receives."""
 
-    def __init__(self, wishes: _Wishes, output: int) -> None:
-        self._wishes = wishes
+    def __init__(self, options: _Options, output: int) -> None:
+        self._options = options
         self._output = output
         self.consumer: Consumer | None = None
         self.skipped = 0
+        self._created = False  # the topic did not exist before
+        self._received = False  # at least one message
 
     async def run(self, client: Client) -> None:
         """Until everything is written that was wished for, or nobody reads any more."""
@@ -217,39 +240,61 @@ class _Copier:
             trouble = client.trouble
             return None if trouble is None else Waiting(brokers, None, trouble)
 
-        async with telling(waits), trio.open_nursery() as nursery:
+        async with report_waiting(waits), trio.open_nursery() as nursery:
             if _tells_of_its_end(self._output):
                 nursery.start_soon(self._wait_unread, nursery.cancel_scope)
+            nursery.start_soon(self._explain_silence, client, source)
             await self._copy(source)
             nursery.cancel_scope.cancel()
 
+    async def _explain_silence(self, client: Client, source: Consumer | Reader) -> None:
+        """If no message comes for a while, say once what is waited for."""
+        await trio.sleep(_SILENCE_S)
+        if self._received:
+            return
+        held: list[OffsetRange] = []
+        # Without the offsets the line says less.  If no broker answers, `run` says so.
+        with suppress(BrokerError):
+            if isinstance(source, Reader):
+                held = await source.offset_ranges()
+            else:
+                held = await client.offset_ranges(self._options.topic)
+        if not self._received:
+            click.echo(_silence(self._options, held, created=self._created), err=True)
+
     async def _open(self, client: Client) -> Consumer | Reader:
-        wishes = self._wishes
-        if wishes.subscription is not None:
+        options = self._options
+        try:
+            await client.partitions(options.topic, create=False)
+        except TopicNotFoundError:
+            self._created = True  # by what follows, unless that is refused, too
+        if options.subscription is not None:
             self.consumer = await client.subscribe(
-                wishes.topic,
-                wishes.subscription,
-                type=wishes.kind,
-                initial_position="earliest" if wishes.start == "earliest" else "latest",
+                options.topic,
+                options.subscription,
+                type=options.kind,
+                initial_position="earliest" if options.start == "earliest" else "latest",
             )
             return self.consumer
-        if isinstance(wishes.start, int) and await client.partitions(wishes.topic):
+        if isinstance(options.start, int) and await client.partitions(options.topic):
             raise UserError(
-                f"{wishes.topic} has partitions, and each counts for itself: to read from an "
-                f"offset, name one, as {wishes.topic}-partition-0."
+                f"{options.topic} has partitions, and each counts for itself: to read from an "
+                f"offset, name one, as {options.topic}-partition-0."
             )
-        return await client.create_reader(wishes.topic, start=wishes.start)
+        return await client.create_reader(options.topic, start=options.start)
 
     async def _copy(self, source: Consumer | Reader) -> None:
-        left = self._wishes.count
+        left = self._options.count
         while left is None or left > 0:
             count_max = _BATCH_MAX if left is None else min(left, _BATCH_MAX)
             try:
                 messages = await source.receive_batch(count_max)
             except CorruptMessageError as error:
                 self.skipped += 1
+                self._received = True
                 click.echo(f"left out: {error}", err=True)
                 continue
+            self._received = True
             if not messages or not await self._write(messages):
                 return
             if self.consumer is not None:
@@ -259,7 +304,7 @@ class _Copier:
 
     async def _write(self, messages: list[Message]) -> bool:
         """False if nobody reads any more.  In a thread: a slow reader must not stop us."""
-        form = self._wishes.form
+        form = self._options.form
         data = b"".join([form(message) + b"\n" for message in messages])
         try:
             await trio.to_thread.run_sync(_write_all, self._output, data, abandon_on_cancel=True)
@@ -273,6 +318,28 @@ class _Copier:
         """The end of a pipe that is written to becomes readable when the other one is closed."""
         await trio.lowlevel.wait_readable(self._output)
         scope.cancel()
+
+
+def _silence(options: _Options, held: list[OffsetRange], *, created: bool) -> str:
+    """Return what a command waits for that has received nothing, and the likely reason."""
+    stored = sum(each.next - each.first for each in held)
+    what, why = f"messages in {options.topic}", ""
+    if options.subscription is not None:
+        what = f"messages of the subscription {options.subscription} in {options.topic}"
+    if created:
+        why = "The topic did not exist and was created."
+    elif held and not stored:
+        why = "The topic holds no messages."
+    elif isinstance(options.start, int) and held and options.start >= held[0].next:
+        first, last = held[0].first, held[0].next - 1
+        why = f"The topic holds the offsets {first} to {last}: {options.start} is beyond the end."
+    elif held and options.subscription is not None:
+        why = f"The topic holds {stored:,}, and none of them is to be delivered now."
+    elif held and options.start == "latest":
+        why = f"The topic holds {stored:,}, which --from earliest reads."
+    if isinstance(options.start, int):
+        what += f" from offset {options.start} on"
+    return f"Waiting for {what}. {why}".rstrip()
 
 
 def _write_all(fd: int, data: bytes) -> None:

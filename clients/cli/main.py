@@ -16,7 +16,7 @@ _COMMANDS = {
     "topics": LazyCommand("topics", "Create, list, look at and delete topics."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand("bookies", "List the bookies of a cluster, take them out and back."),
-    "cluster": LazyCommand("cluster", "Which ledgers the topics are kept in: show, bind, rebind."),
+    "cluster": LazyCommand("cluster", "Show or change which ledgers the topics are bound to."),
     "autorecovery": LazyCommand("autorecovery", "Restore lost copies: status, pause, run."),
     "bookie": LazyCommand("bookie", "Run one bookie, or look after the disk of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),
@@ -28,7 +28,7 @@ class _Commands(LazyGroup):
     lazy: ClassVar[Mapping[str, LazyCommand]] = _COMMANDS
 
 
-def _say_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+def _print_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
     del parameter
     if asked:
         context.invoke(importlib.import_module("daybook.clients.cli.version").version)
@@ -41,7 +41,7 @@ def _say_version(context: click.Context, parameter: click.Parameter, asked: bool
     is_flag=True,
     expose_value=False,
     is_eager=True,
-    callback=_say_version,
+    callback=_print_version,
     help="The same as `daybook version`.",
 )
 def main() -> None:

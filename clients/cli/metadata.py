@@ -16,8 +16,8 @@ from daybook.bookie.errors import (
 from daybook.bookie.registry.instance import check_bound, read_bound, root_instance_id
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import other_instance_is_meant
-from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.options import other_instance_allowed
+from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import (
@@ -72,7 +72,7 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
     except ForeignInstanceError as error:
         if not writes:
             click.echo(f"Warning: {error}.", err=True)
-        elif not other_instance_is_meant():
+        elif not other_instance_allowed():
             raise UserError(
                 f"Nothing was changed: {error}. If these ledgers are meant nevertheless, and no"
                 " topics are kept in them, call the command with --other-instance."
@@ -85,7 +85,7 @@ def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]
     async def run() -> T:
         contact = _Contact(zookeeper)
         async with (
-            telling(contact.waits),
+            report_waiting(contact.waits),
             open_zookeeper(
                 zookeeper,
                 session_timeout_s=_SESSION_TIMEOUT_S,

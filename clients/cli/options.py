@@ -41,7 +41,7 @@ _PLACES = {
 }
 
 
-def cluster_that_is_meant(variable: str, option: str) -> "Saved | None":
+def intended_cluster(variable: str, option: str) -> "Saved | None":
     """The cluster of the data directory, for an address that neither option nor environment gives.
 
     None: nothing says which cluster is meant, and the usual ports of this machine are as good a
@@ -76,22 +76,22 @@ def _check_not_empty(variable: str) -> None:
 
 
 def _service_url() -> str:
-    saved = cluster_that_is_meant("DAYBOOK_SERVICE_URL", "--service-url")
+    saved = intended_cluster("DAYBOOK_SERVICE_URL", "--service-url")
     if saved is None:
         return SERVICE_URL
     return "pulsar://" + ",".join(f"{_HOST}:{broker.port}" for broker in saved.brokers)
 
 
 def _admin_url() -> str:
-    saved = cluster_that_is_meant("DAYBOOK_ADMIN_URL", "--admin-url")
+    saved = intended_cluster("DAYBOOK_ADMIN_URL", "--admin-url")
     if saved is None:
         return ADMIN_URL
     return "http://" + ",".join(f"{_HOST}:{broker.http_port}" for broker in saved.brokers)
 
 
-def zookeeper_meant() -> str:
+def intended_zookeeper() -> str:
     """HOST:PORT,... for a command that was not told.  Raise `UserError` as above."""
-    saved = cluster_that_is_meant("DAYBOOK_ZOOKEEPER", "--zookeeper")
+    saved = intended_cluster("DAYBOOK_ZOOKEEPER", "--zookeeper")
     return ZOOKEEPER if saved is None else zookeeper_of(saved)
 
 
@@ -105,7 +105,7 @@ def _directory() -> str:
     return DEFAULT_DIRECTORY
 
 
-def _or_that_of(usual: str) -> str:
+def _shown_default(usual: str) -> str:
     return f"the cluster in {DEFAULT_DIRECTORY}, else {usual}"
 
 
@@ -141,13 +141,13 @@ def service_url_option(function: Function) -> Function:
     option = click.option(
         "--service-url",
         default=_service_url,
-        show_default=_or_that_of(SERVICE_URL),
+        show_default=_shown_default(SERVICE_URL),
         show_envvar=True,
         envvar="DAYBOOK_SERVICE_URL",
         metavar="URL",
         help="The brokers: pulsar://HOST:PORT,HOST:PORT,...",
     )
-    return option(function)
+    return option(_instead("--admin-url", "--service-url pulsar://HOST:PORT")(function))
 
 
 def admin_url_option(function: Function) -> Function:
@@ -155,13 +155,25 @@ def admin_url_option(function: Function) -> Function:
     option = click.option(
         "--admin-url",
         default=_admin_url,
-        show_default=_or_that_of(ADMIN_URL),
+        show_default=_shown_default(ADMIN_URL),
         show_envvar=True,
         envvar="DAYBOOK_ADMIN_URL",
         metavar="URL",
         help="HTTP of the brokers: http://HOST:PORT,HOST:PORT,...",
     )
-    return option(function)
+    return option(_instead("--service-url", "--admin-url http://HOST:PORT")(function))
+
+
+def _instead(wrong: str, right: str) -> Callable[[Function], Function]:
+    """Add a hidden option that says which address this command takes instead of `wrong`."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"This command takes no {wrong}, but {right}.")
+
+    return click.option(
+        wrong, hidden=True, expose_value=False, callback=refuse, help=f"Refused: use {right}."
+    )
 
 
 def check_zookeeper(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -199,7 +211,7 @@ _OTHER_INSTANCE = "daybook.clients.cli.other-instance"
 
 
 def other_instance_option(function: Function) -> Function:
-    """Adds `--other-instance`, for commands that write; see `other_instance_is_meant`."""
+    """Adds `--other-instance`, for commands that write; see `other_instance_allowed`."""
 
     def note(context: click.Context, _: click.Parameter, given: bool) -> None:
         context.meta[_OTHER_INSTANCE] = given
@@ -214,7 +226,7 @@ def other_instance_option(function: Function) -> Function:
     return option(function)
 
 
-def other_instance_is_meant() -> bool:
+def other_instance_allowed() -> bool:
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_OTHER_INSTANCE))
 
@@ -223,8 +235,8 @@ def zookeeper_options(function: Function) -> Function:
     """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(
         "--zookeeper",
-        default=zookeeper_meant,
-        show_default=_or_that_of(ZOOKEEPER),
+        default=intended_zookeeper,
+        show_default=_shown_default(ZOOKEEPER),
         show_envvar=True,
         envvar="DAYBOOK_ZOOKEEPER",
         metavar="HOST:PORT,...",

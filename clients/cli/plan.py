@@ -30,7 +30,7 @@ _OWN_SETTINGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ClusterOptions:
     """What the user asked for; None: as usual, or as it was."""
 
     bookies: int | None
@@ -58,18 +58,18 @@ class Plan:
 
 
 def make_plan(
-    wishes: Wishes, directory: Directory, environ: Mapping[str, str], ports: PortChooser
+    options: ClusterOptions, directory: Directory, environ: Mapping[str, str], ports: PortChooser
 ) -> Plan:
     """Decide, and write the settings of the parts.  `UserError` if it cannot be as wished."""
-    extra = _parse_settings(wishes.settings)
+    extra = _parse_settings(options.settings)
     before = directory.load()
-    external = _external_zookeeper(wishes, before, directory)
-    count = _count_bookies(wishes, before, directory)
+    external = _external_zookeeper(options, before, directory)
+    count = _count_bookies(options, before, directory)
     saved = Saved(
         zookeeper=external,
-        zookeeper_port=0 if external else _zookeeper_port(wishes, before, ports),
-        brokers=tuple(_broker_ports(i, wishes, before, ports) for i in range(wishes.brokers)),
-        bookies=tuple(_bookie_ports(i, wishes, before, ports) for i in range(count)),
+        zookeeper_port=0 if external else _zookeeper_port(options, before, ports),
+        brokers=tuple(_broker_ports(i, options, before, ports) for i in range(options.brokers)),
+        bookies=tuple(_bookie_ports(i, options, before, ports) for i in range(count)),
     )
     zookeeper = external or f"{HOST}:{saved.zookeeper_port}"
     parts: list[Part] = []
@@ -77,7 +77,7 @@ def make_plan(
         server = find_server(
             directory.part("zookeeper"),
             saved.zookeeper_port,
-            zookeeper_home=wishes.zookeeper_home,
+            zookeeper_home=options.zookeeper_home,
             environ=environ,
         )
         server.prepare()
@@ -132,30 +132,30 @@ def is_for_one_part(name: str) -> bool:
     return False
 
 
-def _external_zookeeper(wishes: Wishes, before: Saved | None, directory: Directory) -> str:
+def _external_zookeeper(options: ClusterOptions, before: Saved | None, directory: Directory) -> str:
     if before is None:
-        return wishes.zookeeper or ""
-    if wishes.zookeeper not in (None, before.zookeeper):
+        return options.zookeeper or ""
+    if options.zookeeper not in (None, before.zookeeper):
         theirs = before.zookeeper or "a ZooKeeper of its own"
         raise UserError(f"The cluster in {directory.path} is known to {theirs}: leave --zookeeper.")
     return before.zookeeper
 
 
-def _count_bookies(wishes: Wishes, before: Saved | None, directory: Directory) -> int:
+def _count_bookies(options: ClusterOptions, before: Saved | None, directory: Directory) -> int:
     known = 0 if before is None else len(before.bookies)
     had = sum(directory.part(f"bookie-{number}").exists() for number in range(1, known + 1))
-    if wishes.bookies is not None and wishes.bookies < had:
+    if options.bookies is not None and options.bookies < had:
         raise UserError(
             f"{had} bookies in {directory.path} have data: start with --bookies {had} or more."
         )
-    return wishes.bookies or known or _BOOKIES
+    return options.bookies or known or _BOOKIES
 
 
-def _zookeeper_port(wishes: Wishes, before: Saved | None, ports: PortChooser) -> int:
-    usual = 0 if wishes.ephemeral else ZOOKEEPER_PORT
-    if wishes.zookeeper_port is None and before is not None:
+def _zookeeper_port(options: ClusterOptions, before: Saved | None, ports: PortChooser) -> int:
+    usual = 0 if options.ephemeral else ZOOKEEPER_PORT
+    if options.zookeeper_port is None and before is not None:
         usual = before.zookeeper_port
-    port = usual if wishes.zookeeper_port is None else wishes.zookeeper_port
+    port = usual if options.zookeeper_port is None else options.zookeeper_port
     return ports.exactly(
         port,
         "ZooKeeper",
@@ -164,30 +164,34 @@ def _zookeeper_port(wishes: Wishes, before: Saved | None, ports: PortChooser) ->
     )
 
 
-def _broker_ports(index: int, wishes: Wishes, before: Saved | None, ports: PortChooser) -> Ports:
+def _broker_ports(
+    index: int, options: ClusterOptions, before: Saved | None, ports: PortChooser
+) -> Ports:
     if before is not None and index < len(before.brokers):
         usual = before.brokers[index]
-    elif wishes.ephemeral:
+    elif options.ephemeral:
         usual = Ports(0, 0)
     else:
         usual = Ports(SERVICE_PORT + index, ADMIN_PORT + index)
     if index == 0:
-        port = usual.port if wishes.port is None else wishes.port
-        http_port = usual.http_port if wishes.admin_port is None else wishes.admin_port
+        port = usual.port if options.port is None else options.port
+        http_port = usual.http_port if options.admin_port is None else options.admin_port
         remedy = "choose another with {} (0: any)"
         return Ports(
             ports.exactly(port, "the service", remedy.format("--port")),
             ports.exactly(http_port, "the admin interface", remedy.format("--admin-port")),
         )
-    port = usual.port if not wishes.port else wishes.port + index
-    http_port = usual.http_port if not wishes.admin_port else wishes.admin_port + index
+    port = usual.port if not options.port else options.port + index
+    http_port = usual.http_port if not options.admin_port else options.admin_port + index
     return Ports(ports.preferably(port), ports.preferably(http_port))
 
 
-def _bookie_ports(index: int, wishes: Wishes, before: Saved | None, ports: PortChooser) -> Ports:
+def _bookie_ports(
+    index: int, options: ClusterOptions, before: Saved | None, ports: PortChooser
+) -> Ports:
     if before is not None and index < len(before.bookies):
         usual = before.bookies[index]
-    elif wishes.ephemeral:
+    elif options.ephemeral:
         usual = Ports(0, 0)
     else:
         usual = Ports(_BOOKIE_PORT + index, _BOOKIE_HTTP_PORT + index)

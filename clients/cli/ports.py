@@ -48,7 +48,7 @@ class PortChooser:
         self._bound.close()
         self._claims.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """All are chosen: their parts may bind them now."""
         self._bound.close()
 

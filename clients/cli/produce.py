@@ -18,11 +18,18 @@ from functools import partial
 import click
 import trio
 
+from daybook.clients.cli.broker_client import (
+    LIMITS,
+    PATIENCE_S,
+    attach,
+    brokers_at,
+    error_sentence,
+    parse_topic,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
-from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
-from daybook.clients.cli.service import LIMITS, PATIENCE_S, attach, brokers_at, parse_topic, say
 from daybook.clients.python.arguments import Compression
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
@@ -43,7 +50,8 @@ _DEFAULT_DELAY_MS = 1.0
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What is in front of the first TEXT in a line is the key; a line without it has none.",
+    help="Split each line at the first TEXT: the key is before it, the value behind it. A line"
+    " without TEXT has no key.  [default: no line has a key]",
 )
 @click.option(
     "--property",
@@ -57,7 +65,8 @@ _DEFAULT_DELAY_MS = 1.0
     type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]),
     default="none",
     show_default=True,
-    help="Of batches, from here to the reader.",
+    help="How batches are compressed. Brokers and bookies keep them compressed; consumers"
+    " decompress them.",
 )
 @click.option(
     "--batch-delay",
@@ -91,7 +100,7 @@ def produce(
     """
     if key_separator == "":
         raise click.BadParameter("it is empty.", param_hint="--key-separator")
-    wishes = _Wishes(
+    options = _Options(
         parse_topic(topic).full,
         key_separator.encode() if key_separator is not None else None,
         _parse_properties(properties) or None,
@@ -107,10 +116,10 @@ def produce(
             source = os.open(file, os.O_RDONLY)
             stack.callback(os.close, source)
         received = run_async(
-            lambda: _produce(service_url, wishes, _LineReader(source), tally),
-            lambda error: say(error, service_url, "--service-url"),
+            lambda: _produce(service_url, options, _LineReader(source), tally),
+            lambda error: error_sentence(error, service_url, "--service-url"),
         )
-    click.echo(tally.summary(wishes.topic), err=True)
+    click.echo(tally.summary(options.topic), err=True)
     if tally.resolved < tally.taken or tally.failure is not None:
         raise UserError(tally.complaint())
     if received is not None:
@@ -118,7 +127,7 @@ def produce(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Options:
     topic: str
     key_separator: bytes | None
     properties: Mapping[str, str] | None  # None, where there are none, is the fast way
@@ -177,12 +186,12 @@ class _Tally:
 
 
 async def _produce(
-    service_url: str, wishes: _Wishes, source: "_LineReader", tally: _Tally
+    service_url: str, options: _Options, source: "_LineReader", tally: _Tally
 ) -> int | None:
     """Send everything; the signal that ended it, if one did."""
     began = trio.current_time()
     async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
-        received = await until_signal(partial(_send_all, client, wishes, source, tally))
+        received = await until_signal(partial(_send_all, client, options, source, tally))
         if received is not None:
             with trio.move_on_after(_LEAVE_S):
                 await client.aclose()
@@ -191,36 +200,38 @@ async def _produce(
     return received
 
 
-async def _send_all(client: Client, wishes: _Wishes, source: "_LineReader", tally: _Tally) -> None:
+async def _send_all(
+    client: Client, options: _Options, source: "_LineReader", tally: _Tally
+) -> None:
     create = partial(
         client.create_producer,
-        wishes.topic,
-        compression=wishes.compression,
-        batch_delay_s=wishes.batch_delay_s,
+        options.topic,
+        compression=options.compression,
+        batch_delay_s=options.batch_delay_s,
         send_timeout_s=PATIENCE_S,
     )
     producer = await attach(client, create)
-    pace = _Pace(wishes.rate)
-    async with telling(_Receipts(client, tally).waits):
+    pace = _Pace(options.rate)
+    async with report_waiting(_Receipts(client, tally).waits):
         while tally.failure is None and (lines := await source.next()):
             for line in lines:
                 if pace.is_ahead(tally.taken):
                     await pace.wait(tally.taken)
-                if not await _send(producer, line, wishes, tally):
+                if not await _send(producer, line, options, tally):
                     break
         await producer.flush()
 
 
-async def _send(producer: Producer, line: bytes, wishes: _Wishes, tally: _Tally) -> bool:
+async def _send(producer: Producer, line: bytes, options: _Options, tally: _Tally) -> bool:
     """Take one line on its way; False if there is no point in going on."""
     number = tally.taken + 1
-    key, value = _split(line, wishes.key_separator)
+    key, value = _split(line, options.key_separator)
     while tally.failure is None:
         try:
             producer.send_nowait(
                 value,
                 key=key,
-                properties=wishes.properties,
+                properties=options.properties,
                 on_result=partial(tally.settle, number),
             )
         except QueueFullError:

@@ -2,7 +2,7 @@
 
     open_progress       a bar where people look; elsewhere a line every ten seconds
     waiting_for         a line when something has not come after two seconds, then every ten
-    telling             the same, where what is waited for changes
+    report_waiting             the same, where what is waited for changes
 
 All of it goes to standard error, so that what a command writes can be piped.
 """
@@ -50,12 +50,12 @@ async def waiting_for(
 ) -> AsyncGenerator[None]:
     """The block waits for `what` and ends after `timeout_s`; `why` says why it is not there yet."""
     until = trio.current_time() + timeout_s
-    async with telling(lambda: Waiting(what, until, why())):
+    async with report_waiting(lambda: Waiting(what, until, why())):
         yield
 
 
 @asynccontextmanager
-async def telling(
+async def report_waiting(
     waits: Callable[[], Waiting | None], *, silent_s: float = _SILENT_S
 ) -> AsyncGenerator[None]:
     """`waits` is asked again and again what the block waits for; None: for nothing."""

@@ -1,122 +1,123 @@
-"""What the commands that talk to brokers share.
+"""What `daybook bookie` and `daybook broker` share: this process becomes the part.
 
-While no broker answers they say so on standard error, and how long they go on trying.
+The options go through the environment, which the parts read over their settings file.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-import trio
+import click
 
-from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.progress import waiting_for
-from daybook.clients.python.client import Client
-from daybook.clients.python.errors import (
-    BrokerError,
-    BusyError,
-    InDoubtError,
-    NotFoundError,
-    NotReadyError,
-    RequestTimedOutError,
-    SubscriptionNotFoundError,
-    TopicNotFoundError,
-    UnavailableError,
-)
-from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.pool import parse_service_url
-from daybook.wire.errors import ConnectionLostError, MalformedError
-from daybook.wire.tcp import TcpNetwork
-from daybook.wire.topics import TopicName, check_namespace
-
-T = TypeVar("T")
-
-# Somebody waits for the answer.  Longer than the topics of a broker that died need to move.
-PATIENCE_S = 30.0
-LIMITS = ClientLimits(operation_timeout_s=PATIENCE_S)
-_NEXT = (
-    "`daybook local status` shows whether ZooKeeper, bookies and brokers of a standalone cluster"
-    " run; try again when they do"
+from daybook.clients.cli.options import (
+    check_root,
+    check_zookeeper,
+    intended_zookeeper,
+    zookeeper_of,
 )
 
+if TYPE_CHECKING:
+    from daybook.clients.cli.directory import Directory
 
-def parse_topic(name: str) -> TopicName:
-    try:
-        return TopicName.parse(name)
-    except MalformedError as error:
-        raise UserError(
-            f"{error}: a topic is NAME or persistent://TENANT/NAMESPACE/NAME."
-        ) from None
-
-
-def parse_namespace(name: str) -> str:
-    try:
-        return check_namespace(name)
-    except MalformedError as error:
-        raise UserError(f"{error}: a namespace is TENANT/NAME, as public/default.") from None
-
-
-def brokers_at(url: str) -> str:
-    hosts = url.partition("://")[2].rstrip("/").split(",")
-    return f"the broker{'s' * (len(hosts) > 1)} at {', '.join(hosts)}"
-
-
-async def attach(client: Client, begin: Callable[[], Awaitable[T]]) -> T:
-    """What `begin` opens at the brokers; for how long they are waited for is said meanwhile."""
-    brokers = brokers_at(client.service_url)
-    async with waiting_for(brokers, PATIENCE_S, lambda: client.trouble):
-        with trio.move_on_after(PATIENCE_S):
-            await check_reachable(client.service_url)
-            return await begin()
-    raise client.trouble or no_answer(client.service_url)
+Function = TypeVar("Function", bound=Callable[..., object])
+_port = click.IntRange(0, 65535)
+_OPTIONS = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="A settings file (TOML).",
+    ),
+    click.option("--host", help="Where to listen."),
+    click.option("--advertised-host", help="What others connect to.  [default: the host]"),
+    click.option("--port", type=_port, help="0: any free one."),
+    click.option("--http-port", type=_port, help="Of metrics, health and admin; 0: any free one."),
+    click.option(
+        "--zookeeper",
+        metavar="HOST:PORT,...",
+        callback=check_zookeeper,
+        help="Where ZooKeeper is.",
+    ),
+    click.option("--ledgers-root", callback=check_root, help="Where ledgers are in ZooKeeper."),
+    click.option(
+        "--metadata",
+        metavar="URI",
+        help="Both, as Apache BookKeeper writes it: zk+hierarchical://HOST:PORT;HOST:PORT/ledgers",
+    ),
+)
 
 
-def no_answer(url: str) -> RequestTimedOutError:
-    return RequestTimedOutError(f"{brokers_at(url)} did not answer in {PATIENCE_S:g} s")
+def service_options(function: Function) -> Function:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
 
 
-async def check_reachable(service_url: str) -> None:
-    """UnavailableError if no broker takes a connection: the client would try for a while."""
-    failures: list[str] = []
-    for host, port in parse_service_url(service_url):
-        with trio.move_on_after(LIMITS.connect_timeout_s) as scope:
-            try:
-                stream = await TcpNetwork().connect(host, port)
-            except ConnectionLostError as error:
-                failures.append(str(error))
-                continue
-            stream.close()
-            return
-        if scope.cancelled_caught:
-            failures.append(f"{host}:{port} did not answer")
-    raise UnavailableError("; ".join(failures))
+def run_service(
+    module: str,
+    prefix: str,
+    options: Mapping[str, object],
+    *,
+    arguments: Sequence[str] = (),
+    directories: Sequence[Path] = (),
+) -> None:
+    """Does not return: signals and the exit code are the part's own.
 
-
-def say(error: Exception, url: str, option: str, *, changes: bool = False) -> str | None:
-    """The sentence for an error of the client or of the admin client; None: it is a fault of ours.
-
-    `url` is where brokers were looked for, `option` where the user says so; `changes`: what was
-    asked for changes something.
+    `directories` are its own, which may be those of a standalone cluster.
     """
-    match error:
-        case UnavailableError():
-            return (
-                f"No broker answers at {url} ({error}): start a cluster with `daybook standalone`"
-                " (`daybook local status` shows the parts of one that runs), or say where yours is"
-                f" with {option}."
-            )
-        case NotFoundError() | TopicNotFoundError() if "the namespace" in str(error):
-            return f"{error}: public/default does, others are made with `daybook.admin`."
-        case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
-            return f"{error}: `daybook topics list` shows what there is."
-        case BusyError():
-            return f"{error}: end the other one, or use another subscription or --type shared."
-        case NotReadyError():
-            return f"{error}: {_NEXT}."
-        case InDoubtError() if not changes:
-            return f"{error}: {_NEXT}."
-        case InDoubtError():
-            return f"{error}: it may have been carried out, look before you try again."
-        case BrokerError() | ValueError():
-            return f"{error}."
-        case _:
-            return None
+    environ = dict(os.environ)
+    options = _with_zookeeper(_with_metadata(options), prefix, directories)
+    # -P: a `broker` in this directory is not ours
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    for name, value in options.items():
+        if name == "config" and value is not None:
+            command += ["--config", str(value)]
+        elif value is not None:
+            environ[prefix + name.upper()] = str(value)
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environ)  # noqa: S606  the part is a program of ours
+
+
+def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
+    """`metadata` says what `zookeeper` and `ledgers_root` say."""
+    told = dict(options)
+    uri = told.pop("metadata", None)
+    if uri is None:
+        return told
+    from daybook.clients.ledgers.address import MetadataAddress
+
+    if told.get("zookeeper") is not None or told.get("ledgers_root") is not None:
+        raise click.UsageError("--metadata says both: leave --zookeeper and --ledgers-root away.")
+    try:
+        address = MetadataAddress.parse(str(uri))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--metadata") from error
+    return told | {"zookeeper": address.hosts, "ledgers_root": address.root}
+
+
+def _with_zookeeper(
+    options: Mapping[str, object], prefix: str, directories: Sequence[Path]
+) -> Mapping[str, object]:
+    """The ZooKeeper that is meant, if neither the options nor the settings name one.
+
+    DAYBOOK_ZOOKEEPER names it, else the cluster that the directories belong to, else what any other
+    command takes: a part is not to join the cluster at the usual port when another one is meant.
+    """
+    told = ("zookeeper", "config")
+    if any(options.get(name) is not None for name in told) or f"{prefix}ZOOKEEPER" in os.environ:
+        return options
+    zookeeper = os.environ.get("DAYBOOK_ZOOKEEPER")
+    clusters = [found for each in directories if (found := standalone_of(each)) is not None]
+    if not zookeeper and clusters:
+        saved = clusters[0].load()
+        zookeeper = None if saved is None else zookeeper_of(saved)
+    return {**options, "zookeeper": zookeeper or intended_zookeeper()}
+
+
+def standalone_of(directory: Path) -> "Directory | None":
+    """The standalone cluster that this directory of a bookie belongs to."""
+    from daybook.clients.cli.directory import Directory
+
+    cluster = Directory(directory.absolute().parent)
+    return None if cluster.load() is None else cluster

@@ -39,12 +39,12 @@ from daybook.clients.cli.plan import (
     ADMIN_PORT,
     SERVICE_PORT,
     ZOOKEEPER_PORT,
+    ClusterOptions,
     Plan,
-    Wishes,
     make_plan,
 )
 from daybook.clients.cli.ports import PortChooser
-from daybook.clients.cli.progress import Waiting, telling
+from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.supervisor import (
     RESTART_DELAY_S_MAX,
     PartFailedError,
@@ -113,7 +113,7 @@ def standalone(
         raise UserError("--ephemeral makes a directory of its own: leave out --dir.")
     if zookeeper and (zookeeper_home or zookeeper_port is not None):
         raise UserError("With --zookeeper none is started: leave out the other ZooKeeper options.")
-    wishes = Wishes(
+    options = ClusterOptions(
         bookies=bookies,
         brokers=brokers,
         port=port,
@@ -129,10 +129,10 @@ def standalone(
         open_directory(place) as opened,
         PortChooser(SystemRandom()) as ports,
     ):
-        plan = make_plan(wishes, opened, os.environ, ports)
+        plan = make_plan(options, opened, os.environ, ports)
         for name in plan.ignored:
             _report(f"{name} is ignored: every part of a standalone cluster has its own value")
-        ports.let_go()
+        ports.release()
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
         opened.save(plan.saved)
@@ -204,7 +204,7 @@ async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> tuple[str | N
     async def wait() -> None:
         try:
             with trio.fail_at(until):
-                async with telling(lambda: Waiting(late(), until), silent_s=_SLOW_START_S):
+                async with report_waiting(lambda: Waiting(late(), until), silent_s=_SLOW_START_S):
                     lacking.extend(await supervisor.wait_ready())
         except PartFailedError as error:
             failures.append(f"{error}.")

@@ -1,31 +1,41 @@
-"""`daybook topics`: create topics, list them, look at them, delete them.  Over the admin REST."""
+"""`daybook topics`: create topics, list them, look at them, delete them.
+
+All of it goes over the admin REST; only the offsets in `stats` come from the broker's own port.
+"""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 import trio
 
+from daybook.clients.cli.broker_client import (
+    LIMITS,
+    PATIENCE_S,
+    brokers_at,
+    check_reachable,
+    error_sentence,
+    no_answer,
+    parse_namespace,
+    parse_topic,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.progress import waiting_for
 from daybook.clients.cli.run import run_async
-from daybook.clients.cli.service import (
-    PATIENCE_S,
-    brokers_at,
-    no_answer,
-    parse_namespace,
-    parse_topic,
-    say,
-)
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.errors import AdminError
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import AdminError, BrokerError
+from daybook.clients.python.reader import OffsetRange
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
 _IN_USE = 412
+_OFFSETS_S = 5.0  # for the broker's own port, which may not be reachable where its HTTP port is
+_PARTITION_COLUMNS = ("partition", "stored messages", "offsets")
 _SUBSCRIPTION_COLUMNS = (
     "subscription",
     "type",
@@ -67,12 +77,15 @@ def create(name: str, partitions: int | None, admin_url: str, output: OutputForm
     default="public/default",
     show_default=True,
     metavar="TENANT/NAME",
-    help="Whose topics.",
+    help="The namespace to list.",
 )
 @admin_url_option
 @output_option
 def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
-    """List the topics of a namespace; partitions are counted."""
+    """List the topics of a namespace.
+
+    A partitioned topic is one line with its number of partitions.
+    """
     namespace = parse_namespace(namespace)
     names = _ask(admin_url, lambda admin: admin.topics(namespace))
     found = Counter[str]()
@@ -89,18 +102,31 @@ def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
 @admin_url_option
 @output_option
 def stats(name: str, admin_url: str, output: OutputFormat) -> None:
-    """Show what goes through a topic, and its subscriptions.
+    """Show what a topic holds, what goes through it, and its subscriptions.
+
+    "messages in" and "messages out" count since the broker loaded the topic: they start at 0 again
+    when a broker restarts or the topic moves to another broker.  "stored messages" and "offsets"
+    say what the topic holds; they are asked of the broker that serves it, and are - if that broker
+    cannot be reached from here.
 
     The backlog of a subscription is the number of messages that it has not acknowledged; ~ marks
-    an estimate, which it is while some batches of messages are acknowledged ahead of others.  As
-    JSON: everything that the broker says.
+    an estimate, which it is while some batches of messages are acknowledged ahead of others.
+
+    --output json writes the statistics as the broker sends them.
     """
     topic = parse_topic(name).full
-    found: dict[str, Any] = _ask(admin_url, lambda admin: admin.stats(topic))
     if output == "json":
-        write_record(found, output)
+        write_record(_ask(admin_url, lambda admin: admin.stats(topic)), output)
         return
-    write_record(_summary(topic, found), output)
+    found, held = _ask(admin_url, lambda admin: _stats_and_offsets(admin, topic))
+    write_record(_summary(topic, found, held), output)
+    if len(held) > 1:
+        click.echo()
+        rows = [
+            {"partition": index, "stored messages": each.next - each.first, "offsets": _span(each)}
+            for index, each in enumerate(held)
+        ]
+        write_rows(rows, _PARTITION_COLUMNS, output)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
     if subscriptions:
         click.echo()
@@ -135,10 +161,15 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
     default="public/default",
     show_default=True,
     metavar="TENANT/NAME",
-    help="Whose topics.",
+    help="The namespace to change.",
 )
-@click.option("--minutes", type=click.IntRange(-1), required=True, help="-1: for ever.")
-@click.option("--megabytes", type=click.IntRange(-1), required=True, help="-1: without limit.")
+@click.option("--minutes", type=click.IntRange(-1), required=True, help="How long; -1: forever.")
+@click.option(
+    "--megabytes",
+    type=click.IntRange(-1),
+    required=True,
+    help="How much in each topic; -1: without limit.",
+)
 @admin_url_option
 @output_option
 def retention(
@@ -166,20 +197,46 @@ def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: 
                 return await question(admin)
         raise no_answer(admin_url)
 
-    return run_async(ask, lambda error: say(error, admin_url, "--admin-url", changes=changes))
+    return run_async(
+        ask, lambda error: error_sentence(error, admin_url, "--admin-url", changes=changes)
+    )
 
 
-def _summary(topic: str, found: Mapping[str, Any]) -> dict[str, object]:
+async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], list[OffsetRange]]:
+    found = await admin.stats(topic)
+    first = f"{topic}-partition-0" if found.get("partitions") else topic
+    # The admin REST counts entries, not messages: the offsets come from the broker's own protocol.
+    with suppress(BrokerError, ValueError), trio.move_on_after(_OFFSETS_S):
+        where: Mapping[str, Any] = await admin.lookup(first)
+        url = str(where.get("brokerUrl"))
+        await check_reachable(url)
+        async with connect(url, limits=LIMITS) as client:
+            return found, await client.offset_ranges(topic)
+    return found, []
+
+
+def _span(held: OffsetRange) -> str:
+    if held.first == held.next:
+        return f"none, the next is {held.next}"
+    return f"{held.first} to {held.next - 1}"
+
+
+def _summary(
+    topic: str, found: Mapping[str, Any], held: Sequence[OffsetRange]
+) -> dict[str, object]:
     return {
         "topic": topic,
         "partitions": len(found.get("partitions", {})) or None,
         "producers": len(found.get("publishers", [])),
-        "messages in": found.get("msgInCounter"),
+        "stored messages": sum(each.next - each.first for each in held) if held else None,
+        "offsets": _span(held[0]) if len(held) == 1 else None,
+        "stored bytes": found.get("storageSize"),
+        "messages in (since the topic was loaded)": found.get("msgInCounter"),
+        "messages out (since the topic was loaded)": found.get("msgOutCounter"),
         "messages/s in": _rate(found.get("msgRateIn")),
         "bytes/s in": _rate(found.get("msgThroughputIn")),
         "messages/s out": _rate(found.get("msgRateOut")),
         "bytes/s out": _rate(found.get("msgThroughputOut")),
-        "stored bytes": found.get("storageSize"),
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from daybook.clients.spark.offsets import OffsetSpec, parse_offsets
+from daybook.clients.spark.offsets import OffsetRange, OffsetSpec, parse_offsets
 
 _NAMES = (
     "service.url",
@@ -24,6 +24,16 @@ class SourceOptions:
     ending: OffsetSpec
     offsets_per_trigger_max: int | None
     partitions_min: int
+    fail_on_data_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """All that a task needs to know."""
+
+    service_url: str
+    topic: str
+    part: OffsetRange
     fail_on_data_loss: bool
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Entry, Message, Offset
 from daybook.clients.spark.offsets import DataLossError, Retained
-from daybook.clients.spark.task import ReadTask
+from daybook.clients.spark.options import ReadTask
 from daybook.wire.fields import encode_varint
 
 BATCH_ROWS_MAX = 10_000

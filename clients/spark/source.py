@@ -41,8 +41,7 @@ from daybook.clients.spark.offsets import (
     resolve,
     split,
 )
-from daybook.clients.spark.options import SourceOptions, parse_options
-from daybook.clients.spark.task import ReadTask
+from daybook.clients.spark.options import ReadTask, SourceOptions, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

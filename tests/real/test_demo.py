@@ -22,10 +22,11 @@ SCRIPT = Path(__file__).parents[2] / "tools" / "show_zookeeper.py"
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
-        [sys.executable, "-m", "daybook.clients.cli.demo", "--rows", str(ROWS), "--keep"],
+        [sys.executable, "-m", "examples.flights", "--rows", str(ROWS), "--keep"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=SCRIPT.parents[1],
         env={**os.environ, "TMPDIR": str(tmp_path)},
     ) as process:
         impatience = threading.Timer(PATIENCE_S, process.terminate)

@@ -102,7 +102,7 @@ def test_what_it_says_of_installing_is_there() -> None:
         "optional-dependencies"
     ]
     assert set(re.findall(r"pip install '\.\[(\w+)\]'", README)) <= set(extras)
-    for code, words in ((SHELL[0], "daybook.clients.cli.demo"), (SHELL[1], "pytest")):
+    for code, words in ((SHELL[0], "examples.flights"), (SHELL[1], "pytest")):
         assert words in run(["make", "-n", *code.split()[1:]], ROOT)
 
 

@@ -17,8 +17,8 @@ from daybook.clients.python import blocking
 from daybook.clients.python.messages import MessageId
 from daybook.clients.spark import DaybookDataSource
 from daybook.clients.spark.offsets import OffsetRange
+from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.read import read_task
-from daybook.clients.spark.task import ReadTask
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real import spark_accounting
 

@@ -176,7 +176,7 @@ def test_read_only_gives_an_order_and_takes_it_back(
     given = trio.run(order)
     assert given is not None
     assert given.kind is Kind.READ_ONLY
-    monkeypatch.setattr("daybook.clients.cli.bookie_care._OBEY_S", 0.05)
+    monkeypatch.setattr("daybook.clients.cli.bookies._OBEY_S", 0.05)
     code, out, _ = daybook("bookies", "read-only", "b1", "--off")
     assert code == 0
     assert "b1 takes no new entries yet" in out, "it has another reason: what it announces counts"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from daybook import blocking
+from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.cli.conftest import Daybook, meanwhile, read_pipe
 from tests.clients.python.fake_broker import FakeCluster
 
@@ -165,6 +166,71 @@ def test_a_message_that_cannot_be_read_is_left_out(daybook: Daybook, filled: Fak
     assert "left out: 7:1:" in err
     assert "Error: 1 messages could not be read and were left out." in err
     assert acked(filled) == {0, 2, 3, 4}
+
+
+def ended_by_silence(daybook: Daybook, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """What `consume` says on standard error if no message comes; Ctrl-C ends it."""
+    said: list[str] = []
+
+    def note(line: str, *, err: bool) -> None:
+        assert err
+        said.append(line)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("daybook.clients.cli.consume.click.echo", note)
+    code, out, err = daybook("consume", *words)
+    assert (code, out, err) == (130, "", "")
+    (line,) = said
+    return line
+
+
+def test_it_says_that_it_waits_in_a_topic_that_did_not_exist(
+    daybook: Daybook, fake: FakeCluster, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del hurried
+    refusals = fake.brokers["b1"].refusals[pb.BaseCommand.PARTITIONED_METADATA]
+    refusals.append((pb.TopicNotFound, "there is no topic nothere"))
+    said = ended_by_silence(daybook, monkeypatch, "nothere", "-n", "1", "--from", "earliest")
+    assert said == (
+        "Waiting for messages in persistent://public/default/nothere. The topic did not exist and"
+        " was created."
+    )
+
+
+def test_it_says_that_it_waits_beyond_the_end(
+    daybook: Daybook, filled: FakeCluster, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del filled, hurried
+    said = ended_by_silence(daybook, monkeypatch, "t", "--from", "999999")
+    assert said == (
+        f"Waiting for messages in {TOPIC} from offset 999999 on. The topic holds the offsets 0 to"
+        " 4: 999999 is beyond the end."
+    )
+
+
+def test_it_says_that_it_waits_for_new_messages(
+    daybook: Daybook, filled: FakeCluster, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del hurried
+    said = ended_by_silence(daybook, monkeypatch, "t")
+    assert (
+        said == f"Waiting for messages in {TOPIC}. The topic holds 5, which --from earliest reads."
+    )
+    said = ended_by_silence(daybook, monkeypatch, "t", "--subscription", "s")
+    assert said == (
+        f"Waiting for messages of the subscription s in {TOPIC}. The topic holds 5, and none of"
+        " them is to be delivered now."
+    )
+    filled.topics[TOPIC].entries.clear()
+    said = ended_by_silence(daybook, monkeypatch, "t", "--from", "earliest")
+    assert said == f"Waiting for messages in {TOPIC}. The topic holds no messages."
+
+
+def test_the_help_says_what_is_committed_and_how_consumers_share(daybook: Daybook) -> None:
+    said = " ".join(daybook("consume", "--help")[1].split())
+    assert "Without --subscription nothing is committed" in said
+    for kind in ("exclusive:", "failover:", "shared:"):
+        assert kind in said
 
 
 def test_an_offset_needs_one_partition(daybook: Daybook, fake: FakeCluster) -> None:

@@ -16,7 +16,7 @@ from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.clients.cli.entries import Description, describe
+from daybook.clients.cli.ledgers import Description, describe
 from daybook.wire.batch import broker_entry_metadata, encode_batch, encode_payload
 from daybook.wire.clock import SystemClock
 from daybook.wire.compression import CompressionType, compress

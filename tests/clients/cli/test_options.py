@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from daybook.clients.cli.main import main
+from tests.clients.cli.conftest import Daybook
 
 BROKERS = (9, 19)  # ports where nobody listens
 
@@ -126,3 +127,37 @@ def test_what_is_no_place_is_refused(words: list[str], said: str) -> None:
         done = CliRunner().invoke(main, [*command, *words])
         assert done.exit_code == 2
         assert said in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (("topics", "stats", "t", "--service-url", "pulsar://h:6650"), "--admin-url http://"),
+        (("topics", "list", "--service-url=pulsar://h:6650"), "--admin-url http://"),
+        (("consume", "t", "--admin-url", "http://h:8080"), "--service-url pulsar://"),
+        (("produce", "t", "--admin-url", "http://h:8080"), "--service-url pulsar://"),
+    ],
+    ids=str,
+)
+def test_the_address_of_the_other_protocol_is_refused_with_the_right_option(
+    daybook: Daybook, words: tuple[str, ...], right: str
+) -> None:
+    code, out, err = daybook(*words)
+    assert (code, out) == (2, "")
+    assert f"but {right}" in err
+
+
+@pytest.mark.parametrize("part", ["broker", "bookie"])
+def test_the_help_says_which_setting_wins(daybook: Daybook, part: str) -> None:
+    said = " ".join(daybook(part, "--help")[1].split())
+    assert "An option wins over the environment" in said
+    assert "the environment wins over the settings file" in said
+
+
+def test_the_help_explains_the_words_of_the_field(daybook: Daybook) -> None:
+    assert "append-only log" in daybook("ledgers", "--help")[1]
+    assert "To fence a ledger is to" in " ".join(daybook("ledgers", "--help")[1].split())
+    assert "Bookies store messages in ledgers" in " ".join(daybook("cluster", "--help")[1].split())
+    said = " ".join(daybook("produce", "--help")[1].split())
+    assert "the key is before it, the value behind it" in said
+    assert "consumers decompress them" in said

@@ -18,11 +18,11 @@ from daybook.clients.cli.bookie import bookie as bookie_command
 from daybook.clients.cli.broker import broker as broker_command
 from daybook.clients.cli.directory import Directory, Ports, open_directory
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.plan import Plan, Wishes, make_plan
+from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
 from daybook.clients.cli.ports import PortChooser
 
 # An outside ZooKeeper, so that nothing here needs Java.
-EPHEMERAL = Wishes(
+EPHEMERAL = ClusterOptions(
     bookies=None,
     brokers=2,
     port=None,
@@ -40,9 +40,9 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
         yield opened
 
 
-def plan(wishes: Wishes, directory: Directory) -> Plan:
+def plan(options: ClusterOptions, directory: Directory) -> Plan:
     with PortChooser(Random()) as ports:
-        made = make_plan(wishes, directory, os.environ, ports)
+        made = make_plan(options, directory, os.environ, ports)
     directory.save(made.saved)
     return made
 
@@ -165,10 +165,10 @@ def test_so_many_bookies_have_an_entry_before_it_is_acknowledged(
 
 
 def test_settings_of_the_command_line_reach_all_parts_of_their_kind(directory: Directory) -> None:
-    wishes = replace(
+    options = replace(
         EPHEMERAL, settings=("broker.roll_entries=7", "broker.quorums.ack=1", "bookie.rack=r1")
     )
-    made = plan(wishes, directory)
+    made = plan(options, directory)
     assert made.ack_quorum == 1
     for part in made.parts:
         config = directory.path / "conf" / f"{part.name}.toml"

@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for_and_else_another()
 def test_a_chosen_port_is_nobody_elses_also_while_its_part_is_down() -> None:
     with PortChooser(Random()) as ports:
         port = ports.any()
-        ports.let_go()
+        ports.release()
         for _ in range(3):  # started, and started again
             with socket.create_server((HOST, port)):
                 pass

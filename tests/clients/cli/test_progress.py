@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from daybook.clients.cli.progress import Waiting, open_progress, telling, waiting_for
+from daybook.clients.cli.progress import Waiting, open_progress, report_waiting, waiting_for
 from tests.clients.cli.conftest import Daybook, FakeAdmin
 from tests.clients.python.fake_broker import FakeCluster
 
@@ -45,7 +45,7 @@ async def test_what_has_come_in_between_is_waited_for_anew(
 ) -> None:
     del autojump_clock
     waiting: list[Waiting] = []
-    async with telling(lambda: waiting[0] if waiting else None):
+    async with report_waiting(lambda: waiting[0] if waiting else None):
         for _ in range(5):
             waiting.append(Waiting("receipts", None))
             await trio.sleep(1.9)
@@ -71,7 +71,7 @@ async def test_errors_come_out_as_they_are() -> None:
 
 async def test_an_error_comes_out_also_when_the_command_is_being_cancelled() -> None:
     async def fail(scope: trio.CancelScope) -> None:
-        async with telling(lambda: None):
+        async with report_waiting(lambda: None):
             scope.cancel()
             raise ValueError("the reason")
 

@@ -14,8 +14,8 @@ from daybook.clients.python.messages import Entry, Message, MessageId, Offset
 from daybook.clients.python.reader import OffsetRange as Held
 from daybook.clients.spark import read
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
+from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.read import ARROW_SCHEMA, read_task
-from daybook.clients.spark.task import ReadTask
 from daybook.wire.batch import SingleMetadata
 
 TOPIC = "persistent://public/default/t"

@@ -187,7 +187,7 @@ async def open_cluster(path: Path, *, bookies: int) -> AsyncGenerator[Cluster]:
                 ),
             )
         ]
-        ports.let_go()
+        ports.release()
         cluster: Cluster | None = None
 
         def note_exit(kind: str, code: int) -> None:

@@ -1,7 +1,7 @@
-"""PySpark reads the topic, as a batch and as a stream; pandas reads the original; they must agree.
+"""Read the topic with PySpark, as a batch and as a stream, and compare it with pandas.
 
-Delivery is at-least-once: a row may lie in the topic twice after a takeover.  Rows carry their
-number, so the aggregates drop duplicates by it.  Offsets are exact: each is read once.
+Delivery is at-least-once: after a takeover a row may be stored twice.  Each row carries its number,
+so the aggregates drop duplicates by that.  Offsets are exact: each is read once.
 """
 
 # pyright: basic
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daybook.clients.cli.demo.flights import CARRIER_COLUMN, Flights
-from daybook.clients.cli.demo.spark import open_session
+from examples.flights.flights import CARRIER_COLUMN, Flights
+from examples.flights.spark import open_session
 
 DELAY_COLUMN = 5
 TOLERANCE = 1e-9
@@ -45,7 +45,7 @@ def expected_by_carrier(flights: Flights) -> dict[str, tuple[int, float]]:
 
 def read_with_spark(service_url: str, topic: str, flights: Flights, directory: Path) -> SparkResult:
     """Run both queries and compare them with pandas."""
-    from daybook.clients.spark.source import DaybookDataSource
+    from daybook.spark import DaybookDataSource
 
     expected = expected_by_carrier(flights)
     with open_session(directory) as spark:
@@ -71,7 +71,7 @@ def _source(reader: Any, service_url: str, topic: str) -> Any:  # noqa: ANN401  
 
 
 def _stream_to_parquet(spark: Any, service_url: str, topic: str, directory: Path) -> int:  # noqa: ANN401
-    """Write the stream to files, stop it in the middle, and go on from the checkpoint."""
+    """Write the stream to files, stop it in the middle, and resume it from the checkpoint."""
     source = (
         _source(spark.readStream, service_url, topic)
         .option("startingOffsets", "earliest")
@@ -100,7 +100,7 @@ def _stream_to_parquet(spark: Any, service_url: str, topic: str, directory: Path
 
 
 def _columns(messages: Any) -> Any:  # noqa: ANN401  DataFrames
-    """What the checks look at: where a message was, and the fields of its row."""
+    """Select what the checks compare: the place of each message and the fields of its row."""
     from pyspark.sql import functions as f
 
     fields = f.split(messages["value"].cast("string"), ",")
@@ -118,7 +118,7 @@ def _check(
     messages: Any,  # noqa: ANN401  a DataFrame
     expected: dict[str, tuple[int, float]],
 ) -> tuple[int, list[str]]:
-    """How many messages were read, and what is wrong with them."""
+    """Return how many messages were read, and a sentence for each thing that is wrong."""
     from pyspark.sql import functions as f
 
     partitions = messages.groupBy("partition").agg(

@@ -1,15 +1,12 @@
-"""Produce all rows while a durable subscription consumes them, and kill a broker on the way."""
+"""Produce all rows while a durable subscription consumes them, and kill a broker meanwhile."""
 
 from collections.abc import Awaitable, Callable
 
 import trio
 
-from daybook.clients.cli.demo.flights import Flights
-from daybook.clients.cli.demo.tally import Tally
-from daybook.clients.python.client import Client
-from daybook.clients.python.connect import connect
-from daybook.clients.python.errors import BrokerError
-from daybook.clients.python.messages import MessageId
+from daybook import BrokerError, Client, MessageId, connect
+from examples.flights.flights import Flights
+from examples.flights.tally import Tally
 
 SUBSCRIPTION = "demo"
 BATCH_MESSAGES_MAX = 1000
@@ -19,9 +16,9 @@ TIMEOUT_S = 600.0
 async def run_traffic(
     service_url: str, topic: str, flights: Flights, tally: Tally, kill: Callable[[], Awaitable[str]]
 ) -> None:
-    """Return when every row is acknowledged and delivered, or that took too long.
+    """Return when every row is acknowledged and delivered, or after `TIMEOUT_S`.
 
-    `kill` is called at half of the rows; it returns the name of what it killed.
+    `kill` is called once half of the rows are sent, and returns the name of the killed broker.
     """
     async with connect(service_url) as client, trio.open_nursery() as nursery:
 
@@ -56,7 +53,7 @@ async def _produce(
 
         return note
 
-    # It never gives up: a machine that stops for a minute is no reason to lose count.
+    # No send timeout: a machine that stalls for a minute must not turn into refused rows.
     async with await client.create_producer(
         topic, compression="lz4", send_timeout_s=None
     ) as producer:
@@ -76,7 +73,7 @@ async def _consume(
     tally: Tally,
     task_status: trio.TaskStatus[trio.Event],
 ) -> None:
-    """Consume in order (failover), acknowledge each message; the event says: all rows are here."""
+    """Consume in order and acknowledge each message; set the event when all rows have arrived."""
     done = trio.Event()
     async with await client.subscribe(
         topic, SUBSCRIPTION, type="failover", initial_position="earliest"

@@ -12,7 +12,7 @@ from daybook.wire.topics import url_decode
 
 
 @dataclass(frozen=True, slots=True)
-class Reasons:
+class LedgerReferences:
     """`listed`: somebody would miss it.  Without that it is an orphan, or not of a topic."""
 
     owner: str | None
@@ -29,10 +29,12 @@ class Reasons:
         }
 
 
-async def reasons_for(store: MetadataStore, ledger_id: int, metadata: LedgerMetadata) -> Reasons:
+async def references_to(
+    store: MetadataStore, ledger_id: int, metadata: LedgerMetadata
+) -> LedgerReferences:
     owner = owner_of(metadata.custom)
     if owner is None:
-        return Reasons(
+        return LedgerReferences(
             None,
             False,
             (),
@@ -42,31 +44,39 @@ async def reasons_for(store: MetadataStore, ledger_id: int, metadata: LedgerMeta
     try:
         path = log_path(log_name)
     except InvalidNameError:
-        return Reasons(log_name, False, (), (f"{log_name!r} cannot be a topic: nobody needs it.",))
+        return LedgerReferences(
+            log_name, False, (), (f"{log_name!r} cannot be a topic: nobody needs it.",)
+        )
     record = await store.get(path)
     if record is None:
-        return Reasons(
+        return LedgerReferences(
             log_name,
             False,
             (),
             (f"It was {log_name}'s, which is gone: it is an orphan, and nobody needs it.",),
         )
     if cursor is not None:
-        return await _of_cursor(store, ledger_id, log_name, url_decode(cursor))
+        return await _cursor_references(store, ledger_id, log_name, url_decode(cursor))
     listed = parse(ManagedLedgerInfo(), record.value, log_name)
     ids = [each.ledgerId for each in listed.ledgerInfo]
-    return await _of_log(store, ledger_id, log_name, path, ids)
+    return await _log_references(store, ledger_id, log_name, path, ids)
 
 
-async def _of_cursor(store: MetadataStore, ledger_id: int, log_name: str, cursor: str) -> Reasons:
+async def _cursor_references(
+    store: MetadataStore, ledger_id: int, log_name: str, cursor: str
+) -> LedgerReferences:
     what = f"subscription {cursor} of {log_name}"
     record = await store.get(cursor_path(log_name, cursor))
     if record is None:
-        return Reasons(what, False, (), (f"It was {what}'s, which is gone: nobody needs it.",))
+        return LedgerReferences(
+            what, False, (), (f"It was {what}'s, which is gone: nobody needs it.",)
+        )
     info = parse(ManagedCursorInfo(), record.value, what)
     if info.cursorsLedgerId == ledger_id:
-        return Reasons(what, True, (cursor,), (f"In it {what} keeps what it has acknowledged.",))
-    return Reasons(
+        return LedgerReferences(
+            what, True, (cursor,), (f"In it {what} keeps what it has acknowledged.",)
+        )
+    return LedgerReferences(
         what,
         False,
         (),
@@ -77,9 +87,9 @@ async def _of_cursor(store: MetadataStore, ledger_id: int, log_name: str, cursor
     )
 
 
-async def _of_log(
+async def _log_references(
     store: MetadataStore, ledger_id: int, log_name: str, path: str, ids: Sequence[int]
-) -> Reasons:
+) -> LedgerReferences:
     if ledger_id not in ids:
         if ids and ledger_id > max(ids):
             why = f"{log_name} may be about to list it: its owner has just made it, or died then."
@@ -87,10 +97,10 @@ async def _of_log(
             why = (
                 f"{log_name} does not list it (any more): its owner deletes it when it comes to it."
             )
-        return Reasons(log_name, False, (), (why,))
+        return LedgerReferences(log_name, False, (), (why,))
     if ledger_id == ids[-1]:
         why = f"It is the last one of {log_name}: new messages go there."
-        return Reasons(log_name, True, (), (why,))
+        return LedgerReferences(log_name, True, (), (why,))
     holders: list[str] = []
     sentences: list[str] = []
     for name in await store.get_children(path) or []:
@@ -117,4 +127,4 @@ async def _of_log(
             f"Every subscription of {log_name} has let it go: its retention policy keeps it, or its"
             " owner has not come to it yet."
         )
-    return Reasons(log_name, True, tuple(holders), tuple(sentences))
+    return LedgerReferences(log_name, True, tuple(holders), tuple(sentences))

@@ -25,7 +25,7 @@ _PROBE_S = 3.0
 _SILENT_S = 30.0  # so long one that did not answer is not asked again, nor where it was
 
 
-class Presences:
+class BookieLiveness:
     def __init__(self, context: LedgerContext) -> None:
         self._bookies = context.bookies
         self._store = context.catalog.store
@@ -36,7 +36,7 @@ class Presences:
         self._answering: set[BookieId] = set()  # of those that are not registered
         self._registered: set[str] = set()
 
-    async def of(self, metadata: LedgerMetadata) -> dict[BookieId, Presence]:
+    async def for_ledger(self, metadata: LedgerMetadata) -> dict[BookieId, Presence]:
         """How each bookie is that the ledger names; of one that is AWAY nothing is known."""
         writable = await writable_bookies(self._store, self._paths)
         readonly = await readonly_bookies(self._store, self._paths)
@@ -53,7 +53,7 @@ class Presences:
                 presence[bookie] = Presence.LOST if gone else Presence.AWAY
         return presence
 
-    async def heard(self, report: Report) -> None:
+    async def note_report(self, report: Report) -> None:
         """Who is silent is not waited for at every ledger."""
         for bookie in report.unheard:
             if trio.current_time() < self._silent_until.get(bookie, 0.0):
@@ -61,7 +61,7 @@ class Presences:
             if not await self._answers(bookie):
                 self._be_silent(bookie)
 
-    def what(self, bookie: BookieId) -> str:
+    def describe_silence(self, bookie: BookieId) -> str:
         """Why nothing is known of it."""
         if bookie in self._registered:
             return f"{bookie} did not answer"

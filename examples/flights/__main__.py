@@ -1,7 +1,8 @@
-"""`make demo`: a cluster, all rows through it, a broker killed, Spark, and the verdict.
+"""`make demo`, or `python -m examples.flights`: the demo from start to verdict.
 
-Exits with 0 only if nothing was lost or out of order and every aggregate agrees with pandas.  What
-it leaves behind is in one directory, named at the end: the picture, what Spark wrote, all logs.
+It starts a cluster, sends all rows through it, kills a broker meanwhile, and reads the topic with
+Spark.  The exit code is 0 only if no row was lost or out of order and every aggregate agrees with
+pandas.  The picture, Spark's output and all logs are left in one directory, named at the end.
 """
 
 import os
@@ -18,14 +19,14 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from daybook.clients.cli.demo import chart
-from daybook.clients.cli.demo.flights import Flights, load
-from daybook.clients.cli.demo.pipelines import SparkResult, read_with_spark
-from daybook.clients.cli.demo.tally import Tally
-from daybook.clients.cli.demo.traffic import run_traffic
-from daybook.clients.cli.demo.verdict import failures, table
-from daybook.clients.python import blocking
-from daybook.clients.testing.standalone import StandaloneProcess
+from daybook import blocking
+from daybook.testing import StandaloneProcess
+from examples.flights import chart
+from examples.flights.flights import Flights, load
+from examples.flights.pipelines import SparkResult, read_with_spark
+from examples.flights.tally import Tally
+from examples.flights.traffic import run_traffic
+from examples.flights.verdict import failures, table
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -48,7 +49,7 @@ def kill_owner(cluster: StandaloneProcess, topic: str) -> str:
 
 
 class Progress:
-    """A live line on a terminal, plain lines in a pipe."""
+    """Shows the progress: one live line on a terminal, plain lines in a pipe."""
 
     def __init__(self, console: Console, tally: Tally) -> None:
         self._console = console
@@ -71,7 +72,7 @@ class Progress:
             self._console.print(f"{text:<78}", end="\r" if self._live else "\n")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that the live line does not overwrite."""
         self._console.print(f"{text:<78}")
 
 
@@ -95,7 +96,7 @@ async def send_and_kill(
 def run(
     flights: Flights, directory: Path, console: Console, *, keep: bool
 ) -> tuple[Tally, SparkResult]:
-    """The whole job; what it writes is in `directory`."""
+    """Run the whole demo; all files that it writes are in `directory`."""
     tally = Tally(len(flights.messages))
     started = time.perf_counter()
     console.print("starting ZooKeeper, 3 bookies and 2 brokers, each a process")
@@ -136,13 +137,13 @@ def wait_for_ctrl_c(cluster: StandaloneProcess, console: Console) -> None:
 
 
 def end(number: int, frame: FrameType | None) -> None:
-    """A signal ends the demo as Ctrl-C does: with its cluster."""
+    """End the demo on a signal as Ctrl-C does: the cluster is stopped, too."""
     del frame
     sys.exit(128 + number)
 
 
 def conclude(tally: Tally, spark: SparkResult, console: Console) -> bool:
-    """Say how it went; return whether all is well."""
+    """Print the figures and the verdict; return True if all is well."""
     figures = Table(title="daybook demo", show_header=False)
     for name, value in table(tally, spark):
         figures.add_row(name, value)

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from daybook.clients.cli.demo import __main__ as demo
-from daybook.clients.cli.demo import chart
-from daybook.clients.cli.demo.flights import Flights
-from daybook.clients.cli.demo.pipelines import SparkResult
-from daybook.clients.cli.demo.tally import Tally
-from daybook.clients.cli.demo.verdict import failures, table
+from examples.flights import __main__ as demo
+from examples.flights import chart
+from examples.flights.flights import Flights
+from examples.flights.pipelines import SparkResult
+from examples.flights.tally import Tally
+from examples.flights.verdict import failures, table
 
 ROWS = 20
 SPARK = SparkResult(

@@ -1,11 +1,11 @@
-"""What the demo says at the end: a table, and whether all is well."""
+"""The end of the demo: a table of figures, and the list of what went wrong."""
 
-from daybook.clients.cli.demo.pipelines import SparkResult
-from daybook.clients.cli.demo.tally import Tally
+from examples.flights.pipelines import SparkResult
+from examples.flights.tally import Tally
 
 
 def failures(tally: Tally, spark: SparkResult) -> list[str]:
-    """Everything that should not be; an empty list is a success."""
+    """Return a sentence for each thing that went wrong; an empty list is a success."""
     found: list[str] = []
     if tally.killed is None:
         found.append("no broker was killed")

@@ -1,7 +1,7 @@
 """A Spark session for the demo: small, and silent on the terminal.
 
-What Spark, its JVM and its Python workers have to say goes to one file.  The queries are short, so
-the JVM compiles fast rather than well, and collects garbage in one thread.
+The output of Spark, its JVM and its Python workers goes to one file.  The queries are short, so the
+JVM compiles fast rather than well, and collects garbage in one thread.
 """
 
 # pyright: basic

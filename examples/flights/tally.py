@@ -1,4 +1,4 @@
-"""What was sent, acknowledged and delivered, row by row, and what of it was wrong."""
+"""Count row by row what was sent, acknowledged and delivered, and what went wrong."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Tally:
     refused: list[str] = field(default_factory=list[str])
     killed: str | None = None
     killed_at_s: float | None = None
-    pause_s: float = 0.0  # the longest of a partition that contains, or follows, the kill
+    pause_s: float = 0.0  # the longest between two acknowledgements of a partition, since the kill
     acknowledged_at_s: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     _deliveries: "array[int]" = field(init=False)
     _acknowledged: bytearray = field(init=False)

@@ -1,0 +1,122 @@
+"""What the commands that talk to brokers share.
+
+While no broker answers they say so on standard error, and how long they go on trying.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.progress import waiting_for
+from daybook.clients.python.client import Client
+from daybook.clients.python.errors import (
+    BrokerError,
+    BusyError,
+    InDoubtError,
+    NotFoundError,
+    NotReadyError,
+    RequestTimedOutError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.pool import parse_service_url
+from daybook.wire.errors import ConnectionLostError, MalformedError
+from daybook.wire.tcp import TcpNetwork
+from daybook.wire.topics import TopicName, check_namespace
+
+T = TypeVar("T")
+
+# Somebody waits for the answer.  Longer than the topics of a broker that died need to move.
+PATIENCE_S = 30.0
+LIMITS = ClientLimits(operation_timeout_s=PATIENCE_S)
+_NEXT = (
+    "`daybook local status` shows whether ZooKeeper, bookies and brokers of a standalone cluster"
+    " run; try again when they do"
+)
+
+
+def parse_topic(name: str) -> TopicName:
+    try:
+        return TopicName.parse(name)
+    except MalformedError as error:
+        raise UserError(
+            f"{error}: a topic is NAME or persistent://TENANT/NAMESPACE/NAME."
+        ) from None
+
+
+def parse_namespace(name: str) -> str:
+    try:
+        return check_namespace(name)
+    except MalformedError as error:
+        raise UserError(f"{error}: a namespace is TENANT/NAME, as public/default.") from None
+
+
+def brokers_at(url: str) -> str:
+    hosts = url.partition("://")[2].rstrip("/").split(",")
+    return f"the broker{'s' * (len(hosts) > 1)} at {', '.join(hosts)}"
+
+
+async def attach(client: Client, begin: Callable[[], Awaitable[T]]) -> T:
+    """What `begin` opens at the brokers; for how long they are waited for is said meanwhile."""
+    brokers = brokers_at(client.service_url)
+    async with waiting_for(brokers, PATIENCE_S, lambda: client.trouble):
+        with trio.move_on_after(PATIENCE_S):
+            await check_reachable(client.service_url)
+            return await begin()
+    raise client.trouble or no_answer(client.service_url)
+
+
+def no_answer(url: str) -> RequestTimedOutError:
+    return RequestTimedOutError(f"{brokers_at(url)} did not answer in {PATIENCE_S:g} s")
+
+
+async def check_reachable(service_url: str) -> None:
+    """UnavailableError if no broker takes a connection: the client would try for a while."""
+    failures: list[str] = []
+    for host, port in parse_service_url(service_url):
+        with trio.move_on_after(LIMITS.connect_timeout_s) as scope:
+            try:
+                stream = await TcpNetwork().connect(host, port)
+            except ConnectionLostError as error:
+                failures.append(str(error))
+                continue
+            stream.close()
+            return
+        if scope.cancelled_caught:
+            failures.append(f"{host}:{port} did not answer")
+    raise UnavailableError("; ".join(failures))
+
+
+def error_sentence(error: Exception, url: str, option: str, *, changes: bool = False) -> str | None:
+    """The sentence for an error of the client or of the admin client; None: it is a fault of ours.
+
+    `url` is where brokers were looked for, `option` where the user says so; `changes`: what was
+    asked for changes something.
+    """
+    match error:
+        case UnavailableError():
+            return (
+                f"No broker answers at {url} ({error}): start a cluster with `daybook standalone`"
+                " (`daybook local status` shows the parts of one that runs), or say where yours is"
+                f" with {option}."
+            )
+        case NotFoundError() | TopicNotFoundError() if "the namespace" in str(error):
+            return f"{error}: public/default does, others are made with `daybook.admin`."
+        case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
+            return f"{error}: `daybook topics list` shows what there is."
+        case BusyError():
+            return f"{error}: end the other one, or use another subscription or --type shared."
+        case NotReadyError():
+            return f"{error}: {_NEXT}."
+        case InDoubtError() if not changes:
+            return f"{error}: {_NEXT}."
+        case InDoubtError():
+            return f"{error}: it may have been carried out, look before you try again."
+        case BrokerError() | ValueError():
+            return f"{error}."
+        case _:
+            return None
