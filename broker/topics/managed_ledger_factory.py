@@ -31,7 +31,6 @@ from daybook.broker.namespaces.policies import Persistence, Policies, Retention
 from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger import offsets
 from daybook.managed_ledger.context import LogConfig
-from daybook.managed_ledger.cursor import IN_RECORD, Cursor
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.cursor_ledger import IN_RECORD
 from daybook.managed_ledger.errors import (
