@@ -72,7 +72,7 @@ def draw(
         )
     parts.append(f'<polygon points="{" ".join(corners)}" fill="#4c78a8" fill-opacity="0.75"/>')
     if killed_at_s is not None:
-        left = killed_at_s < duration / 2  # the label's
+        left = killed_at_s < duration / 2  # where the label goes
         parts.append(
             f'<line x1="{x(killed_at_s):.1f}" x2="{x(killed_at_s):.1f}" y1="{TOP}" '
             f'y2="{HEIGHT - BOTTOM}" stroke="#d62728" stroke-width="2"/>'
