@@ -4,19 +4,23 @@ A set has one bit for each message that is still pending.  When the broker loses
 there are too many sets), the whole entry is delivered again: at least once, never less.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 from daybook.broker.protocol.dispatch.events import Place
 
 _ALL = -1
-_ENTRY_BYTES = 200
+_FORGOTTEN_MIN = 1_000  # places that were dropped before it is worth while to sort them out
+_ENTRY_BYTES = 300
 
 
 class PartialAcks:
     """One instance per subscription."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._pending: dict[Place, int] = {}
+        self._pending: OrderedDict[Place, int] = OrderedDict()
+        self._lowest: list[Place] = []  # a heap of the places, and of some that are forgotten
         self._bytes = 0
         self._bytes_max = bytes_max
 
@@ -28,16 +32,26 @@ class PartialAcks:
 
         Return True if none is left.
         """
-        left = self._pending.get(place, _ALL) & pending
+        before = self._pending.get(place)
+        left = (_ALL if before is None else before) & pending
         self._drop(place)
         if not left:
             return True
         self._pending[place] = left
+        if before is None:
+            self._note(place)
         self._bytes += _cost(left)
         while self._bytes > self._bytes_max:
             self._drop(next(iter(self._pending)))  # the set that has not changed for longest
         assert self._bytes >= 0
         return False
+
+    def _note(self, place: Place) -> None:
+        """`done_up_to` finds the lowest places, and looks at no others."""
+        heappush(self._lowest, place)
+        if len(self._lowest) > 2 * len(self._pending) + _FORGOTTEN_MIN:
+            self._lowest = list(self._pending)
+            heapify(self._lowest)
 
     def _drop(self, place: Place) -> None:
         left = self._pending.pop(place, None)
@@ -54,8 +68,8 @@ class PartialAcks:
                 self._drop(place)
 
     def done_up_to(self, last: Place) -> None:
-        if self._pending:
-            self.done([place for place in self._pending if place <= last])
+        while self._lowest and self._lowest[0] <= last:
+            self._drop(heappop(self._lowest))
 
     def keep_only(self, place: Place, pending: int | None) -> None:
         """Forget all sets, because the cursor was moved to this entry with these messages."""

@@ -5,9 +5,34 @@ consumer leaves.  While that consumer cannot take more, its chunks are *held*, a
 delivered.  A chunk also waits while an earlier chunk of its message waits, for whatever reason.
 """
 
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
 from daybook.broker.protocol.dispatch.events import ConsumerKey, Entry, Place
 
 _GROUPS_MAX = 10_000  # With more, the oldest is forgotten: its last chunk may never come.
+
+
+class _Waiting:
+    """The chunks of one message that wait."""
+
+    __slots__ = ("heap", "latest_ms", "places")
+
+    def __init__(self) -> None:
+        self.places: set[Place] = set()
+        self.heap: list[Place] = []  # the same, the first one first, and some that are gone
+        self.latest_ms = 0
+
+    def add(self, place: Place, at_ms: int) -> None:
+        self.latest_ms = max(self.latest_ms, at_ms)
+        if place not in self.places:
+            self.places.add(place)
+            heappush(self.heap, place)
+
+    def first(self) -> Place:
+        while self.heap[0] not in self.places:
+            heappop(self.heap)
+        return self.heap[0]
 
 
 class Chunks:
@@ -16,9 +41,9 @@ class Chunks:
     def __init__(self) -> None:
         self._consumer: dict[str, ConsumerKey] = {}
         self._held: dict[ConsumerKey, dict[Place, None]] = {}
-        # Undelivered chunks by message.  The number is the time that a delayed chunk waits for, or
-        # 0 if the chunk is held or about to be delivered.
-        self._waiting: dict[str, dict[Place, int]] = {}
+        # Undelivered chunks by message: held, about to be delivered, or delayed.
+        self._waiting: dict[str, _Waiting] = {}
+        self._group: dict[Place, str] = {}  # the message of each chunk that waits
         self.held = 0
 
     def consumer_of(self, entry: Entry) -> ConsumerKey | None:
@@ -28,11 +53,13 @@ class Chunks:
     def waits_until(self, entry: Entry) -> int | None:
         """Return None if no earlier chunk of the same message waits.
 
-        Otherwise return the latest time that one of them waits for, or 0.
+        Otherwise return the latest time that a chunk of the message waits for, or 0.  A message is
+        complete when its last chunk has come, so nobody misses the others before that.
         """
-        waiting = self._waiting.get(entry.group or "", {})
-        earlier = [at_ms for place, at_ms in waiting.items() if place < entry.place]
-        return max(earlier, default=None)
+        waiting = self._waiting.get(entry.group or "")
+        if waiting is None or waiting.first() >= entry.place:
+            return None
+        return waiting.latest_ms
 
     def hold(self, entry: Entry, consumer: ConsumerKey) -> None:
         self.wait(entry)
@@ -44,7 +71,8 @@ class Chunks:
     def wait(self, entry: Entry, at_ms: int = 0) -> None:
         """Later chunks of the message must wait for this one."""
         assert entry.group is not None
-        self._waiting.setdefault(entry.group, {})[entry.place] = at_ms
+        self._waiting.setdefault(entry.group, _Waiting()).add(entry.place, at_ms)
+        self._group[entry.place] = entry.group
 
     def release(self, consumer: ConsumerKey) -> list[Place]:
         """Return the chunks that were held for the consumer, because it can take more now.
@@ -58,37 +86,44 @@ class Chunks:
     def delivered(self, entry: Entry, consumer: ConsumerKey) -> None:
         if entry.group is None:
             return
-        waiting = self._waiting.get(entry.group)
-        if waiting is not None:
-            waiting.pop(entry.place, None)
-            if not waiting:
-                del self._waiting[entry.group]
+        self.gone((entry.place,))
         if entry.group_ends:
             self._consumer.pop(entry.group, None)
         elif entry.group not in self._consumer:
             self._consumer[entry.group] = consumer
+            self._forget_some()
+
+    def _forget_some(self) -> None:
+        """One whose chunks wait is not forgotten: they would wait for a consumer without cause."""
+        for _ in range(2):  # For each that comes: so it is at most twice as many as wait.
             if len(self._consumer) > _GROUPS_MAX:
-                del self._consumer[next(iter(self._consumer))]
+                oldest = next(iter(self._consumer))
+                consumer = self._consumer.pop(oldest)
+                if oldest in self._waiting:
+                    self._consumer[oldest] = consumer
 
     def leave(self, consumer: ConsumerKey) -> list[Place]:
         """Forget the messages of the consumer, and return the chunks that were held for it."""
         self._consumer = {g: c for g, c in self._consumer.items() if c != consumer}
         return self.release(consumer)
 
-    def gone(self, places: set[Place]) -> None:
-        """Forget entries that will never be delivered, so that no chunk waits for them."""
-        for group in list(self._waiting):
+    def gone(self, places: Iterable[Place]) -> None:
+        """Forget entries that are delivered or never will be, so that no chunk waits for them."""
+        for place in places:
+            group = self._group.pop(place, None)
+            if group is None:
+                continue
             waiting = self._waiting[group]
-            for place in places.intersection(waiting):
-                del waiting[place]
-            if not waiting:
+            waiting.places.remove(place)
+            if not waiting.places:
                 del self._waiting[group]
 
     def gone_up_to(self, last: Place) -> None:
-        self.gone({p for waiting in self._waiting.values() for p in waiting if p <= last})
+        self.gone([place for place in self._group if place <= last])
 
     def clear(self) -> None:
         self._consumer.clear()
         self._held.clear()
         self._waiting.clear()
+        self._group.clear()
         self.held = 0

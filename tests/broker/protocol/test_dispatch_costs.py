@@ -1,0 +1,148 @@
+"""What a command costs does not grow with what waits: places are compared, and counted."""
+
+from typing import Any
+
+import pytest
+
+from daybook.broker.dispatch.partial_acks import PartialAcks
+from daybook.broker.protocol.dispatch import chunks as chunks_module
+from daybook.broker.protocol.dispatch.chunks import Chunks
+from daybook.broker.protocol.dispatch.events import Entry
+
+N = 2_000
+_compared = 0
+
+
+class Place(tuple[int, int]):
+    """Counts how often it is compared."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: Any) -> bool:
+        _count()
+        return tuple.__lt__(self, other)
+
+    def __le__(self, other: Any) -> bool:
+        _count()
+        return tuple.__le__(self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        _count()
+        return tuple.__gt__(self, other)
+
+    def __ge__(self, other: Any) -> bool:
+        _count()
+        return tuple.__ge__(self, other)
+
+
+def _count() -> None:
+    global _compared
+    _compared += 1
+
+
+@pytest.fixture(autouse=True)
+def _from_zero() -> None:
+    global _compared
+    _compared = 0
+
+
+def _chunk(n: int, group: str = "u") -> Entry:
+    return Entry(Place((5, n)), 1, n, group=group)
+
+
+# -- acknowledgements of parts of batches
+
+
+def test_an_acknowledgement_up_to_an_entry_costs_what_it_removes() -> None:
+    partial = PartialAcks(1 << 30)
+    for n in range(N):
+        partial.ack(Place((5, n)), 0b10)
+    before = _compared
+    for _ in range(N):
+        partial.done_up_to(Place((4, 0)))
+    assert _compared - before <= 2 * N
+    partial.done_up_to(Place((5, N)))
+    assert not partial
+    assert _compared - before <= 40 * N
+
+
+def test_parts_that_are_acknowledged_one_by_one_leave_nothing_behind() -> None:
+    partial = PartialAcks(1 << 30)
+    for n in range(10 * N):
+        assert not partial.ack((5, n), 0b10)
+        assert partial.ack((5, n), 0)
+    assert not partial
+    assert len(partial._lowest) <= 2_000
+
+
+def test_a_part_that_comes_again_after_its_entry_was_done_is_found() -> None:
+    partial = PartialAcks(1 << 30)
+    partial.ack((5, 1), 0b10)
+    partial.done([(5, 1)])
+    partial.ack((5, 1), 0b10)
+    partial.ack((5, 2), 0b10)
+    partial.done_up_to((5, 1))
+    assert partial.pending((5, 1)) is None
+    assert partial.pending((5, 2)) == 0b10
+
+
+# -- chunks
+
+
+def test_the_turn_of_a_chunk_costs_the_same_however_many_wait() -> None:
+    chunks = Chunks()
+    for n in range(N):
+        entry = _chunk(n)
+        assert chunks.waits_until(entry) == (9 if n else None)
+        chunks.wait(entry, 9)
+    for n in range(N):
+        entry = _chunk(n)
+        assert chunks.waits_until(entry) is None
+        chunks.delivered(entry, consumer=1)
+    assert chunks.waits_until(_chunk(0)) is None
+    assert _compared <= 60 * N
+
+
+def test_what_is_gone_costs_the_same_however_many_messages_wait() -> None:
+    chunks = Chunks()
+    for n in range(N):
+        chunks.wait(_chunk(n, group=f"u{n}"))
+    waiting = _Watched(chunks._waiting)
+    chunks._waiting = waiting
+    for _ in range(10):
+        chunks.gone({(5, N + 1)})
+    assert not waiting.walked
+
+
+class _Watched(dict[str, Any]):
+    """Says whether somebody has walked through it."""
+
+    walked = False
+
+    def __iter__(self) -> Any:
+        self.walked = True
+        return super().__iter__()
+
+
+def test_a_chunk_waits_for_those_before_it_in_any_order() -> None:
+    chunks = Chunks()
+    chunks.wait(_chunk(3), 7)
+    assert chunks.waits_until(_chunk(2)) is None
+    assert chunks.waits_until(_chunk(4)) == 7
+    chunks.wait(_chunk(1), 5)
+    assert chunks.waits_until(_chunk(2)) is not None
+    chunks.gone({(5, 1)})
+    assert chunks.waits_until(_chunk(2)) is None
+    chunks.gone_up_to((5, 3))
+    assert chunks.waits_until(_chunk(4)) is None
+
+
+def test_a_message_whose_chunks_wait_keeps_its_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks_module, "_GROUPS_MAX", 10)
+    chunks = Chunks()
+    chunks.delivered(_chunk(0, "a"), consumer=1)
+    chunks.hold(_chunk(1, "a"), consumer=1)
+    for n in range(2, 100):
+        chunks.delivered(_chunk(n, f"u{n}"), consumer=2)
+    assert chunks.consumer_of(_chunk(1, "a")) == 1
+    assert len(chunks._consumer) <= 11
