@@ -38,6 +38,9 @@ _BROKER_HEAD_BYTES = 6  # magic, size
 _SIZE_BYTES = 4
 _KNOWN_MAX = 4096
 _BATCH_MAX = 1 << 18  # messages in one entry
+_MESSAGE_BYTES_MIN = _SIZE_BYTES + 2  # in a batch: its metadata hold the size of its data at least
+# How far each compression can shrink what is all the same; zstd may write 128 KiB in 4 bytes.
+_RATIO_MAX = {pb.LZ4: 255, pb.ZLIB: 1032, pb.ZSTD: 1 << 15, pb.SNAPPY: 64}
 _REPEATED_BYTES_MAX = 64  # of metadata, to look whether all messages of a batch have the same
 
 # -- the broker's block
@@ -141,6 +144,22 @@ def _texts(properties: Iterable[pb.KeyValue]) -> list[object]:
 def num_messages(metadata: pb.MessageMetadata) -> int:
     """How many messages the entry holds."""
     return metadata.num_messages_in_batch
+
+
+def impossible_claim(metadata: pb.MessageMetadata, body_bytes: int) -> str | None:
+    """What the metadata say about the entry that cannot be so; None if all of it can."""
+    messages, chunks = metadata.num_messages_in_batch, metadata.num_chunks_from_msg
+    room = body_bytes
+    if metadata.compression != pb.NONE:
+        unpacked = max(metadata.uncompressed_size, body_bytes)
+        room = min(unpacked, body_bytes * _RATIO_MAX.get(metadata.compression, 1))
+    if messages > 1 and messages * _MESSAGE_BYTES_MIN > room:
+        return f"a batch of {messages} messages does not fit into {body_bytes} bytes"
+    if chunks > 1 and not 0 <= metadata.chunk_id < chunks:
+        return f"chunk {metadata.chunk_id} of a message of {chunks} chunks"
+    if chunks > 1 and 0 < metadata.total_chunk_msg_size < chunks:
+        return f"a message of {metadata.total_chunk_msg_size} bytes in {chunks} chunks"
+    return None
 
 
 def peek_metadata(entry: memoryview) -> tuple[int, pb.MessageMetadata]:

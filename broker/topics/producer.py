@@ -24,7 +24,13 @@ from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.protocol.access import ProducerKey
 from daybook.managed_ledger.errors import EntryTooLargeError, ListFullError, TerminatedError
 from daybook.managed_ledger.position import Position
-from daybook.wire.batch import has_broker_metadata, num_messages, parse_metadata, verify_checksum
+from daybook.wire.batch import (
+    has_broker_metadata,
+    impossible_claim,
+    num_messages,
+    parse_metadata,
+    verify_checksum,
+)
 from daybook.wire.errors import ChecksumError
 from daybook.wire.messages.client import Send, encode_send_receipts
 from daybook.wire.messages.registry import encode, unsigned
@@ -92,7 +98,11 @@ class Producer:
             self._refuse(send.sequence_id, send.highest_sequence_id, *refused)
             return
         # Offsets count the messages that the entry's own metadata name, not those that SEND names.
-        metadata, _ = parse_metadata(send.payload)
+        metadata, body = parse_metadata(send.payload)
+        impossible = impossible_claim(metadata, len(body))
+        if impossible is not None:
+            self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, impossible)
+            return
         messages = num_messages(metadata)
         self.messages += messages
         self.bytes += len(send.payload)
