@@ -62,6 +62,13 @@ EXCLUSIVE, SHARED, FAILOVER = (
     int(pb.CommandSubscribe.Shared),
     int(pb.CommandSubscribe.Failover),
 )
+# C++ clients discard an entry with these errors in the ACK, and return one permit for it.
+_UNREAD = (
+    int(pb.CommandAck.UncompressedSizeCorruption),
+    int(pb.CommandAck.DecompressionError),
+    int(pb.CommandAck.ChecksumMismatch),
+    int(pb.CommandAck.DecryptionError),
+)
 TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
 MOVED = "daybook.moved"  # a property of the cursor: the number of its latest move
 NOWHERE: Place = (-1, -1)
@@ -475,7 +482,7 @@ class Subscription:
         self.acked_ms = consumer.acked_ms = self._clock.now_ms()
         if not ack.cumulative:
             there = [each for each in ack.ids if (each.ledger_id, each.entry_id) <= end]
-            self._ack_each(consumer, there)
+            self._ack_each(consumer, there, unread=_is_unread(consumer, ack))
         elif not missing:
             self._ack_cumulative(ack)
         if self.topic.terminated:
@@ -486,7 +493,9 @@ class Subscription:
                 f"{self.topic.name} has no entry {where}: it ends at {end[0]}:{end[1]}"
             )
 
-    def _ack_each(self, consumer: Consumer, ids: Sequence[AckedId]) -> None:
+    def _ack_each(
+        self, consumer: Consumer, ids: Sequence[AckedId], *, unread: bool = False
+    ) -> None:
         partial = self._partial
         places: list[Place] = []
         for each in ids:
@@ -499,8 +508,8 @@ class Subscription:
         if places:
             partial.done(places)
             self.cursor.ack([Position(*place) for place in places])
-            self.dispatcher.handle(Acked(consumer.key, places))
-            if self.dispatch.active is None:
+            self.dispatcher.handle(Acked(consumer.key, places, unread))
+            if unread or self.dispatch.active is None:
                 self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
 
     def _ack_cumulative(self, ack: Ack) -> None:
@@ -636,3 +645,17 @@ class Subscription:
         if not self.cursor.backlog_entries if self.durable else self.dispatcher.at_end:
             for consumer in self.consumers.values():
                 consumer.send_end_of_topic()
+
+
+def _is_unread(consumer: Consumer, ack: Ack) -> bool:
+    """Return True if the client discards an entry unread and returns one permit, batch or not.
+
+    The C++ client does that, and so do those of Python and Node, which are built on it.  Of other
+    clients, and of a batch that was read in part, the broker does not know how many permits come
+    back: a client must never get more messages than it has room for.
+    """
+    return (
+        ack.validation_error in _UNREAD
+        and all(each.ack_set is None for each in ack.ids)
+        and consumer.connection.client_version.startswith("Pulsar-CPP")
+    )

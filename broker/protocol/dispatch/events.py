@@ -72,10 +72,15 @@ class Redeliver:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Whole entries are acknowledged."""
+    """Whole entries are acknowledged.
+
+    If `unread` is true, the consumer could not read them and returns one permit for each entry.
+    The other permits that the entries took are free at once.
+    """
 
     consumer: ConsumerKey
     places: Sequence[Place]
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

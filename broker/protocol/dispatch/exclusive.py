@@ -28,6 +28,7 @@ from daybook.broker.protocol.dispatch.events import (
     Joined,
     Left,
     Permits,
+    Place,
     Read,
     Redeliver,
     Rewind,
@@ -36,7 +37,7 @@ from daybook.broker.protocol.dispatch.events import (
     Want,
     Writable,
 )
-from daybook.broker.protocol.dispatch.pending import MeanEntry
+from daybook.broker.protocol.dispatch.pending import Batches, MeanEntry
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class ExclusiveDispatch:
         self._active: ConsumerKey | None = None
         self._generation = 0
         self._mean = MeanEntry()
+        self._batches = Batches()
 
     # -- properties
 
@@ -119,8 +121,10 @@ class ExclusiveDispatch:
                 return self._left(consumer)
             case Tick(now_ms):
                 return self._tick(now_ms)
-            case Acked() | AckedUpTo():
-                pass  # The cursor keeps acknowledgements.
+            case Acked(consumer, places, unread):
+                self._acked(consumer, places, unread=unread)
+            case AckedUpTo(place):
+                self._batches.take_up_to(place)
             case _:
                 assert_never(event)
         return []
@@ -135,10 +139,18 @@ class ExclusiveDispatch:
                 break
             active.permits -= entry.messages
             self._mean.add(entry.messages)
+            self._batches.add(entry.place, entry.messages)
             count += 1
         if count:
             return [Deliver(active.key, entries[:count]), Taken(count)]
         return [Taken(0)]
+
+    def _acked(self, consumer: ConsumerKey, places: Sequence[Place], *, unread: bool) -> None:
+        """Free the permits of batches that the consumer could not read; the cursor keeps the rest."""
+        for place in places:
+            taken = self._batches.take(place)
+            if unread and consumer == self._active:
+                self._consumers[consumer].permits += max(0, taken - 1)
 
     def _rewind(self) -> list[Effect]:
         self._generation += 1
@@ -162,6 +174,7 @@ class ExclusiveDispatch:
 
     def _serve(self, consumer: ConsumerKey) -> list[Effect]:
         self._active = consumer
+        self._batches.clear()
         return self._rewind()
 
     def _activations(self) -> list[Effect]:

@@ -7,12 +7,14 @@ read --> delivered, unacknowledged --ack--> done
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from daybook.broker.protocol.dispatch.events import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
+_BATCHES_MAX = 1_000  # A client sees at once that it cannot read a batch: few are on their way.
 
 
 class MeanEntry:
@@ -59,6 +61,10 @@ class Unacked:
     def of(self, consumer: ConsumerKey) -> int:
         """Return the number of messages that the consumer has."""
         return self._messages[consumer]
+
+    def messages_of(self, consumer: ConsumerKey, place: Place) -> int:
+        """Return how many permits the entry took from the consumer, or 0 if it does not have it."""
+        return self._entries[consumer].get(place, 0)
 
     def deliver(self, consumer: ConsumerKey, place: Place, messages: int) -> int:
         """Note that the consumer gets the entry, and return how often it was given back before."""
@@ -113,6 +119,33 @@ class Unacked:
             self._messages[consumer] -= messages
             self.messages -= messages
         assert self.messages >= 0
+
+
+class Batches:
+    """The permits that the latest batches took from the one consumer that gets everything."""
+
+    def __init__(self) -> None:
+        self._messages: OrderedDict[Place, int] = OrderedDict()
+
+    def add(self, place: Place, messages: int) -> None:
+        if messages > 1:
+            self._messages[place] = messages
+            if len(self._messages) > _BATCHES_MAX:
+                self._messages.popitem(last=False)
+
+    def take(self, place: Place) -> int:
+        """Forget the batch, and return how many permits it took, or 0 if it is not known."""
+        return self._messages.pop(place, 0)
+
+    def take_up_to(self, last: Place) -> None:
+        while self._messages:
+            place = next(iter(self._messages))
+            if place > last:
+                return
+            del self._messages[place]
+
+    def clear(self) -> None:
+        self._messages.clear()
 
 
 class ReplayQueue:

@@ -119,7 +119,9 @@ class SharedDispatch:
         match event:
             case Brought(want, entries):
                 return self._brought(want, entries)
-            case Acked(_, places):
+            case Acked(consumer, places, unread):
+                if unread:
+                    self._free_permits(consumer, places)
                 self._unacked.ack(places)
                 self._unblock()
             case Permits(consumer, messages):
@@ -173,6 +175,13 @@ class SharedDispatch:
         self._generation += 1
         self._unblock()
         return [Rewind()]
+
+    def _free_permits(self, consumer: ConsumerKey, places: Sequence[Place]) -> None:
+        """Free the permits of batches that the consumer cannot read; it returns one for each batch."""
+        for place in dict.fromkeys(places):
+            taken = self._unacked.messages_of(consumer, place)
+            self._by_key[consumer].permits += max(0, taken - 1)
+        self._may_take(consumer)
 
     def _may_take(self, consumer: ConsumerKey) -> None:
         if self._chunks.held and self._by_key[consumer].available:
