@@ -146,7 +146,7 @@ class ExclusiveDispatch:
         return [Taken(0)]
 
     def _acked(self, consumer: ConsumerKey, places: Sequence[Place], *, unread: bool) -> None:
-        """Free the permits of batches that the consumer could not read; the cursor keeps the rest."""
+        """Free the permits of batches that the consumer could not read."""
         for place in places:
             taken = self._batches.take(place)
             if unread and consumer == self._active:

@@ -177,7 +177,7 @@ class SharedDispatch:
         return [Rewind()]
 
     def _free_permits(self, consumer: ConsumerKey, places: Sequence[Place]) -> None:
-        """Free the permits of batches that the consumer cannot read; it returns one for each batch."""
+        """Free the permits of batches that the consumer cannot read: it returns one for each."""
         for place in dict.fromkeys(places):
             taken = self._unacked.messages_of(consumer, place)
             self._by_key[consumer].permits += max(0, taken - 1)
