@@ -25,7 +25,6 @@ import trio
 
 from daybook.broker.config import BrokerConfig, load
 from daybook.broker.errors import BrokerError
-from daybook.broker.logs import Log, log_to_stderr
 from daybook.broker.ownership.membership import Member
 from daybook.broker.protocol.watchdog import WatchdogLimits
 from daybook.broker.server import RunningBroker, run_broker
@@ -34,6 +33,7 @@ from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.http import HttpPort
+from daybook.wire.logging import Log, log_to_stderr
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError

@@ -102,7 +102,7 @@ class BrokerMetrics:
         came = CounterMetricFamily(
             "daybook_broker_commands", "Commands of clients.", labels=("cluster", "command")
         )
-        for command, count in sorted(self._requests.came.items()):
+        for command, count in sorted(self._requests.received.items()):
             came.add_metric((self._cluster, command_name(command)), count)
         yield came
         refused = CounterMetricFamily(

@@ -33,7 +33,6 @@ from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
 from daybook.broker.limits import BrokerLimits
-from daybook.broker.logs import Log, silent_log
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -52,7 +51,7 @@ from daybook.broker.ownership.peers import (
     why_not_served,
 )
 from daybook.broker.service.accept import ClientPort
-from daybook.broker.service.connection import serve_client
+from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.topics.log_configs import LogConfigs, keep_current
 from daybook.broker.topics.managed_ledger_factory import ManagedLogs
@@ -64,6 +63,7 @@ from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
 from daybook.managed_ledger.tree import tree_id
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
+from daybook.wire.logging import Log, silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe

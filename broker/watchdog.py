@@ -17,10 +17,10 @@ from typing import TextIO
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.broker.ownership.membership import Member
 from daybook.broker.ownership.peers import serves
 from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
+from daybook.wire.logging import Log
 from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 
 EXIT_CODE = 4

@@ -24,7 +24,7 @@ from daybook.broker.admin import namespaces, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import BrokerError
-from daybook.broker.logs import Log
+from daybook.wire.logging import Log
 
 
 def create_app(

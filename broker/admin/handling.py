@@ -24,8 +24,8 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.logs import Log
 from daybook.wire.errors import MalformedError
+from daybook.wire.logging import Log
 from daybook.wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0

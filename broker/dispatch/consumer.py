@@ -47,12 +47,13 @@ class ConsumerConnection(Protocol):
 
     def send(self, buffers: Sequence[Buffer]) -> None: ...
 
-    def call_when_writable(self, consumer: "Consumer") -> None:
-        """`consumer.writable()` when there is room again."""
+    def call_when_writable(self, call: Callable[[], None]) -> None:
+        """Call once, when there is room again."""
         ...
 
-    def forget_consumer(self, consumer: "Consumer") -> None:
-        """The subscription has closed it."""
+    @property
+    def forget_consumer(self) -> Callable[["Consumer"], None]:
+        """Called when the subscription has closed the consumer."""
         ...
 
     async def is_alive(self, within_s: float) -> bool: ...

@@ -298,4 +298,4 @@ class Feeder:
             self.redelivered += again
         if consumer.connection.room_bytes <= 0:
             self.feed(Blocked(consumer.key))
-            consumer.connection.call_when_writable(consumer)
+            consumer.connection.call_when_writable(consumer.writable)

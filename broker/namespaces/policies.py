@@ -9,14 +9,13 @@ the record, are kept as they are.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import NotFoundError, UnavailableError
 from daybook.broker.namespaces import records
-from daybook.broker.namespaces.metadata_cache import Watched
 from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
 from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
 from daybook.wire.errors import MalformedError
@@ -83,8 +82,8 @@ class Policies:
     def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
         self._store = store
         self._config = config
-        self._fields: Watched[Fields] = Watched(store, _policies)
-        self._local: Watched[Bundles] = Watched(store, _bundles)
+        self._fields: MetadataCache[Fields] = MetadataCache(store, _policies)
+        self._local: MetadataCache[Bundles] = MetadataCache(store, _bundles)
 
     # -- namespaces
 
@@ -250,3 +249,57 @@ def _part(fields: Fields, key: str, kind: type[ValueT]) -> ValueT | None:
         return msgspec.convert(part, kind)
     except msgspec.ValidationError as error:
         raise UnavailableError(f"{key} in the metadata store: {error}") from None
+
+
+_ENTRIES_MAX = 10_000  # Beyond, records are read each time, without a watch.
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[ValueT]):
+    value: ValueT | None
+    fresh: bool = False
+
+
+class MetadataCache(Generic[ValueT]):
+    """Decoded records by path.  What `decode` raises comes out of `get`."""
+
+    def __init__(self, store: MetadataStore, decode: Callable[[bytes], ValueT]) -> None:
+        self._store = store
+        self._decode = decode
+        self._entries: dict[str, _Entry[ValueT]] = {}
+
+    async def get(self, path: str) -> ValueT | None:
+        """The record, None if there is none.  Raises UnavailableError."""
+        entry = self._entries.get(path)
+        if entry is not None and (entry.fresh or not self._in_contact):
+            return entry.value
+        fresh = _Entry[ValueT](None, fresh=True)
+
+        def touched() -> None:
+            fresh.fresh = False
+
+        try:
+            record = await self._store.get(path, None if entry is None else touched)
+            if record is not None and entry is None and len(self._entries) < _ENTRIES_MAX:
+                # It is there, so a watch is worth its memory.  Names that are not there are many.
+                record = await self._store.get(path, touched)
+        except StoreUnavailableError as error:
+            if entry is None:
+                raise UnavailableError(f"{path}: {error}") from error
+            return entry.value
+        if record is None:
+            self._entries.pop(path, None)
+            return None
+        fresh.value = self._decode(record.value)
+        if entry is not None or len(self._entries) < _ENTRIES_MAX:
+            self._entries[path] = fresh
+        return fresh.value
+
+    @property
+    def _in_contact(self) -> bool:
+        return self._store.session_state is SessionState.CONNECTED
+
+    def known(self, path: str) -> ValueT | None:
+        """The last value that was seen, without asking."""
+        entry = self._entries.get(path)
+        return None if entry is None else entry.value

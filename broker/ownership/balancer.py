@@ -9,12 +9,12 @@ import trio
 
 from daybook.broker.admin.fan_out import RemoteCalls
 from daybook.broker.errors import BrokerError
-from daybook.broker.logs import Log
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owners
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.balance import Move, next_move
 from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import LeaderRecord
 from daybook.broker.ownership.membership import Identity, Member, members, owners
@@ -18,6 +17,7 @@ from daybook.broker.ownership.peers import Peers
 from daybook.broker.protocol.balance import BrokerLoad, place
 from daybook.broker.protocol.bundles import BundleName
 from daybook.wire.errors import MalformedError
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,

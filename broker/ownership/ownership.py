@@ -14,7 +14,6 @@ import trio
 
 from daybook.bookie.registry.instance import Bound
 from daybook.broker.errors import UnavailableError
-from daybook.broker.logs import Log
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord
@@ -29,8 +28,7 @@ from daybook.broker.ownership.membership import (
     withdraw,
 )
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import OwnershipProtocol, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
     Answered,
@@ -49,6 +47,7 @@ from daybook.broker.protocol.ownership_events import (
     Join,
     Joined,
     Owner,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
@@ -57,8 +56,10 @@ from daybook.broker.protocol.ownership_events import (
     Release,
     Released,
     SessionChanged,
+    Standing,
     TopicsClosed,
 )
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     ANY,
     Check,

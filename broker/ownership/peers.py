@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.broker.ownership.membership import Identity, Member, members, remove
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
+from daybook.wire.logging import Log
 from daybook.wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 from daybook.wire.outbox import Flusher

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.logging import Log
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.process import Crowd
 from daybook.wire.proto import pulsar_pb2 as pb

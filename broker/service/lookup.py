@@ -11,6 +11,8 @@ it at that moment: so a chain of redirects is as long as the leader changes, plu
 
 from dataclasses import dataclass
 
+import trio
+
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
@@ -19,9 +21,8 @@ from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owner_record
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import Answer
-from daybook.broker.service.shared_reads import SharedReads
-from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.broker.protocol.ownership import Answer
+from daybook.wire.metadata.store import MetadataError, MetadataStore, Record
 from daybook.wire.topics import TopicName
 
 _ATTEMPTS = 3  # Each time the record came or went between our reading and our writing.
@@ -123,3 +124,55 @@ def _redirect(member: Member, *, authoritative: bool) -> LookupResult:
         service_url_tls=record.pulsar_service_url_tls,
         http_url_tls=record.web_service_url_tls,
     )
+
+
+class _Read:
+    __slots__ = ("done", "error", "known", "record")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.known = False  # False at the end: whoever read it was cancelled
+        self.record: Record | None = None
+        self.error: MetadataError | None = None
+
+
+class SharedReads:
+    """See the module."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._current: dict[str, _Read] = {}  # under way
+        self._next: dict[str, _Read] = {}  # waits for the one that is under way
+
+    async def get(self, path: str) -> Record | None:
+        """The record, None if there is none.  Raises MetadataError."""
+        while True:
+            shared = self._next.get(path)
+            if shared is None:
+                shared = await self._read(path)
+            else:
+                await shared.done.wait()
+            if shared.error is not None:
+                raise shared.error
+            if shared.known:
+                return shared.record
+
+    async def _read(self, path: str) -> _Read:
+        read = self._next[path] = _Read()
+        try:
+            current = self._current.get(path)
+            if current is not None:
+                await current.done.wait()
+            del self._next[path]  # Whoever asks from now on has to have another one.
+            self._current[path] = read
+            try:
+                read.record = await self._store.get(path)
+            except MetadataError as error:
+                read.error = error
+            read.known = True
+        finally:
+            for reads in (self._next, self._current):
+                if reads.get(path) is read:
+                    del reads[path]
+            read.done.set()
+        return read

@@ -14,27 +14,14 @@ gets a second one.  So what one client asks for delays others by a few requests,
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import trio
 
 from daybook.broker.limits import RequestLimits
+from daybook.broker.service.connection import ClientConnection
 
 REQUEST_OVERHEAD_BYTES = 1024  # of a request that waits, besides the bytes of its frame
 _BEGUN_IN_A_TURN = 16  # by all connections together; then other tasks run
-
-
-class RequestHost(Protocol):
-    """The part of a connection that its queue needs."""
-
-    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None: ...
-
-    @property
-    def takes_answers(self) -> bool:
-        """False while so many answers wait for the client that it gets no more of them."""
-        ...
-
-    async def wait_takes_answers(self) -> None: ...
 
 
 class Request:
@@ -138,11 +125,11 @@ class RequestTurns:
 class RequestQueue:
     """The requests of one kind of one connection."""
 
-    def __init__(self, turns: RequestTurns, host: RequestHost) -> None:
+    def __init__(self, turns: RequestTurns, connection: ClientConnection) -> None:
         self.under_way = 0
         self._turns = turns
         self._limits = turns.limits
-        self._host = host
+        self._connection = connection
         self._waiting: dict[Request, None] = {}
         self._waiting_bytes = 0
         self._awaits_client = False
@@ -215,16 +202,16 @@ class RequestQueue:
         return (
             self.under_way < self._limits.under_way_max
             and self._turns.has_place_for(self)
-            and self._host.takes_answers
+            and self._connection.takes_answers
         )
 
     def _wait_for_client(self) -> None:
-        if not self._awaits_client and not self._host.takes_answers:
+        if not self._awaits_client and not self._connection.takes_answers:
             self._awaits_client = True
-            self._host.start_task(self._enter_again)
+            self._connection.start_task(self._enter_again)
 
     async def _enter_again(self) -> None:
-        await self._host.wait_takes_answers()
+        await self._connection.wait_takes_answers()
         self._awaits_client = False
         self._enter()
 
@@ -236,7 +223,7 @@ class RequestQueue:
         self._turns.began()
         if request.begin is not None:
             request.begin()
-        self._host.start_task(self._carry_out, request)
+        self._connection.start_task(self._carry_out, request)
 
     async def _carry_out(self, request: Request) -> None:
         try:

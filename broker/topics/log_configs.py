@@ -16,11 +16,11 @@ from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.config import BrokerConfig, QuorumsConfig
 from daybook.broker.errors import BrokerError, UnavailableError
-from daybook.broker.logs import Log
 from daybook.broker.namespaces.policies import Persistence, Policies, Retention
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.protocol import trim
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.topics import TopicName
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 
 from daybook.bookie.errors import LedgerError, RegistryError
-from daybook.broker.logs import Log
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError
 
 _SHOWN = 20

@@ -55,12 +55,13 @@ class ProducerConnection(Protocol):
         """Somebody may want to know."""
         ...
 
-    def receipts_ready(self, producer: "Producer") -> None:
-        """Call `flush_receipts` soon; once for all that is confirmed in this turn."""
+    def call_at_flush(self, call: Callable[[], None]) -> None:
+        """Call once, at the end of this turn of the event loop."""
         ...
 
-    def forget_producer(self, producer: "Producer") -> None:
-        """The topic has closed it."""
+    @property
+    def forget_producer(self) -> Callable[["Producer"], None]:
+        """Called when the topic has closed the producer."""
         ...
 
     async def is_alive(self, within_s: float) -> bool: ...
@@ -221,7 +222,7 @@ class Producer:
             return
         sequence_id, highest, _ = self._outstanding.popleft()
         if not self._receipts:
-            self.connection.receipts_ready(self)
+            self.connection.call_at_flush(self.flush_receipts)
         self._receipts.append((sequence_id, highest, position.ledger_id, position.entry_id))
         if self._outstanding:
             if self._outstanding[0][2] is not None:

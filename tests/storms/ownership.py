@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import Answer, Event, Owner
+from daybook.broker.protocol.ownership import Answer, Event, Owner
 from daybook.wire.metadata.store import SessionState
 from tests.storms.chance import Chance
 from tests.storms.network import Network

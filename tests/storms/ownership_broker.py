@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import Holding, OwnershipProtocol, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
     Answered,
@@ -20,8 +19,10 @@ from daybook.broker.protocol.ownership_events import (
     Effect,
     Event,
     GuardSeen,
+    Holding,
     Join,
     Joined,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
@@ -30,6 +31,7 @@ from daybook.broker.protocol.ownership_events import (
     Release,
     Released,
     SessionChanged,
+    Standing,
     TopicsClosed,
 )
 from daybook.wire.metadata.store import SessionState

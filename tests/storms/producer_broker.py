@@ -1,10 +1,11 @@
 """The broker of producers in a storm: connections, the topic with its log, who is admitted.
 
-`broker.service.connection`, `.commands`, `.requests`, `.topic_producers` and `.topic`, as far as
+`broker.service.connection`, `.handlers`, `.topic_producers` and `.topic`, as far as
 producers go, without tasks; the producers themselves are real.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from daybook.broker.protocol import access, producing
@@ -36,7 +37,6 @@ class Connection:
         self.producers: dict[int, Producer] = {}
         self.producing = producing.ProducingProtocol(producers_max=10, ignore_s=IGNORE_S)
         self._opening: dict[int, Open] = {}  # by attempt
-        self._with_receipts: list[Producer] = []
 
     # what a producer needs of it
 
@@ -64,10 +64,9 @@ class Connection:
                 base = pb.BaseCommand(type=cast("Any", command.type))
                 self._to_client(base)
 
-    def receipts_ready(self, producer: Producer) -> None:
-        """Sent with those of the same turn."""
-        self._with_receipts.append(producer)
-        self.storm.network.send(0, 0, producer.flush_receipts)
+    def call_at_flush(self, call: Callable[[], None]) -> None:
+        """Receipts are sent with those of the same turn."""
+        self.storm.network.send(0, 0, call)
 
     def forget_producer(self, producer: Producer) -> None:
         if self.producers.get(producer.producer_id) is producer:

@@ -9,7 +9,6 @@ import trio
 
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.logs import silent_log
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.namespaces.tenancy import Tenancy
@@ -22,6 +21,7 @@ from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import encode
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.outbox import Flusher

@@ -5,12 +5,12 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import wait_all_tasks_blocked
 
-from daybook.broker.logs import silent_log
 from daybook.broker.ownership.peers import greeting, why_not_served
 from daybook.broker.service.accept import ClientPort
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import MalformedError
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import NO_ID, Command, decode_frame, encode
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe

@@ -21,9 +21,9 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.logs import silent_log
 from daybook.broker.ownership.balancer import Balancer
 from daybook.wire.http import HttpPort
+from daybook.wire.logging import silent_log
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster

@@ -10,7 +10,7 @@ from daybook.broker.errors import NotFoundError, UnavailableError
 from daybook.broker.namespaces.records import BROKERS, GUARDS, LEADER
 from daybook.broker.ownership.membership import members, owners, remove
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import Answer
+from daybook.broker.protocol.ownership import Answer
 from daybook.wire.metadata.memory import MemorySession, Request
 from daybook.wire.metadata.store import ANY, Operation
 from daybook.wire.topics import TopicName

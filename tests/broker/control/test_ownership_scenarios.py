@@ -3,8 +3,7 @@
 import pytest
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import OwnershipProtocol
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answered,
     CloseTopics,
@@ -22,6 +21,7 @@ from daybook.broker.protocol.ownership_events import (
     Join,
     Joined,
     Owner,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,

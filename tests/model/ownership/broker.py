@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import Held, Holding, OwnershipProtocol, Snapshot, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Answer,
     Answered,
     BundleAnswer,
@@ -29,15 +28,20 @@ from daybook.broker.protocol.ownership_events import (
     Effect,
     Event,
     GuardSeen,
+    Held,
+    Holding,
     Join,
     Joined,
     Owner,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
     RecordRead,
     RecordTouched,
     Released,
+    Snapshot,
+    Standing,
     TopicsClosed,
 )
 from tests.model.ownership.store import Kind, Reply, Request

@@ -7,7 +7,7 @@ if that stands; and whose session the record of the bundle belongs to.  All of i
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from daybook.broker.protocol.ownership_events import Owner
+from daybook.broker.protocol.ownership import Owner
 
 NOBODY = -1
 

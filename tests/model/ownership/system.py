@@ -14,14 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from daybook.broker.protocol.ownership import Holding, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
     Event,
+    Holding,
     RecordTouched,
     Release,
     SessionChanged,
+    Standing,
 )
 from daybook.wire.metadata.store import SessionState
 from tests.model.numbering import Numbering

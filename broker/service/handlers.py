@@ -1,31 +1,35 @@
-"""What a client asks for that takes a while: open and close, look up, seek, tell.
+"""Carries out what a client sends: commands in their order, requests in tasks of their own.
 
-Each request is answered once, with its result or with its error.  Opening and closing go through
-the machines of the connection (`protocol.producing`, `protocol.consuming`), which decide; here it
-is done.
+One task reads the connection.  It carries out at once the commands that come once per entry (SEND,
+ACK, FLOW), and every other command that waits for nothing.  All other commands are requests: open
+and close, look up, seek, tell.  Each request runs in a task of its own and is answered once, with
+its result or with its error.  A command that the session does not admit is refused, or ends the
+connection: `broker.protocol.session` decides.
 
-A request may have to wait for its turn (`request_turns`).  The machines know of an opening
-from the moment in which it was asked for, so a close that comes meanwhile finds it.  A request that
-names a consumer is for the consumer that had this id when the request came: it must not reach
-another one that the client has opened under the same id since.
+Opening and closing go through two machines (`protocol.producing`, `protocol.consuming`), which
+decide; this module does the work.  A request may have to wait for its turn (`request_turns`).  The
+machines know of an opening from the moment in which the client asked for it, so a close that
+arrives meanwhile finds it.  A request that names a consumer is for the consumer that had this id
+when the request arrived: it must not reach another one that the client has opened under the same id
+since.
 
-What takes consumers off their subscription, a seek or an unsubscription, does so in the turn in
-which the request is begun.  So what the client says next finds it done, and what it has said before
-is done already.
+A seek or an unsubscription takes consumers off their subscription.  It does so in the turn of the
+event loop in which the request begins.  So the commands that follow find it done, and the commands
+before it were carried out already.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import trio
 from crc32c import crc32c
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.consumer import Consumer, ConsumerConnection
+from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
 from daybook.broker.errors import (
     BrokerError,
@@ -37,20 +41,35 @@ from daybook.broker.errors import (
     RefusedError,
     UnavailableError,
 )
-from daybook.broker.protocol import consuming, producing
+from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
-from daybook.broker.service.request_turns import Request, RequestHost, RequestQueue
-from daybook.broker.topics.producer import Producer, ProducerConnection
+from daybook.broker.protocol.producing import Sending
+from daybook.broker.protocol.session import Admission
+from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.refused_requests import RefusedRequests
+from daybook.broker.service.request_turns import Request, RequestQueue
+from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.stats import consumer_stats_response
 from daybook.broker.topics.topic import Topic
+from daybook.broker.topics.topic_log import TopicLog
 from daybook.broker.topics.topic_producers import ProducerRequest
 from daybook.broker.topics.topic_subscriptions import ConsumerRequest
 from daybook.managed_ledger.position import Position
-from daybook.wire.errors import MalformedError
-from daybook.wire.messages.consumer import decode_ack_set
-from daybook.wire.messages.registry import signed, unsigned
+from daybook.wire.connection import FrameConnection, FramePace
+from daybook.wire.errors import MalformedError, OversizeError, WireError
+from daybook.wire.messages.client import Send
+from daybook.wire.messages.consumer import Ack, decode_ack_set
+from daybook.wire.messages.registry import (
+    AnyCommand,
+    Command,
+    decode_frame,
+    encode,
+    signed,
+    unsigned,
+)
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName, check_namespace
+from daybook.wire.transport import Stream
 
 T = pb.BaseCommand
 _LOOKUPS = (
@@ -62,44 +81,57 @@ _LOOKUPS = (
 _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 _UNTYPED = (int(pb.Schema.NoSchema), int(pb.Schema.AutoConsume))
 
+FRAME_PADDING_BYTES = 10 * 1024
+# Clients compare `max_message_size` with the message, without its properties and key.  A frame that
+# is read can be refused alone; one that is not read ends the connection for everybody who uses it.
+_FRAME_MESSAGES = 2
+_FRAMES_PER_TURN = 128  # of one connection; then other tasks run
+_SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
+_PONG = encode(pb.CommandPong())
 
-class RequestConnection(ProducerConnection, ConsumerConnection, RequestHost, Protocol):
-    """What requests need of the connection that they came on."""
 
-    producers: dict[int, Producer]
-    consumers: dict[int, Consumer]
-    producing: producing.ProducingProtocol
-    consuming: consuming.ConsumingProtocol
-
-    @property
-    def closing(self) -> bool: ...
-
-    def tell(self, message: Message) -> None: ...
-
-    def refuse(self, command: int, body: Any, error: BrokerError) -> None: ...  # noqa: ANN401
+async def serve_client(stream: Stream, broker: BrokerContext) -> None:
+    """Serve one client until it leaves, breaks the protocol, or falls silent."""
+    frames = FrameConnection(
+        stream,
+        arenas=broker.arenas,
+        flusher=broker.flusher,
+        frame_bytes_max=_FRAME_MESSAGES * broker.config.max_message_size + FRAME_PADDING_BYTES,
+        newcomer_frame_bytes_max=broker.config.connect_bytes_max,
+        pace=FramePace(broker.config.frame_stall_s, broker.config.frame_bytes_per_s),
+    )
+    try:
+        await Handlers(frames, broker).run()
+        if frames.cut_reason:
+            broker.log.info("a client is cut", peer=frames.peer, why=frames.cut_reason)
+    finally:
+        frames.close("the broker closed the connection")
 
 
 @dataclass(slots=True)
 class _Opening:
-    """A producer or a consumer that is being opened, or waits to be."""
+    """A producer or a consumer that is being opened, or waits for its turn to be opened."""
 
     scope: trio.CancelScope
     request: Request
     give_up: Callable[[BrokerError], None]
 
 
-class _Begun:
-    """A request of which the first part is done at once; the rest is what that part returns."""
+class _TwoPartRequest:
+    """A request whose first part runs in the turn in which it begins.
 
-    def __init__(self, act: Callable[[], Callable[[], Awaitable[None]]]) -> None:
-        self._act = act
+    `first` returns the rest, which runs in the task of the request.
+    """
+
+    def __init__(self, first: Callable[[], Callable[[], Awaitable[None]]]) -> None:
+        self._first = first
         self._rest: Callable[[], Awaitable[None]] | None = None
         self._error: Exception | None = None
 
     def begin(self) -> None:
         try:
-            self._rest = self._act()
-        except Exception as error:  # It is raised in the task of the request.
+            self._rest = self._first()
+        except Exception as error:  # `finish` raises it, in the task of the request.
             self._error = error
 
     async def finish(self) -> None:
@@ -109,23 +141,249 @@ class _Begun:
         await self._rest()
 
 
-class Requests:
-    """Of one connection."""
+class Handlers:
+    """The handlers of one client connection, and the producers and consumers open on it."""
 
-    def __init__(self, connection: RequestConnection, broker: BrokerContext) -> None:
-        self._connection = connection
+    def __init__(self, frames: FrameConnection, broker: BrokerContext) -> None:
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
         self._broker = broker
-        self._requests = RequestQueue(broker.request_turns, connection)
-        self._lookups = RequestQueue(broker.lookup_turns, connection)
+        self._producing = producing.ProducingProtocol(
+            producers_max=broker.limits.producers_max, ignore_s=broker.config.keep_alive_s
+        )
+        self._consuming = consuming.ConsumingProtocol(consumers_max=broker.limits.consumers_max)
+        self._connection = ClientConnection(
+            frames,
+            broker,
+            on_closing=self._close_queues,
+            forget_producer=self._forget_producer,
+            forget_consumer=self._forget_consumer,
+        )
+        self._refusals = RefusedRequests(self._connection, broker.refusal_log)
+        self._requests = RequestQueue(broker.request_turns, self._connection)
+        self._lookups = RequestQueue(broker.lookup_turns, self._connection)
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
-        self._opening_consumers: dict[int, _Opening] = {}
+        self._opening_consumers: dict[int, _Opening] = {}  # by attempt
+        self._crowded: dict[TopicLog, None] = {}  # received entries since the last `_wait_room`
 
-    def close(self) -> None:
-        """The connection ends: nothing that waits is begun any more."""
+    # -- lifetime
+
+    async def run(self) -> None:
+        """Read and carry out commands until the connection ends."""
+        connection = self._connection
+        async with connection.opened():
+            try:
+                await self._receive()
+                await connection.send_rest()
+            finally:
+                self._leave()
+
+    async def _receive(self) -> None:
+        connection, handle = self._connection, self._handle
+        try:
+            while not connection.closing and (batch := await connection.receive()):
+                for count, frame in enumerate(batch, 1):
+                    handle(decode_frame(frame), len(frame))
+                    if connection.closing:
+                        return
+                    if not count % _FRAMES_PER_TURN:
+                        await self._wait_room()
+                        await trio.lowlevel.checkpoint()
+                await self._wait_room()
+        except OversizeError as error:
+            connection.handle_session(session.Violated(str(error)))
+        except WireError as error:
+            reason = f"a frame cannot be parsed: {error}"
+            connection.handle_session(session.Violated(reason))
+
+    async def _wait_room(self) -> None:
+        """Stop reading while the entries or answers of this client have nowhere to go."""
+        connection = self._connection
+        connection.reading = False
+        crowded, self._crowded = self._crowded, {}
+        for log in crowded:
+            await self._wait_room_of(log)
+        if not connection.takes_answers:
+            await connection.wait_takes_answers()
+        connection.reading = True
+
+    async def _wait_room_of(self, log: TopicLog) -> None:
+        """Wait until the log takes more.
+
+        The client's pings are not read meanwhile, so the broker sends pings as a sign of life.
+        """
+        while True:
+            with trio.move_on_after(_SIGN_OF_LIFE_S) as scope:
+                await log.wait_room()
+            if not scope.cancelled_caught:
+                return
+            self._connection.send_ping()
+
+    def _leave(self) -> None:
+        """Close everything that this client had open."""
+        self._connection.end()
+        for producer in list(self.producers.values()):
+            self._detach_producer(producer)
+        for consumer in list(self.consumers.values()):
+            self._detach_consumer(consumer)
+        self.producers.clear()
+        self.consumers.clear()
+
+    def _close_queues(self) -> None:
+        """Forget the requests that wait for their turn: nobody would read the answers."""
         self._requests.close()
         self._lookups.close()
 
-    # -- opening, in its turn
+    def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
+        """Answer a request with an error; later, if the client repeats a refused request."""
+        self._refusals.refuse(command, body, error)
+
+    # -- commands, in the order in which they arrive
+
+    def _handle(self, command: AnyCommand, frame_bytes: int) -> None:
+        """Carry out a command, or begin its request.  `frame_bytes` is the size of its frame."""
+        connection = self._connection
+        if connection.session_state is session.State.OPEN:
+            match command:
+                case Send():
+                    self._on_send(command)
+                    return
+                case Ack():
+                    self._on_ack(command)
+                    return
+                case Command():
+                    pass
+                case _:
+                    pass  # Only brokers send the others: `admit` finds a violation below.
+        number = command.type if isinstance(command, Command) else _type_of(command)
+        self._broker.request_counts.received[number] += 1
+        match connection.admit(number):
+            case Admission.SERVE:
+                assert isinstance(command, Command)
+                self._serve(command, frame_bytes)
+            case Admission.REFUSE:
+                assert isinstance(command, Command)
+                error = NotAllowedError("this broker does not offer that")
+                self.refuse(command.type, command.body, error)
+            case Admission.VIOLATION:
+                connection.violated(number)
+
+    # -- SEND and ACK
+
+    def _on_send(self, send: Send) -> None:
+        match self._producing.sending(send.producer_id, trio.current_time()):
+            case Sending.TAKE:
+                producer = self.producers[send.producer_id]
+                producer.send(send)
+                self._crowded[producer.topic.log] = None
+            case Sending.IGNORE:
+                pass
+            case Sending.VIOLATION:
+                reason = f"SEND for producer {send.producer_id}, which is not open"
+                self._connection.handle_session(session.Violated(reason))
+
+    def _on_ack(self, ack: Ack) -> None:
+        consumer = self.consumers.get(ack.consumer_id)
+        if consumer is None:
+            if ack.request_id is not None:
+                error = RefusedError(pb.ConsumerNotFound, "there is no such consumer")
+                self.refuse(T.ACK, ack, error)
+            return
+        try:
+            consumer.subscription.ack(consumer, ack)
+        except BrokerError as error:
+            if ack.request_id is not None:
+                self.refuse(T.ACK, ack, error)
+            else:
+                consumer.refused_ack = error
+            return
+        if ack.request_id is None:
+            return
+        refused, consumer.refused_ack = consumer.refused_ack, None
+        if refused is not None:
+            # Clients take a receipt for one of all their earlier acknowledgements, too.
+            self.refuse(T.ACK, ack, refused)
+        else:
+            consumer.subscription.when_durable(self._ack_answer(ack))
+
+    def _ack_answer(self, ack: Ack) -> Callable[[BrokerError | None], None]:
+        connection = self._connection
+
+        def answer(error: BrokerError | None) -> None:
+            if error is not None:
+                self.refuse(T.ACK, ack, error)
+                return
+            assert ack.request_id is not None
+            connection.send_command(
+                pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+            )
+
+        return answer
+
+    # -- all other commands
+
+    def _serve(self, command: Command, frame_bytes: int) -> None:
+        body = command.body
+        match command.type:
+            case T.FLOW:
+                self._on_flow(body)
+            case T.PING:
+                self._connection.send((_PONG,))
+            case T.PONG:
+                pass
+            case T.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+                self._on_redeliver(body)
+            case T.CONNECT:
+                self._connection.connect(body)
+            case T.PRODUCER:
+                opened = producing.Open(body.producer_id, body.request_id, body.epoch)
+                self._handle_producing(opened, body, frame_bytes)
+            case T.SUBSCRIBE:
+                asked = consuming.Open(body.consumer_id, body.request_id)
+                self._handle_consuming(asked, body, frame_bytes)
+            case T.CLOSE_PRODUCER:
+                close = producing.CloseAsked(body.producer_id, body.request_id)
+                self._handle_producing(close)
+            case T.CLOSE_CONSUMER:
+                left = consuming.CloseAsked(body.consumer_id, body.request_id)
+                self._handle_consuming(left)
+            case T.GET_SCHEMA:
+                # Clients read this code as "the topic has no schema", any other as a failure.
+                none = RefusedError(pb.TopicNotFound, f"{body.topic[:1024]} has no schema")
+                self.refuse(command.type, body, none)
+            case T.GET_OR_CREATE_SCHEMA:
+                self._on_new_schema(body)
+            case _:
+                self._begin_request(command.type, body, frame_bytes)
+
+    def _on_new_schema(self, body: pb.CommandGetOrCreateSchema) -> None:
+        """Answer that the topic has no schema, which only an untyped producer accepts."""
+        if body.schema.type == pb.Schema.NoSchema:
+            answer = pb.CommandGetOrCreateSchemaResponse(
+                request_id=body.request_id, schema_version=b""
+            )
+            self._connection.send_command(answer)
+            return
+        # Java's client repeats the request forever, without a pause, after any other code.
+        error = RefusedError(pb.IncompatibleSchema, "this broker has no schemas: send bytes")
+        self.refuse(T.GET_OR_CREATE_SCHEMA, body, error)
+
+    def _on_flow(self, body: pb.CommandFlow) -> None:
+        if not body.messagePermits:
+            self._connection.handle_session(session.Violated("FLOW without permits"))
+            return
+        consumer = self.consumers.get(body.consumer_id)
+        if consumer is not None:
+            consumer.subscription.flow(consumer, body.messagePermits)
+
+    def _on_redeliver(self, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+        consumer = self.consumers.get(body.consumer_id)
+        if consumer is not None:
+            places = [(signed(each.ledgerId), signed(each.entryId)) for each in body.message_ids]
+            epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
+            consumer.subscription.redeliver(consumer, places, epoch)
+
+    # -- opening a producer or a consumer
 
     def _begin_opening(
         self, openings: dict[int, _Opening], attempt: int, opening: _Opening
@@ -136,7 +394,10 @@ class Requests:
             opening.give_up(_too_many(self._requests))
 
     def _abort_opening(self, openings: dict[int, _Opening], attempt: int, what: str) -> None:
-        """Its client has closed it.  One that still waits for its turn is answered at once."""
+        """Give up an opening that its client has closed.
+
+        One that still waits for its turn is answered at once.
+        """
         opening = openings[attempt]
         if self._requests.withdraw(opening.request):
             del openings[attempt]
@@ -146,14 +407,21 @@ class Requests:
 
     # -- producers
 
-    def feed_producing(
+    def _forget_producer(self, producer: Producer) -> None:
+        """Note that the topic has closed a producer and told the client."""
+        # The client may have opened another producer under the same id already.
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+            self._handle_producing(producing.Dropped(producer.producer_id, trio.current_time()))
+
+    def _handle_producing(
         self,
         event: producing.Event,
         body: pb.CommandProducer | None = None,
         frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
-        for effect in connection.producing.step(event):
+        for effect in self._producing.step(event):
             match effect:
                 case producing.Attach(_, attempt):
                     assert body is not None
@@ -162,25 +430,26 @@ class Requests:
                 case producing.Abort(_, attempt):
                     self._abort_opening(self._opening_producers, attempt, "producer")
                 case producing.Drain(producer_id):
-                    self._drain(connection.producers[producer_id])
+                    self._drain(self.producers[producer_id])
                 case producing.Detach(producer_id):
-                    self.detach_producer(connection.producers.pop(producer_id))
+                    self._detach_producer(self.producers.pop(producer_id))
                 case producing.Confirm(request_id):
-                    connection.tell(pb.CommandSuccess(request_id=request_id))
+                    connection.send_command(pb.CommandSuccess(request_id=request_id))
                 case producing.Repeat(producer_id, request_id):
-                    producer = connection.producers[producer_id]
-                    connection.tell(_producer_success(request_id, producer.name, producer.epoch))
+                    opened = self.producers[producer_id]
+                    success = _producer_success(request_id, opened.name, opened.epoch)
+                    connection.send_command(success)
                 case producing.Refuse(_, code, reason):
                     assert body is not None
-                    connection.refuse(T.PRODUCER, body, RefusedError(code, reason))
+                    self.refuse(T.PRODUCER, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
 
     def _drain(self, producer: Producer) -> None:
         drained = producing.Drained(producer.producer_id)
-        producer.drain(lambda: self.feed_producing(drained))
+        producer.drain(lambda: self._handle_producing(drained))
 
-    def detach_producer(self, producer: Producer) -> None:
+    def _detach_producer(self, producer: Producer) -> None:
         topic = producer.topic
         assert isinstance(topic, Topic)
         topic.producers.remove(producer)
@@ -195,8 +464,8 @@ class Requests:
     def _producer_not_opened(
         self, body: pb.CommandProducer, attempt: int, error: BrokerError
     ) -> None:
-        self._connection.refuse(T.PRODUCER, body, error)
-        self.feed_producing(producing.OpenFailed(body.producer_id, attempt))
+        self.refuse(T.PRODUCER, body, error)
+        self._handle_producing(producing.OpenFailed(body.producer_id, attempt))
 
     async def _open_producer(
         self, body: pb.CommandProducer, attempt: int, scope: trio.CancelScope
@@ -213,14 +482,14 @@ class Requests:
         finally:
             del self._opening_producers[attempt]
         if producer is not None and (scope.cancel_called or connection.closing or producer.closed):
-            self.detach_producer(producer)
+            self._detach_producer(producer)
             producer = None
         if producer is None:
             self._producer_not_opened(body, attempt, error)
             return
-        connection.producers[producer_id] = producer
-        self.feed_producing(producing.Opened(producer_id, attempt))
-        connection.tell(_producer_success(body.request_id, producer.name, producer.epoch))
+        self.producers[producer_id] = producer
+        self._handle_producing(producing.Opened(producer_id, attempt))
+        connection.send_command(_producer_success(body.request_id, producer.name, producer.epoch))
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker
@@ -243,22 +512,29 @@ class Requests:
         def must_wait() -> None:
             success = _producer_success(body.request_id, request.name, None)
             success.producer_ready = False
-            self._connection.tell(success)
-            # It waits for as long as another producer stays: no other request waits for that.
+            self._connection.send_command(success)
+            # This one waits for as long as another producer stays.  It gives its place to
+            # other requests.
             self._requests.step_aside(opening)
 
         return await topic.producers.add(request, self._connection, on_wait=must_wait)
 
     # -- consumers
 
-    def feed_consuming(
+    def _forget_consumer(self, consumer: Consumer) -> None:
+        """Note that the subscription has closed a consumer and told the client."""
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            del self.consumers[consumer.consumer_id]
+            self._handle_consuming(consuming.Dropped(consumer.consumer_id))
+
+    def _handle_consuming(
         self,
         event: consuming.Event,
         body: pb.CommandSubscribe | None = None,
         frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
-        for effect in connection.consuming.step(event):
+        for effect in self._consuming.step(event):
             match effect:
                 case consuming.Attach(_, attempt):
                     assert body is not None
@@ -267,16 +543,16 @@ class Requests:
                 case consuming.Abort(_, attempt):
                     self._abort_opening(self._opening_consumers, attempt, "consumer")
                 case consuming.Detach(consumer_id):
-                    self.detach_consumer(connection.consumers.pop(consumer_id))
+                    self._detach_consumer(self.consumers.pop(consumer_id))
                 case consuming.Confirm(request_id):
-                    connection.tell(pb.CommandSuccess(request_id=request_id))
+                    connection.send_command(pb.CommandSuccess(request_id=request_id))
                 case consuming.Refuse(_, code, reason):
                     assert body is not None
-                    connection.refuse(T.SUBSCRIBE, body, RefusedError(code, reason))
+                    self.refuse(T.SUBSCRIBE, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
 
-    def detach_consumer(self, consumer: Consumer) -> None:
+    def _detach_consumer(self, consumer: Consumer) -> None:
         _subscription_of(consumer).remove(consumer)
 
     def _consumer_opening(
@@ -289,8 +565,8 @@ class Requests:
     def _consumer_not_opened(
         self, body: pb.CommandSubscribe, attempt: int, error: BrokerError
     ) -> None:
-        self._connection.refuse(T.SUBSCRIBE, body, error)
-        self.feed_consuming(consuming.OpenFailed(body.consumer_id, attempt))
+        self.refuse(T.SUBSCRIBE, body, error)
+        self._handle_consuming(consuming.OpenFailed(body.consumer_id, attempt))
 
     async def _open_consumer(
         self, body: pb.CommandSubscribe, attempt: int, scope: trio.CancelScope
@@ -313,13 +589,13 @@ class Requests:
             self._consumer_not_opened(body, attempt, error)
             return
         topic, subscription = found
-        # The answer goes out before anything that the subscription has to say.
+        # The answer has to be sent before anything that the subscription sends.
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
-        connection.tell(success)
+        connection.send_command(success)
         consumer = topic.subscriptions.join(subscription, request, connection)
-        connection.consumers[consumer_id] = consumer
-        self.feed_consuming(consuming.Opened(consumer_id, attempt))
+        self.consumers[consumer_id] = consumer
+        self._handle_consuming(consuming.Opened(consumer_id, attempt))
 
     async def _prepare(
         self, body: pb.CommandSubscribe, request: ConsumerRequest
@@ -344,30 +620,30 @@ class Requests:
             if len(name) > self._broker.limits.names_chars_max:
                 raise PreconditionError(f"a name of {len(name)} characters")
 
-    # -- everything else that has an answer
+    # -- other requests
 
-    def ask(self, command: int, body: Any, frame_bytes: int) -> None:  # noqa: ANN401
-        """Answer it in its turn, in a task of its own; or say at once that too many wait."""
+    def _begin_request(self, command: int, body: Any, frame_bytes: int) -> None:  # noqa: ANN401
+        """Answer a request in its turn, in a task of its own; refuse it if too many wait."""
         consumer: Consumer | None = None
         if command in _OF_CONSUMERS:
-            consumer = self._connection.consumers.get(body.consumer_id)
+            consumer = self.consumers.get(body.consumer_id)
         queue = self._lookups if command in _LOOKUPS else self._requests
-        begun: _Begun | None = None
+        parts: _TwoPartRequest | None = None
         if command == T.SEEK:
-            begun = _Begun(partial(self._begin_seek, body, consumer))
+            parts = _TwoPartRequest(partial(self._begin_seek, body, consumer))
         elif command == T.UNSUBSCRIBE:
-            begun = _Begun(partial(self._begin_unsubscription, body, consumer))
-        run = partial(self._answer, command, body, consumer, begun)
-        request = Request(run, frame_bytes, None if begun is None else begun.begin)
+            parts = _TwoPartRequest(partial(self._begin_unsubscription, body, consumer))
+        run = partial(self._answer, command, body, consumer, parts)
+        request = Request(run, frame_bytes, None if parts is None else parts.begin)
         if not queue.begin(request):
-            self._connection.refuse(command, body, _too_many(queue))
+            self.refuse(command, body, _too_many(queue))
 
     async def _answer(
         self,
         command: int,
         body: Any,  # noqa: ANN401  generated messages
         consumer: Consumer | None,
-        begun: _Begun | None,
+        parts: _TwoPartRequest | None,
     ) -> None:
         try:
             match command:
@@ -384,16 +660,16 @@ class Requests:
                     now_ms = self._broker.clock.now_ms()
                     answer = consumer_stats_response(known, body.request_id, now_ms)
                 case _:
-                    assert begun is not None  # A seek, or an unsubscription.
-                    await begun.finish()
+                    assert parts is not None  # for a seek or an unsubscription
+                    await parts.finish()
                     answer = pb.CommandSuccess(request_id=body.request_id)
-                    if command == T.SEEK:  # The client does not take it for somebody else's then.
+                    if command == T.SEEK:  # so the client knows the move as its own
                         assert consumer is not None
                         self._add_move(answer, _subscription_of(consumer))
         except BrokerError as error:
-            self._connection.refuse(command, body, error)
+            self.refuse(command, body, error)
         else:
-            self._connection.tell(answer)
+            self._connection.send_command(answer)
 
     async def _lookup(self, body: pb.CommandLookupTopic) -> Message:
         name = topic_name(body.topic)
@@ -434,12 +710,12 @@ class Requests:
         except MalformedError as error:
             raise InvalidNameError(str(error)) from None
         names: list[str] = []
-        # A namespace that is not there has no topics; Go's client would repeat an error for 30 s.
+        # A missing namespace has no topics.  Go's client would repeat an error for 30 s.
         with suppress(NotFoundError):
             await broker.policies.namespace(namespace)
             if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
                 names = await broker.topics.names_in(namespace)
-        # `filtered` stays false: the client applies its pattern by itself.
+        # `filtered` stays false: the client applies its pattern itself.
         answer = pb.CommandGetTopicsOfNamespaceResponse(
             request_id=body.request_id, topics_hash=topics_hash(names)
         )
@@ -492,7 +768,7 @@ class Requests:
             except MalformedError as error:
                 raise PreconditionError(str(error)) from None
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
-            raise PreconditionError("SEEK without a place to go to")
+            raise PreconditionError("SEEK without a target")
         return subscription.begin_move(find, pending)
 
     def _begin_unsubscription(
@@ -504,21 +780,21 @@ class Requests:
             raise ConsumerBusyError(f"{subscription.name} has other consumers")
         topic = subscription.topic
         assert isinstance(topic, Topic)
-        # This client knows; were it told, it would subscribe again.
-        self._connection.forget_consumer(consumer)
+        # No CLOSE_CONSUMER for this client: it would subscribe again.
+        self._forget_consumer(consumer)
         subscription.remove(consumer)
         return topic.subscriptions.begin_removal(subscription)
 
     def _add_move(self, success: pb.CommandSuccess, subscription: Subscription) -> None:
-        """Name the latest move of the subscription to a client that understands it."""
+        """Add the number of the subscription's latest move, if the client knows the field."""
         if self._connection.is_ours and subscription.moved is not None:
             success.moved = subscription.moved
 
     def _known(
         self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError
     ) -> Consumer:
-        """The consumer that a request was for, if it is open still."""
-        if consumer is None or self._connection.consumers.get(consumer_id) is not consumer:
+        """Return the consumer that a request was for, if it is still open."""
+        if consumer is None or self.consumers.get(consumer_id) is not consumer:
             raise RefusedError(code, f"there is no consumer {consumer_id}")
         return consumer
 
@@ -535,7 +811,7 @@ def _closed_early(what: str) -> UnavailableError:
 
 
 def topic_name(text: str) -> TopicName:
-    """Raises InvalidNameError."""
+    """Parse a topic name.  Raises InvalidNameError."""
     try:
         return TopicName.parse(text)
     except MalformedError as error:
@@ -561,7 +837,7 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """What clients compare lists of topics by."""
+    """Return the hash by which clients compare lists of topics."""
     return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
 
 
@@ -595,3 +871,15 @@ def _producer_success(request_id: int, name: str, epoch: int | None) -> pb.Comma
     if epoch is not None:
         success.topic_epoch = epoch
     return success
+
+
+def _type_of(command: AnyCommand) -> int:
+    match command:
+        case Send():
+            return T.SEND
+        case Ack():
+            return T.ACK
+        case Command():
+            return command.type
+        case _:
+            return T.MESSAGE if hasattr(command, "payload") else T.SEND_RECEIPT
