@@ -25,9 +25,7 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.app import create_app
-from daybook.broker.admin.calls import PeerCalls
 from daybook.broker.admin.operations import Operations
-from daybook.broker.admin.topic_operations import TopicOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
@@ -41,6 +39,7 @@ from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, check_others
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peers import (
     VERSION,
     Greeter,
@@ -225,7 +224,7 @@ class _Broker:
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
-        self.remote = PeerCalls(network)
+        self.peer_calls = PeerCalls(network)
         self.operations = Operations(
             cluster=config.cluster,
             partitions_max=config.partitions_max,
@@ -235,14 +234,14 @@ class _Broker:
             ownership=self.ownership,
             lookups=self.lookups,
             leader=self.leader,
-            topics=TopicOperations(self.topics, identity.broker_id),
-            remote=self.remote,
+            topics=self.topics,
+            peer_calls=self.peer_calls,
         )
         self.balancer = Balancer(
             store,
             self.ownership,
             self.leader,
-            self.remote,
+            self.peer_calls,
             interval_s=config.balance_interval_s,
             log=log,
         )

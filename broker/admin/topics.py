@@ -4,8 +4,7 @@ import msgspec
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
-from daybook.broker.admin.operations import Operations
-from daybook.broker.admin.owned_topics import Start
+from daybook.broker.admin.operations import Operations, Start
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
 
 OpsCall = Call[Operations]

@@ -7,11 +7,11 @@ restarted again and again.  The bundle is only released; its next lookup finds t
 
 import trio
 
-from daybook.broker.admin.fan_out import RemoteCalls
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owners
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.balance import Move, next_move
 from daybook.broker.protocol.bundles import BundleName
 from daybook.wire.logging import Log
@@ -26,7 +26,7 @@ class Balancer:
         store: MetadataStore,
         ownership: Ownership,
         leader: Leader,
-        remote: RemoteCalls,
+        peer_calls: PeerCalls,
         *,
         interval_s: float,
         log: Log,
@@ -34,7 +34,7 @@ class Balancer:
         self._store = store
         self._ownership = ownership
         self._leader = leader
-        self._remote = remote
+        self._peer_calls = peer_calls
         self._interval_s = interval_s
         self._log = log
 
@@ -68,4 +68,4 @@ class Balancer:
             await self._ownership.release(move.bundle)
         elif source.record.web_service_url is not None:
             path = f"/admin/v2/namespaces/{move.bundle}/unload"
-            await self._remote.call(source.record.web_service_url, "PUT", path)
+            await self._peer_calls.call(source.record.web_service_url, "PUT", path)

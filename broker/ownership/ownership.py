@@ -8,7 +8,7 @@ dropped at once when lost.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import trio
 
@@ -59,6 +59,7 @@ from daybook.broker.protocol.ownership import (
     Standing,
     TopicsClosed,
 )
+from daybook.broker.topics.topics import Topics
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     ANY,
@@ -80,18 +81,6 @@ _CLOSE_TIMEOUT_S = 10.0
 _LEAVE_TIMEOUT_S = 2.0  # The end of the session does the same.
 
 
-class BundleTopics(Protocol):
-    """What ownership asks of the topics."""
-
-    async def close_bundle(self, bundle: BundleName) -> None:
-        """Close the loaded topics of a bundle in good order."""
-        ...
-
-    def drop_bundle(self, bundle: BundleName) -> None:
-        """Let them go at once; they are somebody else's now."""
-        ...
-
-
 class _Waiter:
     """Somebody who waits for the answer about a bundle."""
 
@@ -109,7 +98,7 @@ class Ownership:
         identity: Identity,
         registration: BrokerRecord,
         policies: Policies,
-        topics: BundleTopics,
+        topics: Topics,
         *,
         formats: Sequence[str],
         is_dead: Predecessor,

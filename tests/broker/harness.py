@@ -328,7 +328,7 @@ def batch_of(sequence_id: int, count: int) -> bytes:
 def handlers_of(connection: object) -> Handlers:
     """The handlers that read from a connection, which a producer or a consumer sends on."""
     assert isinstance(connection, ClientConnection)
-    handlers = connection.forget_producer.__self__  # type: ignore[attr-defined]
+    handlers = connection._on_closing.__self__  # type: ignore[attr-defined]
     assert isinstance(handlers, Handlers)
     return handlers
 

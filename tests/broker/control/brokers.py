@@ -18,6 +18,7 @@ from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peers import Greeter, Peers, Verdict, server_version
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError
@@ -40,7 +41,7 @@ class StillClock:
 
 
 @dataclass
-class RecordedTopics:
+class RecordedTopics(Topics):
     """Topics as ownership sees them."""
 
     closed: list[BundleName] = field(default_factory=list)
