@@ -42,7 +42,7 @@ from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peers import (
     VERSION,
-    Greeter,
+    PeerProbe,
     Peers,
     Verdict,
     greeting,
@@ -208,7 +208,7 @@ class _Broker:
             maintain_interval_s=config.trim_interval_s,
             limits=limits.topics,
         )
-        self.greeter = Greeter(network, arenas, flusher)
+        self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
             store,
             identity,
@@ -220,7 +220,7 @@ class _Broker:
             log=log,
         )
         self.topics.attach(self.ownership)
-        self.peers = Peers(store, identity, self.greeter, log)
+        self.peers = Peers(store, identity, self.peer_probe, log)
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
@@ -411,7 +411,7 @@ class _Broker:
             await trio.sleep(_RETRY_S)
 
     async def _is_dead(self, member: Member) -> bool:
-        return await self.greeter.probe(member) is Verdict.DEAD
+        return await self.peer_probe.probe(member) is Verdict.DEAD
 
 
 def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Random) -> Identity:

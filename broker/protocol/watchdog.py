@@ -1,16 +1,17 @@
-"""When a broker that answers nobody ends itself, so that whoever supervises it starts it again.
+"""Pure: when a broker that answers nobody ends itself, so that its supervisor restarts it.
 
-    WATCHING --(silent for long enough)--> ASK: does another broker serve?
+    WATCHING --(silent for long enough)--> ASK whether another broker serves
         ^                                     |
-        +----(nobody does, or unknown)--------+--(one does)--> END
+        +----(none does, or unknown)----------+--(one does)--> END
 
-A probe goes to the broker's own port again and again.  Only time counts in which the process could
-have answered: a tick that comes late, or processors that were busy with others, restart the count,
-and so does a probe that could not even be sent.  A broker that holds the only live registration is
-never ended, because a broker that serves badly is better than none.
+A probe asks the broker's own port again and again.  Only time counts in which the process could
+have answered.  A late tick shows that the process was stopped, and a starved process had no
+processor: both restart the count, and so does a probe that could not even be sent.  A broker that
+holds the only live registration is never ended, because a broker that serves badly is better than
+none.
 
-A process ends itself at most once and not before it is `quiet_s` old.  So it happens at most once
-in that time however often the process is started again, and nothing has to be remembered.
+A process ends itself at most once, and not before it is `quiet_s` old.  So a broker ends at most
+once in that time, however often it is restarted, and nothing has to be remembered.
 """
 
 from dataclasses import dataclass
@@ -21,21 +22,21 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class WatchdogLimits:
-    silent_s: float = 60.0  # without any answer, of time in which the process ran
-    quiet_s: float = 600.0  # from its start, in which a process does not end itself
+    silent_s: float = 60.0  # without an answer, counted only while the process ran
+    quiet_s: float = 600.0  # after its start, in which a process does not end itself
     tick_s: float = 1.0  # between two ticks
-    late_s: float = 2.0  # a tick that comes later than this shows that the process was stopped
-    starved_share: float = 0.25  # of `silent_s`, in which it could run and had no processor
-    ask_s: float = 20.0  # for an answer to ASK; one that is older says nothing
+    late_s: float = 2.0  # a tick that is later than this shows that the process was stopped
+    starved_share: float = 0.25  # of `silent_s`: more time without a processor restarts the count
+    ask_s: float = 20.0  # an answer to ASK that takes longer is ignored
 
 
 class Effect(Enum):
-    ASK = auto()  # whether another broker would be left; `others_serve` is the answer
+    ASK = auto()  # find out whether another broker would be left; `others_serve` is the answer
     END = auto()  # write all stacks, and end the process
 
 
 class WatchdogProtocol:
-    """Times are those of one monotonic clock, in seconds."""
+    """The watchdog of one process.  All times come from one monotonic clock, in seconds."""
 
     def __init__(self, limits: WatchdogLimits, *, now_s: float) -> None:
         self.limits = limits
@@ -48,18 +49,18 @@ class WatchdogProtocol:
         self._ended = False
 
     def answered(self, now_s: float) -> None:
-        """A probe was answered."""
+        """Note that a probe was answered."""
         self._restart(now_s)
 
     def not_asked(self, now_s: float) -> None:
-        """A probe could not be sent.  Such a probe says nothing about whether the port would have
-        answered.
-        """
+        """Note that a probe could not be sent, which says nothing about the port."""
         self._restart(now_s)
 
     def ticked(self, now_s: float, starved_s: float | None) -> list[Effect]:
-        """Time has passed.  `starved_s` is how long the process has been ready to run without a
-        processor, since it began; None if the system does not tell.
+        """Note that time has passed.
+
+        `starved_s` is how long the process was ready to run without a processor since its start;
+        None if the system does not tell.
         """
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._starved_s = starved_s
@@ -80,7 +81,7 @@ class WatchdogProtocol:
         return [Effect.ASK]
 
     def others_serve(self, serve: bool | None, now_s: float) -> list[Effect]:
-        """Another live registration would be left (True), none would (False), or nobody knows."""
+        """Note whether another live registration would be left; None if that is unknown."""
         asked_s, self._asked_s = self._asked_s, _NEVER
         if now_s - asked_s <= self.limits.ask_s and serve and self._may_end(now_s):
             self._ended = True

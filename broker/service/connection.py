@@ -100,7 +100,7 @@ class ClientConnection:
         return self._frames.peer
 
     @property
-    def session_state(self) -> session.State:
+    def session_state(self) -> session.ClientState:
         return self._session.state
 
     @property
@@ -168,7 +168,7 @@ class ClientConnection:
     async def _keep_alive(self) -> None:
         config = self._context.config
         with trio.move_on_after(config.connect_timeout_s):
-            while self._session.state is session.State.GREETING:
+            while self._session.state is session.ClientState.GREETING:
                 await self._wait_heard()
         self.handle_session(session.GreetingOverdue())
         while True:

@@ -243,7 +243,7 @@ class Handlers:
     def _handle(self, command: AnyCommand, frame_bytes: int) -> None:
         """Carry out a command, or begin its request.  `frame_bytes` is the size of its frame."""
         connection = self._connection
-        if connection.session_state is session.State.OPEN:
+        if connection.session_state is session.ClientState.OPEN:
             match command:
                 case Send():
                     self._on_send(command)

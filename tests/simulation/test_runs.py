@@ -99,7 +99,7 @@ def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
 
 
 TOPIC = "persistent://public/default/t1"
-PER_CONNECTION = "daybook.broker.ownership.peers.Peers._watch_over"
+PER_CONNECTION = "daybook.broker.ownership.peers.Peers._monitor"
 CONSUME = Consume("c1-t1", "client-1", TOPIC, "s1")
 SMALL = Plan(
     seed=7,

@@ -7,6 +7,7 @@ from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
     Answered,
+    BundleState,
     CloseTopics,
     Created,
     CreateFailed,
@@ -19,9 +20,9 @@ from daybook.broker.protocol.ownership import (
     Effect,
     Event,
     GuardSeen,
-    Holding,
     Join,
     Joined,
+    Membership,
     OwnershipProtocol,
     ReadFailed,
     ReadGuard,
@@ -31,7 +32,6 @@ from daybook.broker.protocol.ownership import (
     Release,
     Released,
     SessionChanged,
-    Standing,
     TopicsClosed,
 )
 from daybook.wire.metadata.store import SessionState
@@ -102,8 +102,8 @@ class Broker:
         for effect in self.machine.step(event):
             self._perform(effect)
         for bundle in self.loaded:
-            holding = self.machine.holding(bundle)
-            held = holding in (Holding.OWNED, Holding.CLOSING)
+            holding = self.machine.state_of(bundle)
+            held = holding in (BundleState.OWNED, BundleState.CLOSING)
             self.storm.rule("O2", held, f"{self.name} serves {bundle}, which it does not own")
 
     def _perform(self, effect: Effect) -> None:
@@ -174,7 +174,7 @@ class Broker:
 
     def _join_answered(self, term: int, request: "Request", reply: "Reply") -> None:
         """Until it stands, or is not wanted any more."""
-        if self.machine.term != term or self.machine.standing is not Standing.JOINING:
+        if self.machine.term != term or self.machine.membership is not Membership.JOINING:
             return
         if reply in ("ok", "ours"):
             self.guard = request.what
@@ -186,7 +186,7 @@ class Broker:
             self._retry = (("join", request.what), Joined(term))
 
     def _read_guard(self) -> None:
-        if self.machine.standing is Standing.IN:
+        if self.machine.membership is Membership.IN:
             self._ask(("guard", self.guard), GuardSeen(self.machine.term, stands=True))
 
     def _guard_answered(self, term: int, reply: "Reply") -> None:

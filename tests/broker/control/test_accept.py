@@ -102,7 +102,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         assert await probe.why_not_ready() == ""
         assert (port.connections, port.refused, probe.reserved) == (2, 0, set())
         stranger = PortProbe("127.0.0.1", listener.port, greeting(), why_not_served)
-        assert "takes no more" in await stranger.why_not_ready()
+        assert "accepts no more" in await stranger.why_not_ready()
         serving = False
         said: list[str] = []
 
@@ -125,7 +125,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         (pb.CommandError(request_id=0, error=pb.AuthenticationError, message="who?"), ""),
         (pb.CommandError(request_id=0, error=pb.AuthorizationError, message="no"), ""),
         (pb.CommandError(request_id=0, error=pb.ServiceNotReady, message="no"), "refuses: no"),
-        (pb.CommandPing(), "no greeting"),
+        (pb.CommandPing(), "not CONNECTED"),
     ],
 )
 def test_what_counts_as_an_answer(answer: Message, why: str) -> None:
