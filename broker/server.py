@@ -1,4 +1,4 @@
-"""A broker, as a function of its seams: what the process runs, and what the simulator runs.
+"""A broker as a function of its seams.  The process and the simulator both run it.
 
     store ----+-- policies -- ownership -- lookups -- leader, balancer
               |                   |           |
@@ -6,9 +6,9 @@
               |                   |           |
     network --+-- ledgers ----- topics -------+-- clients
 
-The order at the start: take the ports, answer peers, join (which announces the broker), serve.  At
-the end the other way round: hand over the bundles, close the ports, leave.  A broker that dies
-without an end loses nothing that it has acknowledged.
+The order at the start: open the ports, answer peers, join (which announces the broker), serve.  The
+order at the end is the reverse: release the bundles, close the ports, leave.  A broker that dies
+without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -75,7 +75,7 @@ _BOOKIES_NONE_S = 10.0
 
 
 class HttpServer(Protocol):
-    """A port for HTTP: `wire.http.HttpPort` in production, none in the simulator."""
+    """SEAM: a port for HTTP.  `wire.http.HttpPort`, or a simulated one."""
 
     port: int
 
@@ -86,7 +86,7 @@ class HttpServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """A broker that serves.  `stop` ends it in order; cancelling `run_broker` ends it at once."""
+    """A running broker.  `stop` ends it in order; cancelling `run_broker` ends it at once."""
 
     name: str
     identity: Identity
@@ -100,7 +100,7 @@ class RunningBroker:
     clients: ClientPort
     metrics: BrokerMetrics
     context: BrokerContext
-    probe: PortProbe  # of its own service port
+    probe: PortProbe  # probes the broker's own service port
     stop: Callable[[], Awaitable[None]]
 
 
@@ -117,9 +117,10 @@ async def run_broker(
     limits: BrokerLimits | None = None,
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken.
+    """Serve until stopped or cancelled.  Raises OSError if the port is in use.
 
-    `readable`: the new formats that this broker announces.  Tests give fewer, as an older version.
+    `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
+    version.
     """
     arenas, flusher = ArenaPool(total_bytes_max=config.arena_bytes_max), Flusher()
     formats = Formats(store, readable)
@@ -165,7 +166,7 @@ async def run_broker(
 
 
 class _Broker:
-    """The parts, put together."""
+    """The parts of one broker."""
 
     def __init__(
         self,
@@ -334,6 +335,7 @@ class _Broker:
         return (await self.leader.view()).is_us
 
     async def _stop(self, scope: trio.CancelScope) -> None:
+        # Withdraw first: otherwise lookups would place bundles here while they are released.
         self._leading.cancel()
         await self.ownership.withdraw()
         await self.ownership.release_all()
@@ -342,9 +344,9 @@ class _Broker:
         scope.cancel()
 
     async def _bind(self) -> None:
-        """Be sure that our ledgers are those of the topics.  CannotJoinError: nothing was touched.
+        """Check that our ledgers are those of the topics.  Raises CannotJoinError.
 
-        This comes before anything of ours is written.
+        This comes before this broker writes anything, so after the error nothing has changed.
         """
         where = f"{self.config.zookeeper} below {self.config.ledgers_root}"
         while True:
@@ -369,24 +371,24 @@ class _Broker:
         self.ledgers.bind(bound.instance_id)
         self.ownership.bind(bound)
 
-    async def _say_cluster(self) -> None:
-        """Several names are normal; a new one beside others may be a mistake."""
+    async def _warn_of_new_cluster(self) -> None:
+        """Warn if the cluster name is new beside others: that may be a mistake."""
         names = await self.tenancy.clusters()
         if names and self.config.cluster not in names:
             self.log.warning(
-                "this broker brings a further cluster name to the ZooKeeper of others: it serves"
-                " the same topics as they do, and namespaces made through it get its name",
+                "this broker adds another cluster name to the ZooKeeper of existing clusters: it"
+                " serves the same topics, and namespaces created through it get its name",
                 cluster=self.config.cluster,
                 others=", ".join(names),
             )
 
     async def _prepare_cluster(self) -> None:
-        """Have the namespaces; know the bookies, so that first topics get all their copies."""
+        """Create the first namespace; wait for bookies, so that first topics get all copies."""
         url = self.identity.http_url
         data = ClusterData(service_url=url, broker_service_url=self.identity.service_url)
         while True:
             try:
-                await self._say_cluster()
+                await self._warn_of_new_cluster()
                 await self.tenancy.bootstrap(data)
                 break
             except (MetadataError, UnavailableError) as error:
@@ -396,7 +398,10 @@ class _Broker:
             await self._wait_for_bookies()
 
     async def _wait_for_bookies(self) -> None:
-        """Until there are three, or no more come.  Those that start with us take a moment."""
+        """Return when there are three bookies, or when no more appear for a while.
+
+        Bookies that start at the same time as this broker take a moment to register.
+        """
         known, since = 0, trio.current_time()
         while known < _BOOKIES_WANTED:
             try:

@@ -1,6 +1,7 @@
-"""REST of clusters, tenants, namespaces, brokers.
+"""REST of clusters, tenants, namespaces and brokers.
 
-A policy of Pulsar's that this broker does not enforce is refused (405), never stored and ignored.
+A policy of Pulsar's that this broker does not enforce is refused (405), instead of stored and then
+ignored.
 """
 
 from typing import cast
@@ -223,6 +224,10 @@ async def _owned(call: OpsCall) -> object:
 
 
 # -- policies of a new namespace
+#
+# `pulsar-admin namespaces create` sends every policy that exists, nearly all of them with a value
+# that asks for nothing.  Those are accepted.  A policy that asks for a feature this broker lacks is
+# refused by its name, and the namespace is not created.
 
 _LIMITS = (
     "compaction_threshold",
@@ -237,7 +242,7 @@ _LIMITS = (
     "offload_deletion_lag_ms",
     "subscription_expiration_time_minutes",
 )
-# What says that nothing is wanted, besides what is empty; older releases of Pulsar included.
+# Values that ask for nothing, in addition to empty ones; also those of older releases of Pulsar.
 _NOTHING_WANTED: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(_LIMITS, (0, -1)),
     "offload_threshold": (-1,),
@@ -263,7 +268,7 @@ class _NewPolicies(msgspec.Struct):
 
 
 class NewNamespace(msgspec.Struct, frozen=True):
-    """What is asked for; None: as the broker is set up."""
+    """The policies asked for.  None: by the settings of the broker."""
 
     bundles: Bundles | None
     retention: Retention | None
@@ -271,7 +276,10 @@ class NewNamespace(msgspec.Struct, frozen=True):
 
 
 def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
-    """Raises PreconditionError, or NotAllowedError for what is never done here."""
+    """Parse the policies.
+
+    Raises PreconditionError, or NotAllowedError for features that this broker never has.
+    """
     wanted = {key: value for key, value in content.items() if not _nothing_wanted(key, value)}
     for key in wanted:
         if key not in _NewPolicies.__struct_fields__:

@@ -145,6 +145,7 @@ class Operations:
     # -- brokers
 
     async def brokers(self) -> list[str]:
+        """Return the ids of the registered brokers."""
         try:
             return [member.broker_id for member in await members(self._store)]
         except MetadataError as error:
@@ -185,7 +186,7 @@ class Operations:
 
         Raises ConflictError if it has topics, unless `force` deletes them, too.
         """
-        # While the namespace is marked, no topic of it is loaded, so the list below is complete.
+        # While the namespace is marked, no topic of it is created, so the list below is complete.
         await self.tenancy.mark_deleted(namespace, deleted=True)
         try:
             topics = await self.topics(namespace)
@@ -195,7 +196,7 @@ class Operations:
                 await self.delete_partitioned(topic, force=True)
             rest = [TopicName.parse(name) for name in await self.topics(namespace)]
             await self._each(rest, self._delete_forced, RestCall("DELETE", "", _FORCED))
-            with suppress(BrokerError):  # A bundle that stays owned does no harm.
+            with suppress(BrokerError):  # A bundle that stays owned is harmless.
                 await self.unload_namespace(namespace)
             await self.tenancy.delete_namespace_records(namespace)
         except BrokerError:

@@ -1,10 +1,11 @@
-"""What namespaces and topics allow: bundles in force, retention, quorums, partitions.
+"""The policies of namespaces: bundles in force, retention, quorums; and partitions of topics.
 
-What is read for every lookup is kept here and read again when its record changes.  While the store
-is out of reach the last known values count; what was never read is unavailable, not absent.
+Records that every lookup needs are cached here and read again after they change.  While the store
+is out of reach, the last known values count; a record that was never read is unavailable, which is
+not the same as absent.
 
-Only policies that this broker enforces can be set.  Others, which a Pulsar broker may have left in
-the record, are kept as they are.
+Only policies that this broker enforces can be set.  Other policies, which a Pulsar broker may have
+left in the record, are kept unchanged.
 """
 
 from collections.abc import Callable
@@ -37,22 +38,22 @@ Fields = dict[str, object]  # a JSON object, unknown keys included
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long acknowledged data stay.  -1: without limit; 0 and 0: not at all."""
+    """How long acknowledged data are kept.  -1: without limit; 0 and 0: not at all."""
 
     retentionTimeInMinutes: int  # noqa: N815 - Pulsar's keys
     retentionSizeInMB: int  # noqa: N815
 
     def check(self) -> None:
-        """Raises ValueError."""
+        """Raise ValueError if the values are not valid."""
         minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
         if minutes < -1 or megabytes < -1:
-            raise ValueError("retention: -1 is without limit, less makes no sense")
+            raise ValueError("retention: -1 means no limit; a smaller value is not valid")
         if (minutes == 0) != (megabytes == 0):
-            raise ValueError("retention: time and size are both 0, or neither is")
+            raise ValueError("retention: time and size must both be 0, or neither")
 
 
 class Persistence(msgspec.Struct, frozen=True):
-    """How entries of a namespace's topics are kept."""
+    """How many copies of the entries of a namespace's topics are kept."""
 
     bookkeeperEnsemble: int  # noqa: N815
     bookkeeperWriteQuorum: int  # noqa: N815
@@ -60,7 +61,7 @@ class Persistence(msgspec.Struct, frozen=True):
     managedLedgerMaxMarkDeleteRate: float = 0.0  # noqa: N815
 
     def check(self) -> None:
-        """Raises ValueError."""
+        """Raise ValueError if the values are not valid."""
         ensemble, write = self.bookkeeperEnsemble, self.bookkeeperWriteQuorum
         if not ensemble >= write >= self.bookkeeperAckQuorum >= 1:
             raise ValueError("persistence: ensemble >= write quorum >= ack quorum >= 1 must hold")
@@ -68,11 +69,11 @@ class Persistence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """What is in force in one namespace."""
+    """The policies in force in one namespace."""
 
     bundles: Bundles
     retention: Retention
-    persistence: Persistence | None  # None: as the broker is set up
+    persistence: Persistence | None  # None: by the settings of the broker
     deleted: bool
 
 
@@ -88,7 +89,7 @@ class Policies:
     # -- namespaces
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
-        """Raises NotFoundError, UnavailableError."""
+        """Return the policies in force.  Raises NotFoundError, UnavailableError."""
         fields = await self._namespace_fields(namespace)
         return NamespacePolicies(
             await self.bundles(namespace),
@@ -103,7 +104,10 @@ class Policies:
         return Retention(config.default_retention_minutes, config.default_retention_mb)
 
     async def bundles(self, namespace: str) -> Bundles:
-        """The bundles in force; made from the namespace's policies when first asked for."""
+        """Return the bundles in force.
+
+        The first caller creates their record, from the namespace's policies.
+        """
         bundles = await self._local.get(records.local_policies_path(namespace))
         if bundles is not None:
             return bundles
@@ -114,7 +118,7 @@ class Policies:
         try:
             await self._store.create(path, value, make_parents=True)
         except RecordExistsError:
-            pass  # Another broker was faster; its bundles are in force.
+            pass  # Another broker was faster: its bundles are in force.
         except MetadataError as error:
             raise UnavailableError(f"the bundles of {namespace}: {error}") from error
         bundles = await self._local.get(path)
@@ -127,7 +131,7 @@ class Policies:
         return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
 
     def known_bundle_of(self, topic: TopicName) -> BundleName | None:
-        """The same, if the bundles of the namespace have ever been read."""
+        """Return the topic's bundle, None if the namespace's bundles were never read."""
         bundles = self._local.known(records.local_policies_path(topic.namespace))
         if bundles is None:
             return None
@@ -140,7 +144,7 @@ class Policies:
         return fields
 
     async def change_namespace(self, namespace: str, change: Callable[[Fields], None]) -> None:
-        """Change the record of a namespace, by compare-and-swap; what it does not name stays."""
+        """Change the record of a namespace, by compare-and-swap.  Unknown fields are kept."""
 
         def changed(value: bytes) -> bytes:
             fields = _policies(value)
@@ -152,7 +156,7 @@ class Policies:
     # -- partitioned topics
 
     async def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned, or not there."""
+        """Return how many partitions a topic has; 0 if it is not partitioned or does not exist."""
         record = await self.partitioned(topic)
         return 0 if record is None else record.partitions
 
@@ -169,7 +173,7 @@ class Policies:
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> bool:
-        """False if it exists already."""
+        """Create the record of a partitioned topic; return False if it exists already."""
         value = records.encode(PartitionedTopic(partitions, properties=properties))
         try:
             await self._store.create(records.partitioned_path(topic), value, make_parents=True)
@@ -182,7 +186,7 @@ class Policies:
     async def change_partitioned(
         self, topic: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic]
     ) -> None:
-        """By compare-and-swap.  Raises NotFoundError, and what `change` raises."""
+        """Change the record by compare-and-swap.  Raises NotFoundError, and errors of `change`."""
 
         def changed(value: bytes) -> bytes:
             return records.encode(change(_decoded(PartitionedTopic, value)))
@@ -190,7 +194,7 @@ class Policies:
         await self._change(records.partitioned_path(topic), changed, f"the topic {topic}")
 
     async def delete_partitioned(self, topic: TopicName) -> None:
-        """Delete the record that says how many partitions there are.  Missing is fine."""
+        """Delete the record of a partitioned topic, if there is one."""
         try:
             await self._store.delete(records.partitioned_path(topic), -1)
         except NoRecordError:
@@ -251,7 +255,7 @@ def _part(fields: Fields, key: str, kind: type[ValueT]) -> ValueT | None:
         raise UnavailableError(f"{key} in the metadata store: {error}") from None
 
 
-_ENTRIES_MAX = 10_000  # Beyond, records are read each time, without a watch.
+_ENTRIES_MAX = 10_000  # beyond that, records are read each time, without a watch
 
 
 @dataclass(slots=True, eq=False)
@@ -261,7 +265,13 @@ class _Entry(Generic[ValueT]):
 
 
 class MetadataCache(Generic[ValueT]):
-    """Decoded records by path.  What `decode` raises comes out of `get`."""
+    """Decoded records that are read often and change rarely, cached until they change.
+
+    `get` reads a record once and sets a watch; it reads again after the watch has fired.  While the
+    store is out of reach, `get` returns the last value that it saw.  A record that it never saw is
+    then unavailable, which is not the same as absent.  An exception of `decode` passes through
+    `get`.
+    """
 
     def __init__(self, store: MetadataStore, decode: Callable[[bytes], ValueT]) -> None:
         self._store = store
@@ -269,19 +279,21 @@ class MetadataCache(Generic[ValueT]):
         self._entries: dict[str, _Entry[ValueT]] = {}
 
     async def get(self, path: str) -> ValueT | None:
-        """The record, None if there is none.  Raises UnavailableError."""
+        """Return the record, None if there is none.  Raises UnavailableError."""
         entry = self._entries.get(path)
         if entry is not None and (entry.fresh or not self._in_contact):
             return entry.value
         fresh = _Entry[ValueT](None, fresh=True)
 
+        # The watch marks the entry that its own read has made, never a later one.
         def touched() -> None:
             fresh.fresh = False
 
         try:
             record = await self._store.get(path, None if entry is None else touched)
             if record is not None and entry is None and len(self._entries) < _ENTRIES_MAX:
-                # It is there, so a watch is worth its memory.  Names that are not there are many.
+                # Only a record that exists gets a watch: clients can ask for any number of names
+                # that do not exist.
                 record = await self._store.get(path, touched)
         except StoreUnavailableError as error:
             if entry is None:
@@ -300,6 +312,6 @@ class MetadataCache(Generic[ValueT]):
         return self._store.session_state is SessionState.CONNECTED
 
     def known(self, path: str) -> ValueT | None:
-        """The last value that was seen, without asking."""
+        """Return the last value that was seen, without reading the store."""
         entry = self._entries.get(path)
         return None if entry is None else entry.value
