@@ -1,4 +1,4 @@
-"""What the handlers of all client connections share: topics, lookups, policies, and limits."""
+"""The parts of a broker that the handlers of all client connections share."""
 
 from dataclasses import dataclass, field
 

@@ -2,9 +2,9 @@
 
 Each guard announces the formats that its broker reads.  A format is allowed while all guards
 announce it, so a rolling upgrade begins to write a format when the last old broker has left.  The
-answer may become False again: an older broker may join later, in a rollback.  That broker finds
-records written before then, so each format has to define how an older reader handles it
-(`docs/formats.md` lists the announced formats).
+answer may become False again: an older broker may join later, in a rollback.  The older
+broker finds records written before then, so each format has to define how an older reader handles
+it (`docs/formats.md` lists the announced formats).
 
 A registration without a guard and without an incarnation is that of a Pulsar broker, which
 announces nothing.  It is ignored here: a format is only announced if Pulsar can handle it.

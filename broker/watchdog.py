@@ -135,6 +135,7 @@ class Watchdog:
             write_stacks(root, sys.stderr)
 
         writing = threading.Thread(target=write, daemon=True)
+        # A daemon thread: if writing blocks, the process still ends.
         writing.start()
         writing.join(_WRITING_S)
         self._stopped.set()

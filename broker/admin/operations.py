@@ -5,10 +5,10 @@
                         names the owner
     a partitioned one   here: each partition is asked where it is, on this broker or on another
 
-An operation on many topics asks their owners, several at a time.  What another broker refuses is
-raised as if this broker had refused it.  When all have answered, the first error in the order of
-the topics is raised.  That is not one step: some partitions may have done it and others not, and it
-may be repeated.
+An operation on many topics asks their owners, several at a time.  A refusal by another broker is
+raised as if this broker had refused.  When all owners have answered, the first error in the order
+of the topics is raised.  Such an operation is not atomic: it may have succeeded on some partitions
+and failed on others.  It may be repeated.
 
 All operations raise only `BrokerError`s.
 """
@@ -550,7 +550,7 @@ class Operations:
     async def _check_owner(self, topic: TopicName, *, authoritative: bool) -> None:
         """Raise NotOwnerError, which names the owner, unless this broker owns the topic.
 
-        With `authoritative`, this broker acquires the topic's bundle if nobody owns it.
+        With `authoritative`, this broker acquires the topic's bundle if no broker owns it.
         """
         where = await self._lookups.lookup(topic, authoritative=authoritative)
         if where.redirect or where.service_url != self._ownership.identity.service_url:

@@ -2,7 +2,7 @@
 
 A broker joins with one multi, which writes its guard and its registration.  Guard names are never
 used twice.  So a multi that deletes a guard can only succeed while the records that were read with
-it still belong to the same session.  That makes the removal of a dead broker's records safe: a
+it still belong to the same session.  This makes the removal of a dead broker's records safe: a
 plain delete could hit the records of its successor, whose versions start at 0 again.
 
 A broker that is being removed may be alive after all, and release a record itself meanwhile.  So
@@ -210,6 +210,7 @@ async def join(
     registration = f"{records.BROKERS}/{identity.broker_id}"
     tried: list[str] = []
     while wanted():
+        # Each attempt has a guard name of its own, so an attempt in doubt can be told apart.
         path = f"{records.GUARDS}/{_guard_prefix(identity)}{term}-{len(tried)}"
         tried.append(path)
         try:
@@ -223,7 +224,7 @@ async def join(
                 ]
             )
         except RecordExistsError:
-            pass
+            pass  # Another registration is in the way, or an attempt without an answer succeeded.
         except (VersionConflictError, NoRecordError):
             if bound is None:
                 raise
@@ -274,7 +275,7 @@ async def _own_guard(store: MetadataStore, tried: list[str]) -> str | None:
 
 
 async def _clear_registration(store: MetadataStore, registration: str, is_dead: DeathCheck) -> None:
-    """Remove a registration that is in our way, if it belongs to nobody who is alive."""
+    """Remove a registration that is in our way, if the broker that wrote it is dead."""
     try:
         record = await store.get(registration)
         if record is None:

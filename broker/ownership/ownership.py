@@ -157,7 +157,7 @@ class Ownership:
     def owns(self, topic: TopicName) -> bool:
         """Return True if this broker owns the topic's bundle, as far as it knows.
 
-        That stays True while the session is suspended.
+        The answer stays True while the session is suspended.
         """
         bundle = self._policies.known_bundle_of(topic)
         return bundle is not None and self._protocol.owns(bundle)
@@ -188,7 +188,7 @@ class Ownership:
 
     async def withdraw(self) -> None:
         """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
-        self._closing = True
+        self._closing = True  # `may_load` and `acquire` refuse from now on
         if self._guard is None:
             return  # This broker has never joined.
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
@@ -331,6 +331,7 @@ class Ownership:
         except StoreUnavailableError:
             self._handle(CreateFailed(bundle, ask))
         except NoRecordError:
+            # The check of the guard failed: a peer has removed this broker.
             self._handle(CreateFailed(bundle, ask))
             await self._read_guard(self._protocol.term)
         except MetadataError:
@@ -349,6 +350,7 @@ class Ownership:
     async def _read(self, bundle: BundleName, ask: int) -> None:
         path = records.owner_path(bundle)
         while True:
+            # At most one watch per record: each one that fires causes a read.
             watch = None if bundle in self._watched else lambda: self._touched(bundle)
             self._watched.add(bundle)
             try:
@@ -378,6 +380,7 @@ class Ownership:
         try:
             await self._store.multi(delete_under_guard(self._guard, records.owner_path(bundle)))
         except MetadataError as error:
+            # The record may be gone, ours still, or its guard: reading it tells.
             self._handle(DeleteInDoubt(bundle, ask))
             if isinstance(error, NoRecordError):
                 await self._read_guard(self._protocol.term)

@@ -38,7 +38,7 @@ _PING = encode(pb.CommandPing())
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionContext:
-    """What all client connections of a broker share, apart from topics."""
+    """The parts of a broker that all client connections share, apart from topics."""
 
     config: BrokerConfig
     clock: WallClock
@@ -220,6 +220,7 @@ class ClientConnection:
 
     def flush(self) -> bool:
         """For the flusher: send the receipts that were collected in this turn."""
+        # Swapped first: a call may register itself for the next flush.
         calls, self._at_flush = self._at_flush, []
         for call in calls:
             call()
@@ -293,10 +294,10 @@ class ClientConnection:
                 body.proxy_to_broker_url,
             )
         )
-        self._heard.set()
+        self._heard.set()  # `_keep_alive` waits for the end of the greeting
 
     def _greet(self, protocol_version: int) -> None:
-        self._frames.trust()
+        self._frames.trust()  # from now on frames may be larger than CONNECT
         connected = pb.CommandConnected(
             server_version=self._context.server_version,
             protocol_version=protocol_version,
@@ -308,7 +309,8 @@ class ClientConnection:
         self.send_command(connected)
 
     def _close(self, reason: str) -> None:
-        """Read no more.  What is queued is still sent, for a moment."""
+        """Read no more.  Queued frames are still sent, for a moment."""
+        # The queues close in the same turn, so no waiting request begins while frames are sent.
         self.closing = True
         self._on_closing()
         self._context.log.info("a client is cut", peer=self.peer, why=reason)

@@ -201,6 +201,7 @@ class Handlers:
         connection = self._connection
         connection.reading = False
         crowded, self._crowded = self._crowded, {}
+        # Only this connection waits: other clients of the same topic are read on.
         for log in crowded:
             await self._wait_room_of(log)
         if not connection.takes_answers:
@@ -221,6 +222,7 @@ class Handlers:
 
     def _leave(self) -> None:
         """Close everything that this client had open."""
+        # End the session first: an opening that completes from now on is undone.
         self._connection.end()
         for producer in list(self.producers.values()):
             self._detach_producer(producer)
@@ -256,6 +258,7 @@ class Handlers:
                 case _:
                     pass  # Only brokers send the others: `admit` finds a violation below.
         number = command.type if isinstance(command, Command) else _type_of(command)
+        # SEND and ACK have returned above: topics count messages.
         self._broker.request_counts.received[number] += 1
         match connection.admit(number):
             case Admission.SERVE:
@@ -277,7 +280,7 @@ class Handlers:
                 producer.send(send)
                 self._crowded[producer.topic.log] = None
             case Sending.IGNORE:
-                pass
+                pass  # The topic has dropped the producer; the client will repeat the send.
             case Sending.VIOLATION:
                 reason = f"SEND for producer {send.producer_id}, which is not open"
                 self._connection.handle_session(session.Violated(reason))
@@ -295,6 +298,7 @@ class Handlers:
             if ack.request_id is not None:
                 self.refuse(T.ACK, ack, error)
             else:
+                # The next acknowledgement that asks for a receipt gets this error.
                 consumer.refused_ack = error
             return
         if ack.request_id is None:
@@ -388,6 +392,8 @@ class Handlers:
     def _begin_opening(
         self, openings: dict[int, _Opening], attempt: int, opening: _Opening
     ) -> None:
+        assert attempt not in openings
+        # `begin` may run the request in this very call, and its task looks itself up here.
         openings[attempt] = opening
         if not self._requests.begin(opening.request):
             del openings[attempt]
@@ -403,6 +409,7 @@ class Handlers:
             del openings[attempt]
             opening.give_up(_closed_early(what))
         else:
+            # The task answers when the opening is undone; until then the id stays taken.
             opening.scope.cancel()
 
     # -- producers
@@ -481,12 +488,15 @@ class Handlers:
             error = refused
         finally:
             del self._opening_producers[attempt]
+        # The client may have closed the producer, or the topic dropped it, after it was admitted
+        # and before this task ran again.
         if producer is not None and (scope.cancel_called or connection.closing or producer.closed):
             self._detach_producer(producer)
             producer = None
         if producer is None:
             self._producer_not_opened(body, attempt, error)
             return
+        assert producer_id not in self.producers
         self.producers[producer_id] = producer
         self._handle_producing(producing.Opened(producer_id, attempt))
         connection.send_command(_producer_success(body.request_id, producer.name, producer.epoch))
@@ -582,6 +592,7 @@ class Handlers:
             error = refused
         finally:
             del self._opening_consumers[attempt]
+        # A volatile subscription that was created for this consumer goes with it.
         if found is not None and (scope.cancel_called or connection.closing):
             found[1].drop_if_unused()
             found = None
@@ -593,7 +604,9 @@ class Handlers:
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
         connection.send_command(success)
+        # No checkpoint since `_prepare`: the subscription is still the one that was made ready.
         consumer = topic.subscriptions.join(subscription, request, connection)
+        assert consumer_id not in self.consumers
         self.consumers[consumer_id] = consumer
         self._handle_consuming(consuming.Opened(consumer_id, attempt))
 
@@ -624,6 +637,7 @@ class Handlers:
 
     def _begin_request(self, command: int, body: Any, frame_bytes: int) -> None:  # noqa: ANN401
         """Answer a request in its turn, in a task of its own; refuse it if too many wait."""
+        # The request is for the consumer that has this id now, not when its turn comes.
         consumer: Consumer | None = None
         if command in _OF_CONSUMERS:
             consumer = self.consumers.get(body.consumer_id)

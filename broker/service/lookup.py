@@ -67,6 +67,7 @@ class Lookups:
 
     async def lookup_bundle(self, bundle: BundleName, *, authoritative: bool) -> LookupResult:
         for _ in range(_ATTEMPTS):
+            # Answered from memory: a busy owner reads no record for its own topics.
             if self._ownership.owns_bundle(bundle):
                 return self._us()
             if not self._ownership.contact:
