@@ -22,7 +22,6 @@ import trio
 
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, run_bookie
-from daybook.bookie.server.logs import log_to_stderr
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import open_rocks_index
 from daybook.wire.arena import ArenaPool
@@ -30,6 +29,7 @@ from daybook.wire.clock import SystemClock
 from daybook.wire.connection import FrameConnection
 from daybook.wire.digest import Digester, master_key
 from daybook.wire.entry import encode_header
+from daybook.wire.logging import log_to_stderr
 from daybook.wire.messages.bookie import (
     FRAME_BYTES_MAX,
     Status,

@@ -1,20 +1,21 @@
-"""A broker: it serves topics to producers and consumers, over managed ledgers.
+"""A broker serves topics to producers and consumers, over managed ledgers.
 
 Read the folders in this order.  `protocol/` has the rules, without trio, sockets or a clock; the
-other folders own the sockets, the tasks and the time.
+other folders own the sockets, the tasks and the time.  Imports point from `service` to `dispatch`
+to `topics` to managed ledgers, and from `admin` to `ownership`.
 
     protocol/      the rules as state machines: sessions, producers, dispatch, ownership, balance
-    service/       the binary protocol's port: connections, commands, requests
+    service/       the port of the binary protocol: connections, handlers, lookup
     topics/        topics, their producers and their logs
     dispatch/      subscriptions, and delivery to consumers
     ownership/     which broker serves which bundle
     namespaces/    tenants, namespaces and policies, in the metadata store
     admin/         the admin REST, which is Pulsar's
-    context        what a connection needs of the broker
-    config         the settings; `limits`, those of one client, topic or subscription
+    context        what the handlers of all connections share
+    config         the settings; `limits` has the bounds for one client, topic or subscription
     formats        which new formats may be written while brokers of two versions run
     watchdog       two threads that notice when the event loop is stuck
-    metrics, logs  what is said while the broker runs
+    metrics        what `/metrics` shows
     errors         why a broker refuses a request
-    server         all parts put together; `python -m daybook.broker` runs it
+    server         builds and runs a broker; `python -m daybook.broker` calls it
 """

@@ -1,14 +1,14 @@
 """`python -m daybook.broker --config FILE`: a broker as a process.
 
-Prints one line of JSON on standard output when it serves, and logs to standard error:
+The broker prints one line of JSON on standard output when it serves, and logs to standard error:
 
     {"ready": true, "name": "...", "service_url": "pulsar://...", "admin_url": "http://...", ...}
 
-SIGTERM and SIGINT end it in order: its bundles are handed over, its topics closed.  With
-`exit_with_parent` the end of standard input does the same.  A second signal does not wait.
+SIGTERM and SIGINT stop it in order: it closes its topics and releases its bundles.  With
+`exit_with_parent`, the end of standard input does the same.  A second signal stops it at once.
 
-Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed, 4 the
-watchdog has ended it, because it answered nobody.
+Exit codes: 0 stopped, 1 the settings are not valid, 2 the broker cannot start with these settings
+or in this environment, 3 it failed, 4 the watchdog ended it because it answered nobody.
 """
 
 import argparse
@@ -25,7 +25,6 @@ import trio
 
 from daybook.broker.config import BrokerConfig, load
 from daybook.broker.errors import BrokerError
-from daybook.broker.logs import Log, log_to_stderr
 from daybook.broker.ownership.membership import Member
 from daybook.broker.protocol.watchdog import WatchdogLimits
 from daybook.broker.server import RunningBroker, run_broker
@@ -34,6 +33,7 @@ from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.http import HttpPort
+from daybook.wire.logging import Log, log_to_stderr
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
@@ -41,14 +41,14 @@ from daybook.wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
-_DESCRIPTORS_KEPT = 512  # for the metadata store, bookies, other brokers, probes and files
-_TICKS = 60  # in the time after which the watchdog acts
+_DESCRIPTORS_KEPT = 512  # left for the metadata store, bookies, brokers, probes, files
+_TICKS = 60  # of the watchdog, in the time after which it acts
 _START_ERRORS = (MetadataError, BrokerError, OSError)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m daybook.broker", description="A broker.")
-    parser.add_argument("--config", type=Path, help="a TOML file; the environment goes over it")
+    parser = argparse.ArgumentParser(prog="python -m daybook.broker", description="Run a broker.")
+    parser.add_argument("--config", type=Path, help="a TOML file; the environment overrides it")
     arguments = parser.parse_args()
     try:
         config = load(arguments.config, os.environ)
@@ -129,24 +129,24 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                 )
 
             serving: list[RunningBroker] = []
-            nursery.start_soon(_stop_when_told, config, serving, nursery.cancel_scope, log)
+            nursery.start_soon(_stop_on_signal, config, serving, nursery.cancel_scope, log)
             running: RunningBroker = await nursery.start(broker)
             serving.append(running)
             if config.watchdog:
                 nursery.start_soon(_watchdog(config, running, log).run)
             process.settle()
-            _say_ready(running)
+            _print_ready(running)
 
 
-async def _stop_when_told(
+async def _stop_on_signal(
     config: BrokerConfig, serving: list[RunningBroker], scope: trio.CancelScope, log: Log
 ) -> None:
-    """Stop in order at the first sign, at once at the second, or when it takes too long."""
+    """Stop in order at the first signal, and at once at the second or after a timeout."""
     signs, receive = trio.open_memory_channel[str](8)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_hear_signals, signs)
+        nursery.start_soon(_wait_for_signals, signs)
         if config.exit_with_parent:
-            nursery.start_soon(_hear_end_of_stdin, signs)
+            nursery.start_soon(_wait_for_end_of_stdin, signs)
         log.info("stopping", why=await receive.receive())
         with trio.move_on_after(config.shutdown_timeout_s):
             async with trio.open_nursery() as stopping:
@@ -163,13 +163,13 @@ async def _cancel_at_next(signs: trio.MemoryReceiveChannel[str], scope: trio.Can
     scope.cancel()
 
 
-async def _hear_signals(signs: trio.MemorySendChannel[str]) -> None:
+async def _wait_for_signals(signs: trio.MemorySendChannel[str]) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             await signs.send(signal.Signals(number).name)
 
 
-async def _hear_end_of_stdin(signs: trio.MemorySendChannel[str]) -> None:
+async def _wait_for_end_of_stdin(signs: trio.MemorySendChannel[str]) -> None:
     def read() -> bytes:
         return os.read(0, _STDIN_BYTES)
 
@@ -178,7 +178,7 @@ async def _hear_end_of_stdin(signs: trio.MemorySendChannel[str]) -> None:
     await signs.send("standard input has ended")
 
 
-def _say_ready(running: RunningBroker) -> None:
+def _print_ready(running: RunningBroker) -> None:
     facts = {
         "ready": True,
         "name": running.name,
@@ -189,7 +189,7 @@ def _say_ready(running: RunningBroker) -> None:
         "http_port": running.http_port,
         "pid": os.getpid(),
     }
-    print(msgspec.json.encode(facts).decode(), flush=True)  # noqa: T201  for whoever started us
+    print(msgspec.json.encode(facts).decode(), flush=True)  # noqa: T201  for the parent process
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

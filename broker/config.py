@@ -1,8 +1,8 @@
-"""The settings of a broker: a TOML file, then the environment over it.
+"""The settings of a broker: a TOML file, overridden by the environment.
 
 `DAYBOOK_BROKER_HTTP_PORT=8080` sets `http_port`, `DAYBOOK_BROKER_QUORUMS__ACK=2` sets `ack` inside
-`quorums`; a value is read as text where a text is wanted, else as TOML.  A key that does not exist
-is an error, and so is a value of the wrong kind: nothing is ignored.
+`quorums`.  A value is read as text where the setting is a text, else as TOML.  An unknown key is an
+error, and so is a value of the wrong type: nothing is ignored.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class QuorumsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""  # for people; host:port if empty
     host: str = "127.0.0.1"  # where to listen
-    advertised_host: str = ""  # what clients and peers connect to; `host` if empty
+    advertised_host: str = ""  # the host that clients and peers connect to; `host` if empty
     port: Port = 6650  # 0: any free one
     http_port: Port = 8080
     zookeeper: str = "127.0.0.1:2181"
@@ -44,25 +44,27 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # of a new namespace
     default_namespace_bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16  # public/default
 
-    # Of a namespace that is made from now on; others keep what their policies say.
-    # Acknowledged data: minutes, -1 for ever; megabytes, -1 without limit; 0 and 0: not kept.
+    # The retention of namespaces created from now on; existing ones keep their policies.
+    # Acknowledged data: minutes, -1 forever; megabytes, -1 without limit; 0 and 0: not kept.
     default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1)] = 7 * 24 * 60
     default_retention_mb: Annotated[int, msgspec.Meta(ge=-1)] = -1
     trim_interval_s: Seconds = 60.0
     roll_entries: Annotated[int, msgspec.Meta(ge=1, lt=1 << 26)] = 50_000  # of a topic's ledger
     roll_age_s: Seconds = 4 * 3600.0
     roll_age_min_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0  # a younger ledger is not rolled
-    # Bytes of the list of a topic's ledgers.  The fuller it is, the larger and older (by `roll_*`)
-    # a ledger is when it is rolled; above 3/4 none is, above 15/16 nothing is published.
+    # Bytes of the list of a topic's ledgers.  The fuller the list is, the larger and older (by
+    # `roll_*`) a ledger is when it is rolled.  Above 3/4 of the bytes no ledger is rolled, above
+    # 15/16 no message is accepted.
     ledger_list_bytes_max: Annotated[int, msgspec.Meta(ge=512, le=1_000_000)] = 1_000_000
-    cursor_roll_records: Positive = 5_000  # then a cursor goes over to a new ledger
-    # A cursor with acknowledgements above mark-delete writes all of them after so many changes or
-    # so many seconds: a Pulsar broker that takes over after a crash knows those, and no later ones.
+    cursor_roll_records: Positive = 5_000  # then a cursor switches to a new ledger
+    # A cursor with acknowledgements above mark-delete writes a snapshot of them after so many
+    # changes or so many seconds.  A Pulsar broker that takes over after a crash knows those in the
+    # last snapshot, and no later ones.
     cursor_snapshot_records: Positive = 1_000
     cursor_snapshot_s: Seconds = 30.0
-    balance_interval_s: Seconds = 60.0  # one bundle at most is moved in this time
-    # Ledgers of topics and subscriptions that nothing names (a deletion was cut short, say) are
-    # looked for so often, and removed when they are so old.
+    balance_interval_s: Seconds = 60.0  # at most one bundle moves in this time
+    # How often to search for ledgers of topics and subscriptions that no record names (after an
+    # interrupted deletion, for example), and how old they have to be to be removed.
     orphan_removal: bool = True
     orphan_interval_s: Seconds = 6 * 3600.0
     orphan_age_s: Seconds = 24 * 3600.0
@@ -70,21 +72,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auto_create_topics: bool = True
     partitions_max: Positive = 1024  # of one topic
 
-    max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame, less headers
+    max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
-    http_connections_max: Positive = 256  # beside those; the oldest idle one makes room
+    http_connections_max: Positive = 256  # in addition; the oldest idle one is closed to make room
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
     connect_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10)] = 64 << 10  # the frame of CONNECT
     frame_stall_s: Seconds = 5.0  # half a frame may wait so long for its next byte
     frame_bytes_per_s: Positive = 16 << 10  # half a frame needs so much, over 30 s
-    arena_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20  # to receive into, in all
+    # Receive buffers of all connections together.
+    arena_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
     keep_alive_s: Seconds = 30.0
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
     shutdown_timeout_s: Seconds = 20.0
     http_body_bytes_max: Positive = 1 << 20
 
-    # End the process, with exit code 4, if its own port has answered nobody for that long, and
-    # another broker serves; not before it has run for `watchdog_quiet_s`.
+    # End the process, with exit code 4, if its own port has not answered for that long and another
+    # broker serves; but not before it has run for `watchdog_quiet_s`.
     watchdog: bool = True
     watchdog_silent_s: Seconds = 60.0
     watchdog_quiet_s: Seconds = 600.0
@@ -96,17 +99,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             raise ConfigError("quorums: ensemble >= write >= ack must hold")
         if (self.default_retention_minutes == 0) != (self.default_retention_mb == 0):
-            raise ConfigError("default_retention: both minutes and mb are 0, or neither is")
+            raise ConfigError("default_retention: minutes and mb must both be 0, or neither")
         if self.arena_bytes_max < 4 * self.max_message_size:
             raise ConfigError(
                 f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
                 " max_message_size; raise it, or lower max_message_size"
             )
         if not self.zookeeper:
-            raise ConfigError("zookeeper: host:port, or several with commas")
+            raise ConfigError("zookeeper: host:port, or several separated by commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
             raise ConfigError(
-                f"host is {self.host}, where nobody can connect to: set advertised_host to the name"
+                f"host is {self.host}, to which nobody can connect: set advertised_host to the name"
                 " or address by which others reach this machine"
             )
 
@@ -116,10 +119,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> BrokerConfig:
-    """The settings in the file and the environment; raises ConfigError."""
+    """Return the settings in the file and the environment.  Raises ConfigError."""
     return settings.load(BrokerConfig, _PREFIX, path, environment)
 
 
 def parse(values: Mapping[str, object]) -> BrokerConfig:
-    """The settings in `values`; raises ConfigError."""
+    """Return the settings in `values`.  Raises ConfigError."""
     return settings.parse(BrokerConfig, values)

@@ -1,29 +1,29 @@
-"""Why a broker refuses.
+"""The errors with which a broker refuses a request.
 
-Each refusal has the code of Pulsar's binary protocol (`ServerError`), which decides whether clients
-try again, and the status of the admin REST.
+Each error has a code of Pulsar's binary protocol (`ServerError`), which decides whether clients try
+again, and a status of the admin REST.
 
     BrokerError                code                    status
       NotFoundError            TopicNotFound           404   no such tenant, namespace, topic
         SubscriptionNotFoundError                      404
-      ConflictError            NotAllowedError         409   it exists, or something is in its way
-      PreconditionError        NotAllowedError         412   a value or a name makes no sense
+      ConflictError            NotAllowedError         409   it exists, or another one is in the way
+      PreconditionError        NotAllowedError         412   a value or a name is not valid
         InvalidNameError       InvalidTopicName        412
-      NotAllowedError          NotAllowedError         405   never, for this kind of thing
-      UnavailableError         ServiceNotReady         503   not now: look up again
-        NotOwnerError          ServiceNotReady         307   another broker serves it
-      BusyError                ConsumerBusy, ...       409   somebody else has it
-      TopicTerminatedError     TopicTerminatedError    409   nothing can be appended any more
-      CannotJoinError          MetadataError           500   not with these settings
-      StorageFailedError       PersistenceError        500   what is stored makes no sense
-      RefusedError             any                           a code that a protocol machine chose
+      NotAllowedError          NotAllowedError         405   never possible for this kind of object
+      UnavailableError         ServiceNotReady         503   not possible now: look up again
+        NotOwnerError          ServiceNotReady         307   another broker serves the topic
+      BusyError                ConsumerBusy, ...       409   another client holds it
+      TopicTerminatedError     TopicTerminatedError    409   the topic accepts no more messages
+      CannotJoinError          MetadataError           500   the settings of this broker are wrong
+      StorageFailedError       PersistenceError        500   stored data cannot be parsed
+      RefusedError             any                           a protocol machine chose the code
 """
 
 from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class BrokerError(Exception):
-    """The broker said no; nothing was changed."""
+    """The broker refused the request and changed nothing."""
 
     code: int = pb.UnknownError
     status: int = 500
@@ -45,14 +45,14 @@ class SubscriptionNotFoundError(NotFoundError):
 
 
 class ConflictError(BrokerError):
-    """It exists already, or something that exists is in the way."""
+    """The object exists already, or another object is in the way."""
 
     code = pb.NotAllowedError
     status = 409
 
 
 class PreconditionError(BrokerError):
-    """A value makes no sense, or something is in use."""
+    """A value is not valid, or an object is in use."""
 
     code = pb.NotAllowedError
     status = 412
@@ -63,21 +63,21 @@ class InvalidNameError(PreconditionError):
 
 
 class NotAllowedError(BrokerError):
-    """Never possible for this kind of thing."""
+    """The operation is never possible for this kind of object."""
 
     code = pb.NotAllowedError
     status = 405
 
 
 class UnavailableError(BrokerError):
-    """Not now.  Clients look up again."""
+    """The operation is not possible now.  Clients look up the topic again."""
 
     code = pb.ServiceNotReady
     status = 503
 
 
 class NotOwnerError(UnavailableError):
-    """Another broker serves the topic, or none does yet."""
+    """Another broker serves the topic, or no broker serves it yet."""
 
     status = 307
 
@@ -85,12 +85,12 @@ class NotOwnerError(UnavailableError):
         self, message: str, *, http_url: str | None = None, authoritative: bool = False
     ) -> None:
         super().__init__(message)
-        self.http_url = http_url  # of the owner, or of a broker that knows more
+        self.http_url = http_url  # of the owner, or of a broker that knows the owner
         self.authoritative = authoritative
 
 
 class BusyError(BrokerError):
-    """Somebody else has it, and is alive."""
+    """Another client holds the object, and is alive."""
 
     status = 409
 
@@ -104,27 +104,27 @@ class ProducerBusyError(BusyError):
 
 
 class TopicTerminatedError(BrokerError):
-    """Nothing can be appended any more."""
+    """The topic accepts no more messages."""
 
     code = pb.TopicTerminatedError
     status = 409
 
 
 class StorageFailedError(BrokerError):
-    """What is stored of a topic makes no sense: somebody has to look."""
+    """Stored data of a topic cannot be parsed: an operator has to look at it."""
 
     code = pb.PersistenceError
     status = 500
 
 
 class CannotJoinError(BrokerError):
-    """This broker may not serve the topics of this metadata store: its settings are wrong."""
+    """This broker must not serve the topics of this metadata store: its settings are wrong."""
 
     code = pb.MetadataError
 
 
 class RefusedError(BrokerError):
-    """With a code that a protocol machine chose."""
+    """A refusal with a code that a protocol machine chose."""
 
     status = 412
 

@@ -1,4 +1,4 @@
-"""Metrics under Pulsar's names, one registry for each broker, read when somebody asks."""
+"""Metrics under Pulsar's names.  Each broker has a registry, collected at each scrape."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -19,13 +19,13 @@ from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
-_BACKLOG = "Messages not acknowledged; an estimate inside a ledger that has batches."
+_BACKLOG = "Messages not acknowledged; an estimate inside a ledger with batches."
 _BACKLOG_BYTES = "Bytes of the largest backlog, an estimate."
 _SUBSCRIPTION_LABELS = (*_TOPIC_LABELS, "subscription")
 
 
 class BrokerMetrics:
-    """What `/metrics` shows of one broker."""
+    """The metrics of one broker."""
 
     def __init__(
         self,
@@ -72,42 +72,53 @@ class BrokerMetrics:
         for name, text, value in (
             ("topics_count", "Loaded topics.", len(each)),
             ("producers_count", "Connected producers.", sum(len(s.publishers) for s in each)),
-            ("consumers_count", "Consumers.", sum(len(s.consumers) for s in subscriptions)),
+            (
+                "consumers_count",
+                "Consumers.",
+                sum(len(s.consumers) for s in subscriptions),
+            ),
             ("subscriptions_count", "Subscriptions.", len(subscriptions)),
-            ("rate_in", "Messages a second.", sum(s.msg_rate_in for s in each)),
-            ("rate_out", "Messages a second.", sum(s.msg_rate_out for s in each)),
-            ("throughput_in", "Bytes a second.", sum(s.msg_throughput_in for s in each)),
-            ("throughput_out", "Bytes a second.", sum(s.msg_throughput_out for s in each)),
+            ("rate_in", "Messages per second.", sum(s.msg_rate_in for s in each)),
+            ("rate_out", "Messages per second.", sum(s.msg_rate_out for s in each)),
+            ("throughput_in", "Bytes per second.", sum(s.msg_throughput_in for s in each)),
+            ("throughput_out", "Bytes per second.", sum(s.msg_throughput_out for s in each)),
             ("msg_backlog", _BACKLOG, sum(s.msg_backlog for s in subscriptions)),
             ("storage_size", "Bytes stored.", sum(s.storage_size for s in each)),
         ):
             yield gauge(f"pulsar_broker_{name}", text, value)
-        yield gauge("daybook_broker_connections", "Connections.", self._clients.connections)
-        yield gauge("daybook_broker_bundles", "Bundles owned.", len(self._ownership.owned))
-        yield gauge("daybook_broker_in_contact", "With the store.", self._ownership.contact)
+        owned, in_contact = len(self._ownership.owned), self._ownership.contact
+        yield gauge("daybook_broker_connections", "Client connections.", self._clients.connections)
+        yield gauge("daybook_broker_bundles", "Bundles owned by this broker.", owned)
+        yield gauge("daybook_broker_in_contact", "1: the store is in reach.", in_contact)
         old = sum(c.old_records > 0 for topic, _ in stats for c in topic.log.cursors.values())
         yield gauge(
             "daybook_broker_cursors_pulsar_misreads", "Cursors with records of version 1.", old
         )
         yield gauge("daybook_broker_arena_bytes", "Receive buffers.", self._arenas.total_bytes)
         for name, text, count in (
-            ("connections_refused", "Connections.", self._clients.refused),
-            ("orphaned_ledgers_removed", "Ledgers that nothing named.", self._orphans.removed),
+            ("connections_refused", "Refused connections.", self._clients.refused),
+            (
+                "orphaned_ledgers_removed",
+                "Ledgers that no record named.",
+                self._orphans.removed,
+            ),
         ):
             counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
             counter.add_metric((self._cluster,), count)
             yield counter
 
     def _of_requests(self) -> Iterator[Metric]:
-        came = CounterMetricFamily(
-            "daybook_broker_commands", "Commands of clients.", labels=("cluster", "command")
+        received = CounterMetricFamily(
+            "daybook_broker_commands",
+            "Commands received from clients, without SEND and ACK.",
+            labels=("cluster", "command"),
         )
-        for command, count in sorted(self._requests.came.items()):
-            came.add_metric((self._cluster, command_name(command)), count)
-        yield came
+        for command, count in sorted(self._requests.received.items()):
+            received.add_metric((self._cluster, command_name(command)), count)
+        yield received
         refused = CounterMetricFamily(
             "daybook_broker_commands_refused",
-            "Commands of clients that were refused, sends included.",
+            "Refused commands of clients, including SEND and ACK.",
             labels=("cluster", "command", "error"),
         )
         for (command, error), count in sorted(self._requests.refused.items()):
@@ -157,12 +168,12 @@ _SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("back_log", _BACKLOG, "msg_backlog"),
     ("back_log_entries", "Entries not acknowledged.", "backlog_entries"),
     ("back_log_bytes", "Bytes not acknowledged, an estimate.", "backlog_size"),
-    ("delayed", "Entries that wait for their time.", "msg_delayed"),
-    ("msg_rate_out", "Messages a second.", "msg_rate_out"),
-    ("msg_throughput_out", "Bytes a second.", "msg_throughput_out"),
-    ("msg_rate_redeliver", "Messages a second.", "msg_rate_redeliver"),
-    ("unacked_messages", "Delivered, not acknowledged.", "unacked_messages"),
-    ("last_acked_timestamp", "Milliseconds.", "last_acked_timestamp"),
+    ("delayed", "Entries that wait for their delivery time.", "msg_delayed"),
+    ("msg_rate_out", "Messages per second.", "msg_rate_out"),
+    ("msg_throughput_out", "Bytes per second.", "msg_throughput_out"),
+    ("msg_rate_redeliver", "Messages per second.", "msg_rate_redeliver"),
+    ("unacked_messages", "Messages delivered and not acknowledged.", "unacked_messages"),
+    ("last_acked_timestamp", "Time of the last acknowledgement, in ms.", "last_acked_timestamp"),
 )
 assert all(key in SubscriptionStats.__struct_fields__ for _, _, key in _SUBSCRIPTION_GAUGES)
 
@@ -181,28 +192,28 @@ _TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...
     (GaugeMetricFamily, "subscriptions_count", "Subscriptions.", lambda s: len(s.subscriptions)),
     (GaugeMetricFamily, "producers_count", "Producers.", lambda s: len(s.publishers)),
     (GaugeMetricFamily, "consumers_count", "Consumers.", _consumers),
-    (GaugeMetricFamily, "rate_in", "Messages a second.", lambda s: s.msg_rate_in),
-    (GaugeMetricFamily, "rate_out", "Messages a second.", lambda s: s.msg_rate_out),
-    (GaugeMetricFamily, "throughput_in", "Bytes a second.", lambda s: s.msg_throughput_in),
-    (GaugeMetricFamily, "throughput_out", "Bytes a second.", lambda s: s.msg_throughput_out),
+    (GaugeMetricFamily, "rate_in", "Messages per second.", lambda s: s.msg_rate_in),
+    (GaugeMetricFamily, "rate_out", "Messages per second.", lambda s: s.msg_rate_out),
+    (GaugeMetricFamily, "throughput_in", "Bytes per second.", lambda s: s.msg_throughput_in),
+    (GaugeMetricFamily, "throughput_out", "Bytes per second.", lambda s: s.msg_throughput_out),
     (GaugeMetricFamily, "msg_backlog", _BACKLOG, _backlog),
     (GaugeMetricFamily, "backlog_size", _BACKLOG_BYTES, lambda s: s.backlog_size),
     (GaugeMetricFamily, "storage_size", "Bytes stored.", lambda s: s.storage_size),
     (
         GaugeMetricFamily,
         "ml_ledger_list_bytes",
-        "Of the list of ledgers in the metadata store.",
+        "Bytes of the list of ledgers in the metadata store.",
         lambda s: s.ledger_list_bytes,
     ),
     (
         GaugeMetricFamily,
         "ml_ledger_list_alarm",
-        "1: half of what such a list may take is used; 2: it is full, nothing is published.",
+        "1: half of the bytes of such a list are used; 2: it is full, no message is accepted.",
         lambda s: 2 if s.ledger_list_full else int(s.ledger_list_alarm),
     ),
-    (GaugeMetricFamily, "average_msg_size", "Bytes.", lambda s: s.average_msg_size),
-    (CounterMetricFamily, "in_messages", "Messages.", lambda s: s.msg_in_counter),
-    (CounterMetricFamily, "out_messages", "Messages.", lambda s: s.msg_out_counter),
-    (CounterMetricFamily, "in_bytes", "Bytes.", lambda s: s.bytes_in_counter),
-    (CounterMetricFamily, "out_bytes", "Bytes.", lambda s: s.bytes_out_counter),
+    (GaugeMetricFamily, "average_msg_size", "Bytes per message.", lambda s: s.average_msg_size),
+    (CounterMetricFamily, "in_messages", "Messages received.", lambda s: s.msg_in_counter),
+    (CounterMetricFamily, "out_messages", "Messages delivered.", lambda s: s.msg_out_counter),
+    (CounterMetricFamily, "in_bytes", "Bytes received.", lambda s: s.bytes_in_counter),
+    (CounterMetricFamily, "out_bytes", "Bytes delivered.", lambda s: s.bytes_out_counter),
 )

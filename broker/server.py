@@ -1,4 +1,4 @@
-"""A broker, as a function of its seams: what the process runs, and what the simulator runs.
+"""A broker as a function of its seams.  The process and the simulator both run it.
 
     store ----+-- policies -- ownership -- lookups -- leader, balancer
               |                   |           |
@@ -6,9 +6,9 @@
               |                   |           |
     network --+-- ledgers ----- topics -------+-- clients
 
-The order at the start: take the ports, answer peers, join (which announces the broker), serve.  At
-the end the other way round: hand over the bundles, close the ports, leave.  A broker that dies
-without an end loses nothing that it has acknowledged.
+The order at the start: open the ports, answer peers, join (which announces the broker), serve.  The
+order at the end is the reverse: release the bundles, close the ports, leave.  A broker that dies
+without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,15 +25,12 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.app import create_app
-from daybook.broker.admin.calls import PeerCalls
 from daybook.broker.admin.operations import Operations
-from daybook.broker.admin.topic_operations import TopicOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
 from daybook.broker.limits import BrokerLimits
-from daybook.broker.logs import Log, silent_log
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -42,9 +39,10 @@ from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, check_others
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peers import (
     VERSION,
-    Greeter,
+    PeerProbe,
     Peers,
     Verdict,
     greeting,
@@ -52,7 +50,7 @@ from daybook.broker.ownership.peers import (
     why_not_served,
 )
 from daybook.broker.service.accept import ClientPort
-from daybook.broker.service.connection import serve_client
+from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
@@ -67,6 +65,7 @@ from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
 from daybook.managed_ledger.tree import tree_id
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
+from daybook.wire.logging import Log, silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe
@@ -79,7 +78,7 @@ _BOOKIES_NONE_S = 10.0
 
 
 class HttpServer(Protocol):
-    """A port for HTTP: `wire.http.HttpPort` in production, none in the simulator."""
+    """SEAM: a port for HTTP.  `wire.http.HttpPort`, or a simulated one."""
 
     port: int
 
@@ -90,7 +89,7 @@ class HttpServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """A broker that serves.  `stop` ends it in order; cancelling `run_broker` ends it at once."""
+    """A running broker.  `stop` ends it in order; cancelling `run_broker` ends it at once."""
 
     name: str
     identity: Identity
@@ -104,7 +103,7 @@ class RunningBroker:
     clients: ClientPort
     metrics: BrokerMetrics
     context: BrokerContext
-    probe: PortProbe  # of its own service port
+    probe: PortProbe  # probes the broker's own service port
     stop: Callable[[], Awaitable[None]]
 
 
@@ -121,9 +120,10 @@ async def run_broker(
     limits: BrokerLimits | None = None,
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until stopped or cancelled.  OSError, with a sentence, if the port is taken.
+    """Serve until stopped or cancelled.  Raises OSError if the port is in use.
 
-    `readable`: the new formats that this broker announces.  Tests give fewer, as an older version.
+    `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
+    version.
     """
     arenas, flusher = ArenaPool(total_bytes_max=config.arena_bytes_max), Flusher()
     formats = Formats(store, readable)
@@ -169,7 +169,7 @@ async def run_broker(
 
 
 class _Broker:
-    """The parts, put together."""
+    """The parts of one broker."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Broker:
             maintain_interval_s=config.trim_interval_s,
             limits=limits.topics,
         )
-        self.greeter = Greeter(network, arenas, flusher)
+        self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
             store,
             identity,
@@ -224,11 +224,11 @@ class _Broker:
             log=log,
         )
         self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)
-        self.peers = Peers(store, identity, self.greeter, log)
+        self.peers = Peers(store, identity, self.peer_probe, log)
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
-        self.remote = PeerCalls(network)
+        self.peer_calls = PeerCalls(network)
         self.operations = Operations(
             cluster=config.cluster,
             partitions_max=config.partitions_max,
@@ -238,14 +238,14 @@ class _Broker:
             ownership=self.ownership,
             lookups=self.lookups,
             leader=self.leader,
-            topics=TopicOperations(self.topics, identity.broker_id),
-            remote=self.remote,
+            topics=self.topics,
+            peer_calls=self.peer_calls,
         )
         self.balancer = Balancer(
             store,
             self.ownership,
             self.leader,
-            self.remote,
+            self.peer_calls,
             interval_s=config.balance_interval_s,
             log=log,
         )
@@ -340,6 +340,7 @@ class _Broker:
         return (await self.leader.view()).is_us
 
     async def _stop(self, scope: trio.CancelScope) -> None:
+        # Withdraw first: otherwise lookups would place bundles here while they are released.
         self._leading.cancel()
         await self.ownership.withdraw()
         await self.ownership.release_all()
@@ -348,9 +349,9 @@ class _Broker:
         scope.cancel()
 
     async def _bind(self) -> None:
-        """Be sure that our ledgers are those of the topics.  CannotJoinError: nothing was touched.
+        """Check that our ledgers are those of the topics.  Raises CannotJoinError.
 
-        This comes before anything of ours is written.
+        This comes before this broker writes anything, so after the error nothing has changed.
         """
         where = f"{self.config.zookeeper} below {self.config.ledgers_root}"
         while True:
@@ -375,24 +376,24 @@ class _Broker:
         self.ledgers.bind(bound.instance_id)
         self.ownership.bind(bound)
 
-    async def _say_cluster(self) -> None:
-        """Several names are normal; a new one beside others may be a mistake."""
+    async def _warn_of_new_cluster(self) -> None:
+        """Warn if the cluster name is new beside others: that may be a mistake."""
         names = await self.tenancy.clusters()
         if names and self.config.cluster not in names:
             self.log.warning(
-                "this broker brings a further cluster name to the ZooKeeper of others: it serves"
-                " the same topics as they do, and namespaces made through it get its name",
+                "this broker adds another cluster name to the ZooKeeper of existing clusters: it"
+                " serves the same topics, and namespaces created through it get its name",
                 cluster=self.config.cluster,
                 others=", ".join(names),
             )
 
     async def _prepare_cluster(self) -> None:
-        """Have the namespaces; know the bookies, so that first topics get all their copies."""
+        """Create the first namespace; wait for bookies, so that first topics get all copies."""
         url = self.identity.http_url
         data = ClusterData(service_url=url, broker_service_url=self.identity.service_url)
         while True:
             try:
-                await self._say_cluster()
+                await self._warn_of_new_cluster()
                 await self.tenancy.bootstrap(data)
                 break
             except (MetadataError, UnavailableError) as error:
@@ -402,7 +403,10 @@ class _Broker:
             await self._wait_for_bookies()
 
     async def _wait_for_bookies(self) -> None:
-        """Until there are three, or no more come.  Those that start with us take a moment."""
+        """Return when there are three bookies, or when no more appear for a while.
+
+        Bookies that start at the same time as this broker take a moment to register.
+        """
         known, since = 0, trio.current_time()
         while known < _BOOKIES_WANTED:
             try:
@@ -417,7 +421,7 @@ class _Broker:
             await trio.sleep(_RETRY_S)
 
     async def _is_dead(self, member: Member) -> bool:
-        return await self.greeter.probe(member) is Verdict.DEAD
+        return await self.peer_probe.probe(member) is Verdict.DEAD
 
 
 def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Random) -> Identity:

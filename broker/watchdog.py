@@ -1,9 +1,9 @@
 """The shell of `protocol.watchdog`: two threads that work while the event loop is stuck.
 
-One thread asks the broker's own port, again and again, with more patience than a readiness probe
-has: an answer that comes late is an answer.  The other one ticks, and carries out what the machine
-wants.  Before the process ends, the stacks of all threads and tasks are written to standard error.
-If that blocks, because nobody reads standard error, the process ends all the same.
+One thread probes the broker's own port again and again, with a longer timeout than a readiness
+probe has: a late answer is an answer.  The other thread ticks, and carries out the effects of the
+machine.  Before the process ends, the stacks of all threads and tasks are written to standard
+error.  If that blocks, because nobody reads standard error, the process ends all the same.
 """
 
 import faulthandler
@@ -12,15 +12,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from time import monotonic  # noqa: TID251  these threads have no loop, and no clock of trio's
+from time import monotonic  # noqa: TID251  these threads have no event loop
 from typing import TextIO
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.broker.ownership.membership import Member
 from daybook.broker.ownership.peers import serves
 from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
+from daybook.wire.logging import Log
 from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 
 EXIT_CODE = 4
@@ -29,12 +29,15 @@ _PATIENCE_SHARE = 1 / 3  # of the time without an answer, for one probe
 _PAUSE_SHARE = 1 / 12
 _WRITING_S = 5.0
 _OTHERS_ASKED_MAX = 8
-_FRAMES_MAX = 50  # of one task; one that recurses without end must not fill the log
+_FRAMES_MAX = 50  # of one task; endless recursion must not fill the log
 
 
 class Watchdog:
-    """`others` returns the other registered brokers; None while there is no contact with the
-    metadata store.  It is called in a thread."""
+    """The watchdog of one process.
+
+    `others` returns the other registered brokers; None while there is no contact with the metadata
+    store.  It is called in a thread.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Watchdog:
         self._log = log
         self._end = end
         self._machine = WatchdogProtocol(limits, now_s=monotonic())
-        self._lock = threading.Lock()  # around each call of the machine
+        self._lock = threading.Lock()  # held around each call of the machine
         self._stopped = threading.Event()
 
     async def run(self) -> None:
@@ -70,7 +73,7 @@ class Watchdog:
         try:
             work()
         except Exception as error:
-            self._log.error("the watchdog has failed, and watches no longer", exc_info=error)
+            self._log.error("the watchdog has failed and no longer watches", exc_info=error)
             self._stopped.set()
 
     def _ask_own_port(self) -> None:
@@ -117,9 +120,9 @@ class Watchdog:
                 case None:
                     silent.append(member.broker_id)
                 case False:
-                    pass  # It may be dead, and its registration about to end.
-        # All are stuck.  The first of them ends, and the others when that one serves again, so
-        # that they are never away at the same time.
+                    pass  # It may be dead, with a registration that is about to end.
+        # All are stuck.  The one with the lowest id ends first; the others end when it serves
+        # again.  So they are never down at the same time.
         return bool(silent) and self._broker_id < min(silent)
 
     def _end_process(self, root: trio.lowlevel.Task | None) -> None:
@@ -132,6 +135,7 @@ class Watchdog:
             write_stacks(root, sys.stderr)
 
         writing = threading.Thread(target=write, daemon=True)
+        # A daemon thread: if writing blocks, the process still ends.
         writing.start()
         writing.join(_WRITING_S)
         self._stopped.set()
@@ -139,9 +143,9 @@ class Watchdog:
 
 
 def write_stacks(root: trio.lowlevel.Task | None, file: TextIO) -> None:
-    """Write the stacks of all threads, and the tree of trio's tasks with theirs.
+    """Write the stacks of all threads, and the tree of trio's tasks with their stacks.
 
-    The tasks may go on meanwhile: this is a picture for people, taken from another thread.
+    The tasks may run meanwhile: this is a snapshot for people, taken from another thread.
     """
     faulthandler.dump_traceback(file, all_threads=True)
     if root is not None:
@@ -150,7 +154,7 @@ def write_stacks(root: trio.lowlevel.Task | None, file: TextIO) -> None:
 
 
 def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
-    """The lines of a task and of all below it, without recursion: trees may be deep."""
+    """Yield the lines of a task and of all tasks below it, without recursion."""
     waiting: list[tuple[trio.lowlevel.Task, int]] = [(task, depth)]
     while waiting:
         task, depth = waiting.pop()
@@ -159,7 +163,7 @@ def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
         try:
             for frame in _frames(task):
                 yield f"{indent}  {frame}\n"
-        except (RuntimeError, ValueError) as error:  # It has moved on while it was looked at.
+        except (RuntimeError, ValueError) as error:  # The task has run while its frames were read.
             yield f"{indent}  ({error})\n"
         for nursery in task.child_nurseries:
             waiting += [(child, depth + 1) for child in nursery.child_tasks]
@@ -175,8 +179,8 @@ def _frames(task: trio.lowlevel.Task) -> Iterable[str]:
 
 
 def _starved_s() -> float | None:
-    """How long the main thread, which runs the loop, has waited for a processor."""
+    """Return how long the main thread, which runs the loop, has waited for a processor."""
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
-        return None  # Not Linux, or a kernel without it: late ticks still show a stopped process.
+        return None  # Not Linux, or a kernel without it; late ticks still show a stopped process.

@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[1]
 # packages keep their names here when they move below `daybook/`.
 LIMITS: dict[str, int] = {
     "bench": 16,
-    "bookie": 316,
-    "broker": 86,
+    "bookie": 314,
+    "broker": 22,
     "clients": 168,
     "managed_ledger": 14,
-    "tests": 555,
+    "tests": 556,
     "tools": 3,
-    "wire": 67,
+    "wire": 68,
 }
 
 # These pages are printed by commands, so their sentences are those of the code.

@@ -13,7 +13,7 @@ In reading order:
     command.py       read-only by command
     host.py          a bookie as a function of its seams
     config.py        settings
-    logs.py, metrics.py, http.py    what it says of itself
+    metrics.py, http.py             what it says of itself
     admin.py         what an operator may ask
     __main__.py      the process
 

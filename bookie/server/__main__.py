@@ -34,13 +34,13 @@ from daybook.bookie.server.config import BookieConfig, load
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
 from daybook.bookie.server.http import create_app, serve_http
 from daybook.bookie.server.identity import StartError
-from daybook.bookie.server.logs import Log, log_to_stderr
 from daybook.bookie.server.metrics import registry_of
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import open_rocks_index
 from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
+from daybook.wire.logging import Log, log_to_stderr
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError

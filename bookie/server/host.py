@@ -38,7 +38,6 @@ from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.housekeeping import Housekeeping
 from daybook.bookie.server.identity import Identity, StartError, examine
 from daybook.bookie.server.limbo import LimboRepair
-from daybook.bookie.server.logs import Log, silent_log
 from daybook.bookie.server.registration import Registration, new_mark
 from daybook.bookie.server.repairs import Repairs
 from daybook.bookie.server.requests import DiskSpace
@@ -55,6 +54,7 @@ from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import WireError
+from daybook.wire.logging import Log, silent_log
 from daybook.wire.messages.bookie_v3 import decode_response, encode_bookie_info
 from daybook.wire.metadata.store import (
     MetadataError,

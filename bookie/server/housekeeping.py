@@ -13,9 +13,9 @@ from random import Random
 import trio
 
 from daybook.bookie.server.collector import Collector
-from daybook.bookie.server.logs import Log
 from daybook.bookie.storage.scrub import Finding
 from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.logging import Log
 
 _NO_ROOM_INTERVAL_S = 10.0
 _FIRST_SCRUB_S = 3600.0

@@ -56,13 +56,13 @@ from daybook.bookie.replication.protocol.copies import (
 )
 from daybook.bookie.replication.protocol.pace import Pace
 from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
-from daybook.bookie.server.logs import Log
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore
 from daybook.bookie.storage.suspects import Suspect
 from daybook.wire.clock import WallClock
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[LedgerClient]]

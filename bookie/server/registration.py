@@ -26,8 +26,8 @@ import trio
 from daybook.bookie.errors import RegistryError
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
-from daybook.bookie.server.logs import Log
 from daybook.bookie.storage.disk import Disk
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,

@@ -17,10 +17,10 @@ from daybook.bookie.ledger.catalog import Catalog
 from daybook.bookie.ledger.marks import mark_under_replicated
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.server.logs import Log
 from daybook.bookie.storage.scrub import Finding
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.clock import WallClock
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 _INTERVAL_S = 30.0  # between looks at what reads have met

@@ -31,7 +31,6 @@ from typing import TypeAlias
 
 import trio
 
-from daybook.bookie.server.logs import Log, LogGate
 from daybook.bookie.server.requests import DiskSpace, Received, ServerLimits, Session
 from daybook.bookie.server.v2 import V2
 from daybook.bookie.server.v3 import V3
@@ -41,6 +40,7 @@ from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection, FramePace
 from daybook.wire.errors import WireError
+from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.bookie_v3 import is_v3
 from daybook.wire.outbox import Flusher
 from daybook.wire.process import Crowd
@@ -48,6 +48,7 @@ from daybook.wire.transport import Listener, Stream
 
 Protocol: TypeAlias = V2 | V3
 
+_LOG_LINES_MAX = 20  # in a minute, about connections that strangers can open
 _IDLE_CHECKS = 5  # in the shortest time that may pass in silence
 
 
@@ -91,7 +92,7 @@ class BookieServer:
             limits.frame_stall_s, limits.frame_bytes_per_s, limits.frame_window_s
         )
         self._log = log
-        self._gate = LogGate(log)
+        self._gate = LogLimiter(log, lines_max=_LOG_LINES_MAX)
         self._disk_space = disk_space
         self._reserved = reserved
         self._sessions: dict[Session, None] = {}  # in the order in which they came

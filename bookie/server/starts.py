@@ -34,9 +34,9 @@ from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
 from daybook.bookie.server.identity import StartError
-from daybook.bookie.server.logs import Log
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.store import LedgerStore
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,

@@ -1,9 +1,8 @@
-"""Pulsar's admin REST over `broker.admin.operations`.
+"""Pulsar's admin REST.
 
+operations     the operations of an administrator, without HTTP
 handling       from an HTTP request to a call and back: arguments, JSON, refusals
-namespaces     clusters, tenants, namespaces, brokers
-topics         topics, partitions, subscriptions; look-up over HTTP
-app            all of it, with metrics and health
-http           the port
-calls          one broker asks another
+namespaces     REST of clusters, tenants, namespaces and brokers
+topics         REST of topics, partitions and subscriptions; lookup over HTTP
+app            the whole application, with metrics and health
 """

@@ -1,13 +1,14 @@
 """The HTTP application of a broker.
 
 /admin/v2/...   Pulsar's REST      (`namespaces`, `topics`)
-/lookup/v2/...  look-up over HTTP  (`topics`)
+/lookup/v2/...  lookup over HTTP   (`topics`)
 /metrics        Prometheus
-/healthz        the process runs: always 200 while anybody can ask
-/readyz         it can serve: its own service port answers the protocol within 2 s, and it is
-                registered and in contact with the metadata store; else 503 and why not
+/healthz        the process runs: 200 as long as it answers at all
+/readyz         the broker can serve: its own service port answers the protocol within 2 s, and the
+                broker is registered and in contact with the metadata store; otherwise 503 with the
+                reason
 
-None of these needs a right.
+No authorization is needed for any of them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ from daybook.broker.admin import namespaces, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import BrokerError
-from daybook.broker.logs import Log
+from daybook.wire.logging import Log
 
 
 def create_app(
@@ -35,7 +36,10 @@ def create_app(
     body_bytes_max: int,
     log: Log,
 ) -> ASGIApp:
-    """`why_not_ready` asks the service port, and returns "" if that answers as it should."""
+    """Return the application.
+
+    `why_not_ready` probes the service port and returns "" if the port answers as it should.
+    """
 
     async def show_metrics(_: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE_LATEST)

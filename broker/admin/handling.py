@@ -1,9 +1,9 @@
 """From an HTTP request to a call and back: arguments, JSON, refusals.
 
-A handler takes a `Call` and returns what is to be sent as JSON, or None for 204.  What it raises as
-a `BrokerError` becomes the error's status and `{"reason": ...}`; `NotOwnerError` becomes a redirect
-to the owner when it is known.  Names in paths are URL-encoded once, so paths are matched *before*
-they are decoded: a topic's name may contain a slash.
+A handler takes a `Call` and returns the object to send as JSON, or None for 204.  A `BrokerError`
+becomes the status of the error and `{"reason": ...}`.  A `NotOwnerError` becomes a redirect to the
+owner if the owner is known.  Names in paths are URL-encoded once, so paths are matched *before*
+they are decoded: the name of a topic may contain a slash.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,8 +24,8 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.logs import Log
 from daybook.wire.errors import MalformedError
+from daybook.wire.logging import Log
 from daybook.wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0
@@ -50,7 +50,7 @@ class Text(str):
 
 
 class Call(Generic[PartsT]):
-    """One request, and the parts of the broker that handlers use."""
+    """One request, with the parts of the broker that handlers use."""
 
     def __init__(self, request: Request, parts: PartsT, body_bytes_max: int) -> None:
         self.parts = parts
@@ -59,7 +59,7 @@ class Call(Generic[PartsT]):
         self._read: bytes | None = None
 
     def path(self, name: str) -> str:
-        """A piece of the path, decoded."""
+        """Return a component of the path, decoded."""
         try:
             return url_decode(self._request.path_params[name])
         except MalformedError as error:
@@ -94,10 +94,10 @@ class Call(Generic[PartsT]):
             case "false":
                 return False
             case other:
-                raise PreconditionError(f"{name} is true or false, not {other!r}")
+                raise PreconditionError(f"{name} must be true or false, not {other!r}")
 
     def integer(self, name: str) -> int:
-        """A piece of the path that is a number."""
+        """Return a component of the path that is a number."""
         text = self.path(name)
         try:
             return int(text)
@@ -105,7 +105,7 @@ class Call(Generic[PartsT]):
             raise PreconditionError(f"not a number: {text!r}") from None
 
     async def body(self, kind: type[ValueT]) -> ValueT:
-        """The body as JSON of that kind.  Raises BadBodyError."""
+        """Return the body, decoded from JSON.  Raises BadBodyError."""
         content = await self._content()
         try:
             return msgspec.json.decode(content, type=kind)
@@ -113,7 +113,7 @@ class Call(Generic[PartsT]):
             raise BadBodyError(f"the body: {error}") from None
 
     async def optional_body(self, kind: type[ValueT]) -> ValueT | None:
-        """The same, None if there is no body."""
+        """Return the decoded body, None if there is none.  Raises BadBodyError."""
         content = await self._content()
         return await self.body(kind) if content.strip() not in (b"", b"null") else None
 
@@ -124,9 +124,11 @@ class Call(Generic[PartsT]):
                 async for chunk in self._request.stream():
                     content += chunk
                     if len(content) > self._body_bytes_max:
-                        raise BodyTooLargeError(f"at most {self._body_bytes_max} bytes")
+                        raise BodyTooLargeError(
+                            f"the body may have at most {self._body_bytes_max} bytes"
+                        )
             if scope.cancelled_caught:
-                raise BadBodyError("the body did not come in time")
+                raise BadBodyError("the body did not arrive in time")
             self._read = bytes(content)
         return self._read
 
@@ -135,7 +137,7 @@ Handler = Callable[[Call[PartsT]], Awaitable[object]]
 
 
 class Endpoints(Generic[PartsT]):
-    """Routes of handlers that share parts of the broker."""
+    """Makes routes of handlers that share parts of the broker."""
 
     def __init__(self, parts: PartsT, body_bytes_max: int, log: Log) -> None:
         self._parts = parts
@@ -143,7 +145,7 @@ class Endpoints(Generic[PartsT]):
         self._log = log
 
     def route(self, path: str, handlers: Mapping[str, Handler[PartsT]]) -> Route:
-        """One path, a handler for each method."""
+        """Return the route of one path, with a handler for each method."""
 
         async def endpoint(request: Request) -> Response:
             handler = handlers.get("GET" if request.method == "HEAD" else request.method)
@@ -162,12 +164,13 @@ class Endpoints(Generic[PartsT]):
         except BrokerError as error:
             return reason(error.status, str(error))
         except trio.TooSlowError:
-            return reason(UnavailableError.status, "it takes too long; it may yet be carried out")
+            text = "the operation takes too long; it may still be carried out"
+            return reason(UnavailableError.status, text)
         except ClientDisconnect:
-            return reason(400, "the client has gone")
+            return reason(400, "the client has disconnected")
         except Exception as error:
             self._log.error("a request failed", path=request.scope["path"], exc_info=error)
-            return reason(500, "the broker failed; its log says why")
+            return reason(500, "the broker failed; its log has the reason")
 
 
 def answer(value: object) -> Response:
@@ -195,7 +198,7 @@ def _redirect(request: Request, error: NotOwnerError) -> Response:
 
 
 def with_encoded_paths(app: ASGIApp) -> ASGIApp:
-    """Match paths as they came, so that an encoded slash in a name does not split it."""
+    """Match undecoded paths, so that an encoded slash in a name does not split it."""
 
     async def encoded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -1,17 +1,21 @@
-"""REST of clusters, tenants, namespaces, brokers.
+"""REST of clusters, tenants, namespaces and brokers.
 
-A policy of Pulsar's that this broker does not enforce is refused (405), never stored and ignored.
+A policy of Pulsar's that this broker does not enforce is refused (405), instead of stored and then
+ignored.
 """
 
+from typing import cast
+
+import msgspec
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import Call, Endpoints, Handler, Text
-from daybook.broker.admin.new_namespace import parse_new_namespace
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, NotFoundError, PreconditionError
 from daybook.broker.namespaces.policies import Fields, Persistence, Retention
 from daybook.broker.namespaces.records import BundlesData, ClusterData, TenantInfo
 from daybook.broker.ownership.peers import VERSION
+from daybook.broker.protocol.bundles import Bundles
 
 OpsCall = Call[Operations]
 
@@ -217,3 +221,103 @@ async def _owned(call: OpsCall) -> object:
         bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         for bundle in owned
     }
+
+
+# -- policies of a new namespace
+#
+# `pulsar-admin namespaces create` sends every policy that exists, nearly all of them with a value
+# that asks for nothing.  Those are accepted.  A policy that asks for a feature this broker lacks is
+# refused by its name, and the namespace is not created.
+
+_LIMITS = (
+    "compaction_threshold",
+    "max_consumers_per_subscription",
+    "max_consumers_per_topic",
+    "max_producers_per_topic",
+    "max_subscriptions_per_topic",
+    "max_topics_per_namespace",
+    "max_unacked_messages_per_consumer",
+    "max_unacked_messages_per_subscription",
+    "message_ttl_in_seconds",
+    "offload_deletion_lag_ms",
+    "subscription_expiration_time_minutes",
+)
+# Values that ask for nothing, in addition to empty ones; also those of older releases of Pulsar.
+_NOTHING_WANTED: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(_LIMITS, (0, -1)),
+    "offload_threshold": (-1,),
+    "offload_threshold_in_seconds": (-1,),
+    "subscription_auth_mode": ("None",),
+    "schema_compatibility_strategy": ("UNDEFINED",),
+    "schema_auto_update_compatibility_strategy": ("Full",),
+    "is_allow_auto_update_schema": (True,),
+}
+
+
+class _NewBundles(msgspec.Struct):
+    numBundles: int | None = None  # noqa: N815 - Pulsar's keys
+    boundaries: list[str] | None = None
+
+
+class _NewPolicies(msgspec.Struct):
+    bundles: _NewBundles | None = None
+    retention_policies: Retention | None = None
+    persistence: Persistence | None = None
+    replication_clusters: list[str] = []
+    allowed_clusters: list[str] = []
+
+
+class NewNamespace(msgspec.Struct, frozen=True):
+    """The policies asked for.  None: by the settings of the broker."""
+
+    bundles: Bundles | None
+    retention: Retention | None
+    persistence: Persistence | None
+
+
+def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
+    """Parse the policies.
+
+    Raises PreconditionError, or NotAllowedError for features that this broker never has.
+    """
+    wanted = {key: value for key, value in content.items() if not _nothing_wanted(key, value)}
+    for key in wanted:
+        if key not in _NewPolicies.__struct_fields__:
+            raise PreconditionError(
+                f"the policy {key} is not offered by this broker: leave it out, or empty"
+            )
+    try:
+        new = msgspec.convert(wanted, _NewPolicies)
+    except msgspec.ValidationError as error:
+        raise PreconditionError(f"policies: {error}") from None
+    for key, clusters in (
+        ("replication_clusters", new.replication_clusters),
+        ("allowed_clusters", new.allowed_clusters),
+    ):
+        if any(other != cluster for other in clusters):
+            raise NotAllowedError(f"{key}: topics are not replicated to other clusters")
+    bundles = None if new.bundles is None else _bundles_of(new.bundles)
+    return NewNamespace(bundles, new.retention_policies, new.persistence)
+
+
+def _nothing_wanted(key: str, value: object) -> bool:
+    return (
+        value == ""
+        or _is_empty(value)
+        or any(value == each and type(value) is type(each) for each in _NOTHING_WANTED.get(key, ()))
+    )
+
+
+def _is_empty(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_empty, cast("Fields", value).values()))
+    return value is None or value is False or value == []
+
+
+def _bundles_of(new: _NewBundles) -> Bundles | None:
+    try:
+        if new.boundaries:
+            return Bundles.parse(new.boundaries)
+        return Bundles.equal(new.numBundles) if new.numBundles else None
+    except ValueError as error:
+        raise PreconditionError(f"bundles: {error}") from None

@@ -1,22 +1,27 @@
-"""What an administrator can do.  The admin REST, the simulator and tests call this.
+"""The operations of an administrator.  The admin REST, the simulator and tests call them.
 
-    above topics        `tenancy`, `policies`, and here: listing, bundles, brokers
-    one topic           here: on its owner; elsewhere `NotOwnerError` says who that is
-    a partitioned one   here: its partitions are asked where they are, on this broker and on others
+    above topics        `tenancy`, `policies`, and here: lists, bundles, brokers
+    one topic           here, on the topic's owner; another broker raises `NotOwnerError`, which
+                        names the owner
+    a partitioned one   here: each partition is asked where it is, on this broker or on another
 
-Everything raises `BrokerError`s only.
+An operation on many topics asks their owners, several at a time.  A refusal by another broker is
+raised as if this broker had refused.  When all owners have answered, the first error in the order
+of the topics is raised.  Such an operation is not atomic: it may have succeeded on some partitions
+and failed on others.  It may be repeated.
+
+All operations raise only `BrokerError`s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
 
 import msgspec
 import trio
 
-from daybook.broker.admin.fan_out import FanOut, Local, Remote, RemoteCalls
-from daybook.broker.admin.owned_topics import MessageIdData, OwnedTopics, Start
-from daybook.broker.admin.stats_sum import sum_stats
+from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -34,12 +39,23 @@ from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import members, owner_record, owners
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.bundles import BundleName, bundle_name
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.stats import internal_stats, topic_stats
+from daybook.broker.topics.topic import Topic
+from daybook.broker.topics.topics import Topics
+from daybook.managed_ledger.position import Position
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.topics import TopicName, url_encode
 
 _FORCED = {"force": "true"}
+_ATTEMPTS = 4  # to find the owner of a topic; each fails only if the owner has changed meanwhile
+_AT_ONCE = 16  # calls to owners
+_LATEST = (1 << 63) - 1  # Pulsar's ledger id for the end of a topic
+
+Stats: TypeAlias = Mapping[str, object]
+Local: TypeAlias = Callable[[TopicName], Awaitable[object]]
 
 
 class PartitionCountError(PreconditionError):
@@ -50,8 +66,56 @@ class PartitionUpdateError(PreconditionError):
     status = 422
 
 
+class Start(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a subscription starts or is moved to: Pulsar's ResetCursorData."""
+
+    ledger_id: int
+    entry_id: int
+    partition_index: int = -1
+    batch_index: int = -1
+    is_excluded: bool = False
+    properties: dict[str, str] | None = None
+
+    @classmethod
+    def earliest(cls) -> "Start":
+        return cls(-1, -1)
+
+    @classmethod
+    def latest(cls) -> "Start":
+        return cls(_LATEST, _LATEST)
+
+    @property
+    def is_earliest(self) -> bool:
+        return self.ledger_id < 0
+
+    @property
+    def is_latest(self) -> bool:
+        return self.ledger_id >= _LATEST
+
+    @property
+    def symbolic(self) -> bool:
+        return self.is_earliest or self.is_latest
+
+
+class MessageIdData(msgspec.Struct, frozen=True, rename="camel"):
+    ledger_id: int
+    entry_id: int
+    partition_index: int = -1
+    batch_index: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RestCall:
+    """An operation on one topic, as a call to the admin REST of the broker that owns it."""
+
+    method: str
+    suffix: str = ""
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: object = None
+
+
 class Operations:
-    """Of one broker; most of them come to the same on any other."""
+    """The operations of one broker.  Most of them have the same result on every broker."""
 
     def __init__(
         self,
@@ -64,8 +128,8 @@ class Operations:
         ownership: Ownership,
         lookups: Lookups,
         leader: Leader,
-        topics: OwnedTopics,
-        remote: RemoteCalls,
+        topics: Topics,
+        peer_calls: PeerCalls,
     ) -> None:
         self.cluster = cluster
         self.tenancy = tenancy
@@ -76,12 +140,12 @@ class Operations:
         self._lookups = lookups
         self._leader = leader
         self._topics = topics
-        self._remote = remote
-        self._fan_out = FanOut(lookups, ownership.identity, remote)
+        self._peer_calls = peer_calls
 
     # -- brokers
 
     async def brokers(self) -> list[str]:
+        """Return the ids of the registered brokers."""
         try:
             return [member.broker_id for member in await members(self._store)]
         except MetadataError as error:
@@ -110,7 +174,7 @@ class Operations:
             raise UnavailableError(f"the bundles of {broker_id}: {error}") from error
 
     async def check_health(self) -> None:
-        """Raises UnavailableError with the reason."""
+        """Raise UnavailableError, with the reason, if this broker cannot serve."""
         await trio.lowlevel.checkpoint()
         if not self._ownership.contact:
             raise UnavailableError("the metadata store is out of reach")
@@ -118,7 +182,11 @@ class Operations:
     # -- namespaces and bundles
 
     async def delete_namespace(self, namespace: str, *, force: bool) -> None:
-        """Raises ConflictError if it has topics, unless `force` deletes them, too."""
+        """Delete a namespace.
+
+        Raises ConflictError if it has topics, unless `force` deletes them, too.
+        """
+        # While the namespace is marked, no topic of it is created, so the list below is complete.
         await self.tenancy.mark_deleted(namespace, deleted=True)
         try:
             topics = await self.topics(namespace)
@@ -127,8 +195,8 @@ class Operations:
             for topic in await self.policies.list_partitioned(namespace):
                 await self.delete_partitioned(topic, force=True)
             rest = [TopicName.parse(name) for name in await self.topics(namespace)]
-            await self._fan_out.each(rest, self._delete_forced, Remote("DELETE", "", _FORCED))
-            with suppress(BrokerError):  # A bundle that stays owned does no harm.
+            await self._each(rest, self._delete_forced, RestCall("DELETE", "", _FORCED))
+            with suppress(BrokerError):  # A bundle that stays owned is harmless.
                 await self.unload_namespace(namespace)
             await self.tenancy.delete_namespace_records(namespace)
         except BrokerError:
@@ -136,10 +204,10 @@ class Operations:
             raise
 
     async def _delete_forced(self, topic: TopicName) -> None:
-        await self._topics.delete(topic, force=True)
+        await self.delete_here(topic, force=True)
 
     async def unload_namespace(self, namespace: str) -> None:
-        """Hand over all its bundles, on whichever brokers they are."""
+        """Release all bundles of the namespace, on the brokers that own them."""
         for range_ in (await self.policies.bundles(namespace)).ranges():
             try:
                 await self.unload_bundle(namespace, range_)
@@ -147,10 +215,10 @@ class Operations:
                 if error.http_url is None:
                     raise
                 path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
-                await self._remote.call(error.http_url, "PUT", path)
+                await self._peer_calls.call(error.http_url, "PUT", path)
 
     async def unload_bundle(self, namespace: str, range_: str) -> None:
-        """Planned hand-over: close its topics, then let any broker have it."""
+        """Close the topics of the bundle, then release it, so that any broker can own it."""
         if range_ not in (await self.policies.bundles(namespace)).ranges():
             raise NotFoundError(f"{namespace} has no bundle {range_}")
         bundle = bundle_name(namespace, range_)
@@ -165,15 +233,15 @@ class Operations:
             raise NotOwnerError(f"{bundle} is owned by another broker", http_url=url)
         await self._ownership.release(bundle)
 
-    # -- what topics there are
+    # -- listing and creating topics
 
     async def lookup(self, topic: TopicName, *, authoritative: bool = False) -> LookupResult:
         return await self._lookups.lookup(topic, authoritative=authoritative)
 
     async def topics(self, namespace: str) -> list[str]:
-        """The full names, with partitions and without the topics that they are of."""
+        """Return the full names: partitions, but not the partitioned topics themselves."""
         await self.policies.namespace(namespace)
-        names = {topic.full for topic in await self._topics.stored(namespace)}
+        names = {topic.full for topic in await self.stored_topics(namespace)}
         for topic in await self.policies.list_partitioned(namespace):
             count = await self.policies.partitions(topic)
             names |= {topic.partition_name(index).full for index in range(count)}
@@ -184,12 +252,15 @@ class Operations:
         return sorted(topic.full for topic in await self.policies.list_partitioned(namespace))
 
     async def partitioned(self, topic: TopicName) -> PartitionedTopic:
-        """How many partitions; 0 for a topic without.  NotFoundError if there is no such topic."""
+        """Return how many partitions the topic has, 0 if it is not partitioned.
+
+        Raises NotFoundError if the topic does not exist.
+        """
         record = await self.policies.partitioned(topic)
         if record is not None:
             return record
         await self.policies.namespace(topic.namespace)
-        if not await self._topics.exists(topic):
+        if not await self.exists(topic):
             raise NotFoundError(f"the topic {topic} does not exist")
         return PartitionedTopic(0)
 
@@ -202,11 +273,12 @@ class Operations:
         check_properties(f"topic {topic}", properties)
         await self._check_owner(topic, authoritative=authoritative)
         await self._check_free(topic)
-        await self._topics.create(topic, properties)
+        await self.create_here(topic, properties)
 
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
+        """Create a partitioned topic.  Raises ConflictError if the name is taken."""
         if not 1 <= partitions <= self._partitions_max:
             raise PartitionCountError(f"a topic has 1 to {self._partitions_max} partitions")
         if topic.partition >= 0:
@@ -219,11 +291,11 @@ class Operations:
             raise ConflictError(f"the topic {topic} exists already")
 
     async def _check_free(self, topic: TopicName) -> None:
-        if await self.policies.partitions(topic) or await self._topics.exists(topic):
+        if await self.policies.partitions(topic) or await self.exists(topic):
             raise ConflictError(f"the topic {topic} exists already")
 
     async def update_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Only more are possible: with fewer, data would be lost."""
+        """Add partitions.  Their number never falls: data would be lost."""
         if partitions > self._partitions_max:
             raise PartitionUpdateError(f"a topic has at most {self._partitions_max} partitions")
 
@@ -235,11 +307,11 @@ class Operations:
         await self.policies.change_partitioned(topic, change)
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
-        """Raises PreconditionError while it is in use, unless `force`."""
-        await self._fan_out.each(
+        """Delete all partitions.  Raises PreconditionError while one is in use, unless `force`."""
+        await self._each(
             await self._partitions(topic),
-            lambda partition: self._topics.delete(partition, force=force),
-            Remote("DELETE", "", _FORCED if force else {}),
+            lambda partition: self.delete_here(partition, force=force),
+            RestCall("DELETE", "", _FORCED if force else {}),
             missing=NotFoundError,
         )
         await self.policies.delete_partitioned(topic)
@@ -249,34 +321,34 @@ class Operations:
     async def delete_topic(
         self, topic: TopicName, *, force: bool, authoritative: bool = False
     ) -> None:
-        """Raises PreconditionError while it is in use, unless `force`."""
-        await self._check_not_partitioned(topic)
-        await self._check_owner(topic, authoritative=authoritative)
-        await self._topics.delete(topic, force=force)
+        """Delete a topic.  Raises PreconditionError while it is in use, unless `force`."""
+        await self._check_served_here(topic, authoritative=authoritative)
+        await self.delete_here(topic, force=force)
 
     async def unload_topic(self, topic: TopicName, *, authoritative: bool = False) -> None:
-        remote = Remote("PUT", "/unload")
-        await self._run(topic, self._topics.unload, remote, authoritative, missing=NotFoundError)
+        """Close a topic, or all its partitions, in good order.  The next client loads it again."""
+        call = RestCall("PUT", "/unload")
+        await self._on_owners(
+            topic, self.unload_here, call, authoritative=authoritative, missing=NotFoundError
+        )
 
     async def stats(self, topic: TopicName, *, authoritative: bool = False) -> dict[str, object]:
-        await self._check_not_partitioned(topic)
-        await self._check_owner(topic, authoritative=authoritative)
-        return await self._topics.stats(topic)
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.stats_here(topic)
 
     async def internal_stats(
         self, topic: TopicName, *, authoritative: bool = False
     ) -> dict[str, object]:
-        await self._check_not_partitioned(topic)
-        await self._check_owner(topic, authoritative=authoritative)
-        return await self._topics.internal_stats(topic)
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.internal_stats_here(topic)
 
     async def partitioned_stats(
         self, topic: TopicName, *, per_partition: bool = True
     ) -> dict[str, object]:
-        """The sums over all partitions, and each one's."""
+        """Return the sums over all partitions, and the stats of each one."""
         partitions = await self._partitions(topic)
-        results = await self._fan_out.each(
-            partitions, self._topics.stats, Remote("GET", "/stats"), missing=NotFoundError
+        results = await self._each(
+            partitions, self.stats_here, RestCall("GET", "/stats"), missing=NotFoundError
         )
         found = {
             partition.full: cast("dict[str, object]", msgspec.to_builtins(result))
@@ -290,11 +362,9 @@ class Operations:
 
     async def partitioned_internal_stats(self, topic: TopicName) -> dict[str, object]:
         partitions = await self._partitions(topic)
-        results = await self._fan_out.each(
-            partitions,
-            self._topics.internal_stats,
-            Remote("GET", "/internalStats"),
-            missing=NotFoundError,
+        call = RestCall("GET", "/internalStats")
+        results = await self._each(
+            partitions, self.internal_stats_here, call, missing=NotFoundError
         )
         found = {p.full: r for p, r in zip(partitions, results, strict=True) if r is not None}
         return {"metadata": {"partitions": len(partitions)}, "partitions": found}
@@ -302,35 +372,32 @@ class Operations:
     async def last_message_id(
         self, topic: TopicName, *, authoritative: bool = False
     ) -> MessageIdData:
-        await self._check_not_partitioned(topic)
-        await self._check_owner(topic, authoritative=authoritative)
-        return await self._topics.last_message_id(topic)
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.last_message_id_here(topic)
 
     async def message_id_at(
         self, topic: TopicName, publish_time_ms: int, *, authoritative: bool = False
     ) -> MessageIdData:
-        await self._check_not_partitioned(topic)
-        await self._check_owner(topic, authoritative=authoritative)
-        return await self._topics.message_id_at(topic, publish_time_ms)
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.message_id_at_here(topic, publish_time_ms)
 
     async def terminate(self, topic: TopicName, *, authoritative: bool = False) -> MessageIdData:
-        """No more messages; returns the id of the last one."""
-        await self._check_not_partitioned(topic)
-        await self._check_owner(topic, authoritative=authoritative)
-        return await self._topics.terminate(topic)
+        """Accept no more messages, and return the id of the last one."""
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.terminate_here(topic)
 
     async def terminate_partitions(self, topic: TopicName) -> None:
-        remote = Remote("POST", "/terminate")
-        await self._fan_out.each(await self._partitions(topic), self._topics.terminate, remote)
+        call = RestCall("POST", "/terminate")
+        await self._each(await self._partitions(topic), self.terminate_here, call)
 
     # -- subscriptions
 
     async def subscriptions(self, topic: TopicName, *, authoritative: bool = False) -> list[str]:
-        results = await self._run(
+        results = await self._on_owners(
             topic,
-            self._topics.subscriptions,
-            Remote("GET", "/subscriptions"),
-            authoritative,
+            self.subscriptions_here,
+            RestCall("GET", "/subscriptions"),
+            authoritative=authoritative,
             missing=NotFoundError,
         )
         return sorted({name for result in results for name in cast("list[str]", result or [])})
@@ -338,76 +405,164 @@ class Operations:
     async def create_subscription(
         self, topic: TopicName, name: str, start: Start, *, authoritative: bool = False
     ) -> None:
-        """Raises ConflictError if it exists."""
-        await self._run(
+        """Create a durable subscription.  Raises ConflictError if it exists."""
+        await self._on_owners(
             topic,
-            lambda t: self._topics.create_subscription(t, name, start),
-            Remote("PUT", f"/subscription/{url_encode(name)}", body=start),
-            authoritative,
+            lambda t: self.create_subscription_here(t, name, start),
+            RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+            authoritative=authoritative,
         )
 
     async def delete_subscription(
         self, topic: TopicName, name: str, *, force: bool = False, authoritative: bool = False
     ) -> None:
-        """Raises PreconditionError while it has consumers, unless `force`."""
-        await self._run(
+        """Delete a subscription.
+
+        Raises PreconditionError while it has consumers, unless `force`.
+        """
+        await self._on_owners(
             topic,
-            lambda t: self._topics.delete_subscription(t, name, force=force),
-            Remote("DELETE", f"/subscription/{url_encode(name)}", _FORCED if force else {}),
-            authoritative,
+            lambda t: self.delete_subscription_here(t, name, force=force),
+            RestCall("DELETE", f"/subscription/{url_encode(name)}", _FORCED if force else {}),
+            authoritative=authoritative,
         )
 
     async def skip_all(self, topic: TopicName, name: str, *, authoritative: bool = False) -> None:
-        """Acknowledge everything up to now."""
-        await self._run(
+        """Acknowledge all messages up to now."""
+        await self._on_owners(
             topic,
-            lambda t: self._topics.skip_all(t, name),
-            Remote("POST", f"/subscription/{url_encode(name)}/skip_all"),
-            authoritative,
+            lambda t: self.skip_all_here(t, name),
+            RestCall("POST", f"/subscription/{url_encode(name)}/skip_all"),
+            authoritative=authoritative,
         )
 
     async def reset_to_time(
         self, topic: TopicName, name: str, publish_time_ms: int, *, authoritative: bool = False
     ) -> None:
-        """Go to the first message published at that time or later; consumers reconnect."""
-        await self._run(
+        """Move to the first message published at that time or later; consumers reconnect."""
+        await self._on_owners(
             topic,
-            lambda t: self._topics.reset_to_time(t, name, publish_time_ms),
-            Remote("POST", f"/subscription/{url_encode(name)}/resetcursor/{publish_time_ms}"),
-            authoritative,
+            lambda t: self.reset_to_time_here(t, name, publish_time_ms),
+            RestCall("POST", f"/subscription/{url_encode(name)}/resetcursor/{publish_time_ms}"),
+            authoritative=authoritative,
         )
 
     async def reset_to(
         self, topic: TopicName, name: str, start: Start, *, authoritative: bool = False
     ) -> None:
-        """Go to a message; `earliest` and `latest` also for a partitioned topic."""
+        """Move to a message.  A partitioned topic only accepts `earliest` and `latest`."""
         if not start.symbolic:
             await self._check_not_partitioned(topic)
-        await self._run(
+        await self._on_owners(
             topic,
-            lambda t: self._topics.reset_to(t, name, start),
-            Remote("POST", f"/subscription/{url_encode(name)}/resetcursor", body=start),
-            authoritative,
+            lambda t: self.reset_to_here(t, name, start),
+            RestCall("POST", f"/subscription/{url_encode(name)}/resetcursor", body=start),
+            authoritative=authoritative,
         )
 
-    # -- where
+    # -- on this broker, which owns the topic
+    #
+    # The operations above have checked the owner.  If this broker loses the bundle meanwhile, the
+    # operation ends with UnavailableError.
 
-    async def _run(
-        self,
-        topic: TopicName,
-        local: Local,
-        remote: Remote,
-        authoritative: bool,
-        *,
-        missing: type[BrokerError] | None = None,
-    ) -> list[object]:
-        """On the topic, here, or on each of its partitions, wherever it is."""
-        count = await self.policies.partitions(topic)
-        if count:
-            partitions = [topic.partition_name(index) for index in range(count)]
-            return await self._fan_out.each(partitions, local, remote, missing=missing)
+    async def stored_topics(self, namespace: str) -> list[TopicName]:
+        return await self._topics.logs.stored(namespace)
+
+    async def exists(self, topic: TopicName) -> bool:
+        return await self._topics.exists(topic)
+
+    async def create_here(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        await self._topics.create(topic, properties)
+
+    async def delete_here(self, topic: TopicName, *, force: bool) -> None:
+        await self._topics.delete(topic, force=force)
+
+    async def unload_here(self, topic: TopicName) -> None:
+        if not await self._topics.exists(topic):
+            raise NotFoundError(f"there is no topic {topic}")
+        await self._topics.unload(topic)
+
+    async def stats_here(self, topic: TopicName) -> dict[str, object]:
+        served = await self._get(topic)
+        await served.read_backlogs()
+        return topic_stats(served, self._ownership.identity.broker_id)
+
+    async def internal_stats_here(self, topic: TopicName) -> dict[str, object]:
+        return internal_stats(await self._get(topic))
+
+    async def last_message_id_here(self, topic: TopicName) -> MessageIdData:
+        found = await (await self._get(topic)).last_message()
+        position, batch_index = found or (Position(-1, -1), -1)
+        return _message_id(topic, position, batch_index)
+
+    async def message_id_at_here(self, topic: TopicName, publish_time_ms: int) -> MessageIdData:
+        """Return the first message published at that time or later, or the end of the topic."""
+        position = await (await self._get(topic)).position_of_time(publish_time_ms)
+        return _message_id(topic, position)
+
+    async def terminate_here(self, topic: TopicName) -> MessageIdData:
+        return _message_id(topic, await (await self._get(topic)).terminate())
+
+    async def subscriptions_here(self, topic: TopicName) -> list[str]:
+        by_name = (await self._get(topic)).subscriptions.by_name
+        return sorted(by_name)
+
+    async def create_subscription_here(self, topic: TopicName, name: str, start: Start) -> None:
+        served = await self._topics.get(topic, create=True)
+        mark_delete = served.log.previous_position(_start_position(served, start))
+        await served.subscriptions.create(name, mark_delete, start.properties)
+
+    async def delete_subscription_here(self, topic: TopicName, name: str, *, force: bool) -> None:
+        served, subscription = await self._subscription(topic, name)
+        if subscription.consumers and not force:
+            raise PreconditionError(f"{name} has {len(subscription.consumers)} consumers")
+        await served.subscriptions.remove(subscription)
+
+    async def skip_all_here(self, topic: TopicName, name: str) -> None:
+        _, subscription = await self._subscription(topic, name)
+        await subscription.skip_all()
+
+    async def reset_to_here(self, topic: TopicName, name: str, start: Start) -> None:
+        served, subscription = await self._subscription(topic, name)
+
+        async def find() -> Position:
+            return _start_position(served, start)
+
+        await subscription.move(find, None)
+
+    async def reset_to_time_here(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
+        served, subscription = await self._subscription(topic, name)
+        await subscription.move(lambda: served.position_of_time(publish_time_ms), None)
+
+    async def _get(self, topic: TopicName) -> Topic:
+        return await self._topics.get(topic, create=False)
+
+    async def _subscription(self, topic: TopicName, name: str) -> tuple[Topic, Subscription]:
+        served = await self._get(topic)
+        return served, served.subscriptions.get(name)
+
+    # -- on the owners of topics
+
+    async def _check_served_here(self, topic: TopicName, *, authoritative: bool) -> None:
+        await self._check_not_partitioned(topic)
         await self._check_owner(topic, authoritative=authoritative)
-        return [await local(topic)]
+
+    async def _check_owner(self, topic: TopicName, *, authoritative: bool) -> None:
+        """Raise NotOwnerError, which names the owner, unless this broker owns the topic.
+
+        With `authoritative`, this broker acquires the topic's bundle if no broker owns it.
+        """
+        where = await self._lookups.lookup(topic, authoritative=authoritative)
+        if where.redirect or where.service_url != self._ownership.identity.service_url:
+            raise NotOwnerError(
+                f"{topic} is served by {where.service_url}",
+                http_url=where.http_url,
+                authoritative=where.authoritative,
+            )
+
+    async def _check_not_partitioned(self, topic: TopicName) -> None:
+        if await self.policies.partitions(topic):
+            raise NotAllowedError(f"{topic} is partitioned: ask for one of its partitions")
 
     async def _partitions(self, topic: TopicName) -> list[TopicName]:
         count = await self.policies.partitions(topic)
@@ -416,16 +571,129 @@ class Operations:
             raise NotFoundError(f"there is no partitioned topic {topic}")
         return [topic.partition_name(index) for index in range(count)]
 
-    async def _check_not_partitioned(self, topic: TopicName) -> None:
-        if await self.policies.partitions(topic):
-            raise NotAllowedError(f"{topic} is partitioned: ask for one of its partitions")
+    async def _on_owners(
+        self,
+        topic: TopicName,
+        local: Local,
+        call: RestCall,
+        *,
+        authoritative: bool,
+        missing: type[BrokerError] | None = None,
+    ) -> list[object]:
+        """Run an operation on the topic, on this broker, or on each partition, on its owner."""
+        count = await self.policies.partitions(topic)
+        if count:
+            partitions = [topic.partition_name(index) for index in range(count)]
+            return await self._each(partitions, local, call, missing=missing)
+        await self._check_owner(topic, authoritative=authoritative)
+        return [await local(topic)]
 
-    async def _check_owner(self, topic: TopicName, *, authoritative: bool) -> None:
-        """Be the owner, or raise NotOwnerError with who is."""
-        where = await self._lookups.lookup(topic, authoritative=authoritative)
-        if where.redirect or where.service_url != self._ownership.identity.service_url:
-            raise NotOwnerError(
-                f"{topic} is served by {where.service_url}",
-                http_url=where.http_url,
-                authoritative=where.authoritative,
-            )
+    async def _each(
+        self,
+        topics: Sequence[TopicName],
+        local: Local,
+        call: RestCall,
+        *,
+        missing: type[BrokerError] | None = None,
+    ) -> list[object]:
+        """Return the results in the order of the topics: local objects, or JSON of other brokers.
+
+        A topic that answers with the error `missing` has no result, and that is no failure.
+        """
+        results: list[object] = [None] * len(topics)
+        errors: dict[int, BrokerError] = {}
+
+        async def work(start: int) -> None:
+            for index in range(start, len(topics), _AT_ONCE):
+                try:
+                    results[index] = await self._on_owner(topics[index], local, call)
+                except BrokerError as error:
+                    if missing is None or not isinstance(error, missing):
+                        errors[index] = error
+
+        async with trio.open_nursery() as nursery:
+            for start in range(min(_AT_ONCE, len(topics))):
+                nursery.start_soon(work, start)
+        if errors:
+            raise errors[min(errors)]
+        return results
+
+    async def _on_owner(self, topic: TopicName, local: Local, call: RestCall) -> object:
+        """Run an operation on one topic, on the broker that owns it."""
+        identity = self._ownership.identity
+        url, authoritative = identity.http_url, False
+        path = f"/admin/v2/persistent/{topic.namespace}/{topic.encoded}{call.suffix}"
+        for _ in range(_ATTEMPTS):
+            if url == identity.http_url:
+                where = await self._lookups.lookup(topic, authoritative=authoritative)
+                if where.service_url == identity.service_url:
+                    return await local(topic)
+                url, authoritative = where.http_url, where.redirect and where.authoritative
+            if url is None:
+                raise NotOwnerError(f"{topic} is owned by a broker without an HTTP port")
+            query = {**call.query, "authoritative": "true" if authoritative else "false"}
+            try:
+                return await self._peer_calls.call(
+                    url, call.method, path, query=query, body=call.body
+                )
+            except NotOwnerError as error:
+                # The other broker names the owner.  It may be this one.
+                url, authoritative = error.http_url, error.authoritative
+        raise UnavailableError(f"the owner of {topic} keeps changing")
+
+
+def _start_position(topic: Topic, start: Start) -> Position:
+    """Return the entry to start on.
+
+    An entry that is gone, or not there yet, becomes the nearest one that is there.
+    """
+    log = topic.log
+    first, end = log.next_position(log.before_first), log.next_position(log.last_confirmed)
+    if start.is_earliest:
+        return first
+    if start.is_latest:
+        return end
+    position = Position(start.ledger_id, start.entry_id)
+    if start.is_excluded:
+        position = log.next_position(position)
+    return min(max(position, first), end)
+
+
+def _message_id(topic: TopicName, position: Position, batch_index: int = -1) -> MessageIdData:
+    return MessageIdData(position.ledger_id, position.entry_id, topic.partition, batch_index)
+
+
+# -- the stats of a partitioned topic
+
+
+def sum_stats(stats: Sequence[Stats]) -> dict[str, object]:
+    """Return the sums over the stats of partitions.
+
+    Numbers are added, subscriptions are merged by name, lists are concatenated.  Any other value (a
+    name, a type) is taken from the first partition that has it.  Averages become the mean.
+    """
+    total: dict[str, object] = {}
+    for one in stats:
+        for key, value in one.items():
+            total[key] = _add(key, total[key], value) if key in total else value
+    for key in total:
+        if key.lower().startswith("average") and stats:
+            values = [cast("float", one.get(key, 0)) for one in stats]
+            total[key] = sum(values) / len(values)
+    return total
+
+
+def _add(key: str, sum_: object, value: object) -> object:
+    match sum_, value:
+        case bool(), bool():
+            return sum_ and value if key.endswith("Exact") else sum_ or value
+        case (int() | float()) as left, (int() | float()) as right:
+            if key.startswith("last") or key.endswith("Timestamp"):
+                return max(left, right)
+            return left + right
+        case list(), list():
+            return [*cast("list[object]", sum_), *cast("list[object]", value)]
+        case dict(), dict():
+            return sum_stats([cast("Stats", sum_), cast("Stats", value)])
+        case _:
+            return sum_

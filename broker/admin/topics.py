@@ -1,11 +1,10 @@
-"""REST of topics, their partitions and subscriptions; look-up over HTTP."""
+"""REST of topics, their partitions and subscriptions; lookup over HTTP."""
 
 import msgspec
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
-from daybook.broker.admin.operations import Operations
-from daybook.broker.admin.owned_topics import Start
+from daybook.broker.admin.operations import Operations, Start
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
 
 OpsCall = Call[Operations]
@@ -53,7 +52,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
 
 
 class LookupData(msgspec.Struct, rename="camel"):
-    """Clients need all keys, also those without a value."""
+    """The answer to a lookup.  Clients need all keys, even those without a value."""
 
     broker_url: str
     broker_url_tls: str
@@ -72,7 +71,9 @@ async def _lookup(call: OpsCall) -> object:
     found = await call.parts.lookup(call.topic, authoritative=_authoritative(call))
     if found.redirect:
         raise NotOwnerError(
-            "another broker knows", http_url=found.http_url, authoritative=found.authoritative
+            "another broker knows the owner",
+            http_url=found.http_url,
+            authoritative=found.authoritative,
         )
     return LookupData(
         found.service_url,

@@ -1,7 +1,6 @@
-"""Clusters, tenants, namespaces and their policies, as the metadata store has them.
+"""Clusters, tenants, namespaces and their policies, in the metadata store.
 
-records          paths and JSON of the records, which are Pulsar's
-metadata_cache   records that are read often, kept until they change
-tenancy          clusters, tenants and namespaces: created and deleted
-policies         what namespaces and topics allow
+records     paths and JSON of the records, which are Pulsar's
+tenancy     creating and deleting clusters, tenants and namespaces
+policies    the policies of namespaces, and partitioned topics; a cache of their records
 """

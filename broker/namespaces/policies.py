@@ -1,22 +1,22 @@
-"""What namespaces and topics allow: bundles in force, retention, quorums, partitions.
+"""The policies of namespaces: bundles in force, retention, quorums; and partitions of topics.
 
-What is read for every lookup is kept here and read again when its record changes.  While the store
-is out of reach the last known values count; what was never read is unavailable, not absent.
+Records that every lookup needs are cached here and read again after they change.  While the store
+is out of reach, the last known values count; a record that was never read is unavailable, which is
+not the same as absent.
 
-Only policies that this broker enforces can be set.  Others, which a Pulsar broker may have left in
-the record, are kept as they are.
+Only policies that this broker enforces can be set.  Other policies, which a Pulsar broker may have
+left in the record, are kept unchanged.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import NotFoundError, UnavailableError
 from daybook.broker.namespaces import records
-from daybook.broker.namespaces.metadata_cache import Watched
 from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
 from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
 from daybook.wire.errors import MalformedError
@@ -38,22 +38,22 @@ Fields = dict[str, object]  # a JSON object, unknown keys included
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long acknowledged data stay.  -1: without limit; 0 and 0: not at all."""
+    """How long acknowledged data are kept.  -1: without limit; 0 and 0: not at all."""
 
     retentionTimeInMinutes: int  # noqa: N815 - Pulsar's keys
     retentionSizeInMB: int  # noqa: N815
 
     def check(self) -> None:
-        """Raises ValueError."""
+        """Raise ValueError if the values are not valid."""
         minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
         if minutes < -1 or megabytes < -1:
-            raise ValueError("retention: -1 is without limit, less makes no sense")
+            raise ValueError("retention: -1 means no limit; a smaller value is not valid")
         if (minutes == 0) != (megabytes == 0):
-            raise ValueError("retention: time and size are both 0, or neither is")
+            raise ValueError("retention: time and size must both be 0, or neither")
 
 
 class Persistence(msgspec.Struct, frozen=True):
-    """How entries of a namespace's topics are kept."""
+    """How many copies of the entries of a namespace's topics are kept."""
 
     bookkeeperEnsemble: int  # noqa: N815
     bookkeeperWriteQuorum: int  # noqa: N815
@@ -61,7 +61,7 @@ class Persistence(msgspec.Struct, frozen=True):
     managedLedgerMaxMarkDeleteRate: float = 0.0  # noqa: N815
 
     def check(self) -> None:
-        """Raises ValueError."""
+        """Raise ValueError if the values are not valid."""
         ensemble, write = self.bookkeeperEnsemble, self.bookkeeperWriteQuorum
         if not ensemble >= write >= self.bookkeeperAckQuorum >= 1:
             raise ValueError("persistence: ensemble >= write quorum >= ack quorum >= 1 must hold")
@@ -69,11 +69,11 @@ class Persistence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """What is in force in one namespace."""
+    """The policies in force in one namespace."""
 
     bundles: Bundles
     retention: Retention
-    persistence: Persistence | None  # None: as the broker is set up
+    persistence: Persistence | None  # None: by the settings of the broker
     deleted: bool
 
 
@@ -83,13 +83,13 @@ class Policies:
     def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
         self._store = store
         self._config = config
-        self._fields: Watched[Fields] = Watched(store, _policies)
-        self._local: Watched[Bundles] = Watched(store, _bundles)
+        self._fields: MetadataCache[Fields] = MetadataCache(store, _policies)
+        self._local: MetadataCache[Bundles] = MetadataCache(store, _bundles)
 
     # -- namespaces
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
-        """Raises NotFoundError, UnavailableError."""
+        """Return the policies in force.  Raises NotFoundError, UnavailableError."""
         fields = await self._namespace_fields(namespace)
         return NamespacePolicies(
             await self.bundles(namespace),
@@ -104,7 +104,10 @@ class Policies:
         return Retention(config.default_retention_minutes, config.default_retention_mb)
 
     async def bundles(self, namespace: str) -> Bundles:
-        """The bundles in force; made from the namespace's policies when first asked for."""
+        """Return the bundles in force.
+
+        The first caller creates their record, from the namespace's policies.
+        """
         bundles = await self._local.get(records.local_policies_path(namespace))
         if bundles is not None:
             return bundles
@@ -115,7 +118,7 @@ class Policies:
         try:
             await self._store.create(path, value, make_parents=True)
         except RecordExistsError:
-            pass  # Another broker was faster; its bundles are in force.
+            pass  # Another broker was faster: its bundles are in force.
         except MetadataError as error:
             raise UnavailableError(f"the bundles of {namespace}: {error}") from error
         bundles = await self._local.get(path)
@@ -128,7 +131,7 @@ class Policies:
         return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
 
     def known_bundle_of(self, topic: TopicName) -> BundleName | None:
-        """The same, if the bundles of the namespace have ever been read."""
+        """Return the topic's bundle, None if the namespace's bundles were never read."""
         bundles = self._local.known(records.local_policies_path(topic.namespace))
         if bundles is None:
             return None
@@ -141,7 +144,7 @@ class Policies:
         return fields
 
     async def change_namespace(self, namespace: str, change: Callable[[Fields], None]) -> None:
-        """Change the record of a namespace, by compare-and-swap; what it does not name stays."""
+        """Change the record of a namespace, by compare-and-swap.  Unknown fields are kept."""
 
         def changed(value: bytes) -> bytes:
             fields = _policies(value)
@@ -153,7 +156,7 @@ class Policies:
     # -- partitioned topics
 
     async def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned, or not there."""
+        """Return how many partitions a topic has; 0 if it is not partitioned or does not exist."""
         record = await self.partitioned(topic)
         return 0 if record is None else record.partitions
 
@@ -170,7 +173,7 @@ class Policies:
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> bool:
-        """False if it exists already."""
+        """Create the record of a partitioned topic; return False if it exists already."""
         value = records.encode(PartitionedTopic(partitions, properties=properties))
         try:
             await self._store.create(records.partitioned_path(topic), value, make_parents=True)
@@ -183,7 +186,7 @@ class Policies:
     async def change_partitioned(
         self, topic: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic]
     ) -> None:
-        """By compare-and-swap.  Raises NotFoundError, and what `change` raises."""
+        """Change the record by compare-and-swap.  Raises NotFoundError, and errors of `change`."""
 
         def changed(value: bytes) -> bytes:
             return records.encode(change(_decoded(PartitionedTopic, value)))
@@ -191,7 +194,7 @@ class Policies:
         await self._change(records.partitioned_path(topic), changed, f"the topic {topic}")
 
     async def delete_partitioned(self, topic: TopicName) -> None:
-        """Delete the record that says how many partitions there are.  Missing is fine."""
+        """Delete the record of a partitioned topic, if there is one."""
         try:
             await self._store.delete(records.partitioned_path(topic), -1)
         except NoRecordError:
@@ -250,3 +253,65 @@ def _part(fields: Fields, key: str, kind: type[ValueT]) -> ValueT | None:
         return msgspec.convert(part, kind)
     except msgspec.ValidationError as error:
         raise UnavailableError(f"{key} in the metadata store: {error}") from None
+
+
+_ENTRIES_MAX = 10_000  # beyond that, records are read each time, without a watch
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[ValueT]):
+    value: ValueT | None
+    fresh: bool = False
+
+
+class MetadataCache(Generic[ValueT]):
+    """Decoded records that are read often and change rarely, cached until they change.
+
+    `get` reads a record once and sets a watch; it reads again after the watch has fired.  While the
+    store is out of reach, `get` returns the last value that it saw.  A record that it never saw is
+    then unavailable, which is not the same as absent.  An exception of `decode` passes through
+    `get`.
+    """
+
+    def __init__(self, store: MetadataStore, decode: Callable[[bytes], ValueT]) -> None:
+        self._store = store
+        self._decode = decode
+        self._entries: dict[str, _Entry[ValueT]] = {}
+
+    async def get(self, path: str) -> ValueT | None:
+        """Return the record, None if there is none.  Raises UnavailableError."""
+        entry = self._entries.get(path)
+        if entry is not None and (entry.fresh or not self._in_contact):
+            return entry.value
+        fresh = _Entry[ValueT](None, fresh=True)
+
+        # The watch marks the entry that its own read has made, never a later one.
+        def touched() -> None:
+            fresh.fresh = False
+
+        try:
+            record = await self._store.get(path, None if entry is None else touched)
+            if record is not None and entry is None and len(self._entries) < _ENTRIES_MAX:
+                # Only a record that exists gets a watch: clients can ask for any number of names
+                # that do not exist.
+                record = await self._store.get(path, touched)
+        except StoreUnavailableError as error:
+            if entry is None:
+                raise UnavailableError(f"{path}: {error}") from error
+            return entry.value
+        if record is None:
+            self._entries.pop(path, None)
+            return None
+        fresh.value = self._decode(record.value)
+        if entry is not None or len(self._entries) < _ENTRIES_MAX:
+            self._entries[path] = fresh
+        return fresh.value
+
+    @property
+    def _in_contact(self) -> bool:
+        return self._store.session_state is SessionState.CONNECTED
+
+    def known(self, path: str) -> ValueT | None:
+        """Return the last value that was seen, without reading the store."""
+        entry = self._entries.get(path)
+        return None if entry is None else entry.value

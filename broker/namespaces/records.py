@@ -1,4 +1,4 @@
-"""What brokers keep in the metadata store: paths, and the JSON at them, which is Pulsar's.
+"""The records of brokers in the metadata store: their paths and their JSON, which is Pulsar's.
 
     /admin/clusters/<cluster>                           ClusterData
     /admin/policies/<tenant>                            TenantInfo
@@ -9,11 +9,11 @@
     /loadbalance/brokers/<host:port>     ephemeral      BrokerRecord, one for each live broker
     /loadbalance/leader                  ephemeral      LeaderRecord
     /counters/producer-name                             parent of sequential records
-    /daybook/guards/<name>               ephemeral      GuardRecord, ours; see `protocol.ownership`
+    /daybook/guards/<name>               ephemeral      GuardRecord, see `protocol.ownership`
     /daybook/instance                                   see `bookie.registry.instance`
     /daybook/tree                                       see `managed_ledger.tree`
 
-Keys that we do not know are ignored when reading.
+Unknown keys are ignored when a record is read.
 """
 
 from typing import TypeVar
@@ -90,7 +90,7 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
 
     @property
     def incarnation(self) -> str | None:
-        """Which life of the process it is; None for a broker that is not ours."""
+        """Return the incarnation of the process; None for a broker of another project."""
         return self.protocols.get(INCARNATION)
 
 
@@ -103,8 +103,10 @@ class GuardRecord(msgspec.Struct, rename="camel"):
     broker_id: str
     incarnation: str
     version: int = 1
-    instance: str | msgspec.UnsetType = msgspec.UNSET  # INSTANCEID; older brokers do not say it
-    # New formats that this broker can read (`broker.formats`).  Absent: it can read none.
+    instance: str | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # INSTANCEID; older brokers do not announce it
+    # The new formats that this broker can read (`broker.formats`).  Absent: none.
     formats: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -116,7 +118,7 @@ def encode(record: object) -> bytes:
 
 
 def decode(kind: type[RecordT], value: bytes) -> RecordT:
-    """Raises MalformedError."""
+    """Decode a record.  Raises MalformedError."""
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Clusters, tenants and namespaces: what there is, created and deleted; what is there at the start.
+"""Clusters, tenants and namespaces: listing, creating and deleting them; the first ones.
 
-`bootstrap` may run on several brokers at once, and again at each start: it creates what is missing
-and changes nothing that is there.
+`bootstrap` may run on several brokers at once, and again at each start.  It creates missing records
+and never changes existing ones.
 """
 
 from daybook.broker.config import BrokerConfig
@@ -39,7 +39,7 @@ DEFAULT_TENANT = "public"
 
 
 class Tenancy:
-    """What an administrator sees above topics."""
+    """Administration above the level of topics."""
 
     def __init__(self, store: MetadataStore, policies: Policies, config: BrokerConfig) -> None:
         self._store = store
@@ -47,7 +47,10 @@ class Tenancy:
         self._config = config
 
     async def bootstrap(self, cluster: ClusterData | None = None) -> None:
-        """Have the cluster and public/default.  Raises MetadataError: try again."""
+        """Create the cluster and public/default, if missing.
+
+        Raises MetadataError; the caller then tries again.
+        """
         name = self._config.cluster
         tenant = TenantInfo([], [name])
         bundles = Bundles.equal(self._config.default_namespace_bundles)
@@ -68,7 +71,7 @@ class Tenancy:
             "replication_clusters": [self._config.cluster],
             "bundles": BundlesData.of(bundles),
             "deleted": False,
-            # Written down: a Pulsar broker that takes over has another default, and drops data.
+            # Stored explicitly: a Pulsar broker that takes over has another default and drops data.
             "retention_policies": self._policies.default_retention,
         }
 
@@ -87,7 +90,7 @@ class Tenancy:
 
     async def delete_cluster(self, name: str) -> None:
         if name == self._config.cluster:
-            raise ConflictError(f"this is the cluster {name}")
+            raise ConflictError(f"this broker belongs to the cluster {name}")
         await self._delete(f"{records.CLUSTERS}/{_checked(name)}", f"the cluster {name}")
 
     # -- tenants
@@ -114,7 +117,7 @@ class Tenancy:
             raise UnavailableError(f"the tenant {name}: {error}") from error
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises ConflictError while it has namespaces."""
+        """Delete a tenant.  Raises ConflictError while it has namespaces."""
         await self._delete(records.policies_path(_checked(name)), f"the tenant {name}")
 
     async def _check_clusters(self, names: list[str]) -> None:
@@ -146,22 +149,22 @@ class Tenancy:
         await self._create(path, records.encode(fields), f"the namespace {namespace}")
 
     async def policies_record(self, namespace: str) -> Fields:
-        """The record as it is, with what a Pulsar broker may have left there."""
+        """Return the record unchanged, with fields that a Pulsar broker may have left there."""
         path = records.policies_path(_check_namespace(namespace))
         value = await self._get(path, f"the namespace {namespace}")
         return _decoded(Fields, value) if value else {}
 
     async def set_retention(self, namespace: str, retention: Retention | None) -> None:
-        """None: back to the default, which is written down, as it is for a new namespace."""
+        """Set the retention.  None stores the default, as for a new namespace."""
         wanted = retention or self._policies.default_retention
         await self._set(namespace, "retention_policies", wanted)
 
     async def set_persistence(self, namespace: str, persistence: Persistence | None) -> None:
-        """For ledgers that are created from now on.  None: as the broker is set up."""
+        """Set the quorums of ledgers created from now on.  None: by the settings of the broker."""
         await self._set(namespace, "persistence", persistence)
 
     async def mark_deleted(self, namespace: str, *, deleted: bool) -> None:
-        """While marked, no topic is loaded, so that none can be missed."""
+        """Mark the namespace: no topic of it is created while marked, so a list is complete."""
 
         def change(fields: Fields) -> None:
             fields["deleted"] = deleted
@@ -169,9 +172,9 @@ class Tenancy:
         await self._policies.change_namespace(_check_namespace(namespace), change)
 
     async def delete_namespace_records(self, namespace: str) -> None:
-        """The end of a namespace that has no topics any more."""
+        """Delete the records of a namespace that has no topics left."""
         if namespace == DEFAULT_NAMESPACE:
-            raise ConflictError(f"{namespace} is always there")
+            raise ConflictError(f"{namespace} cannot be deleted")
         local = records.local_policies_path(namespace)
         try:
             record = await self._store.get(local)
@@ -238,11 +241,11 @@ def _set_checked(fields: Fields, key: str, value: Retention | Persistence | None
 
 
 def _checked(name: str) -> str:
-    """The name of a cluster or tenant."""
+    """Check the name of a cluster or tenant and return it."""
     try:
         check_namespace(f"{name}/x")
     except MalformedError:
-        raise InvalidNameError(f"not a name: {name!r}") from None
+        raise InvalidNameError(f"not a valid name: {name!r}") from None
     return name
 
 

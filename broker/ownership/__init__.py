@@ -1,8 +1,9 @@
 """Which broker serves which bundle.
 
-membership   the registration of this broker, and its session
+membership   the registration of brokers; removing the records of a dead one
 ownership    acquiring, releasing and losing bundles
-peers        the other brokers: whether they live, and cleaning up after dead ones
-leader       the election of the broker that balances
+peers        the other brokers: whether they are alive
+peer_calls   calls to the admin REST of another broker
+leader       the election of the broker that places and balances bundles
 balancer     moving bundles
 """

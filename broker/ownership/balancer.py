@@ -1,20 +1,21 @@
-"""The leader's other task: even out who owns how many bundles, by planned hand-overs.
+"""The leader's other task: give all brokers about the same number of bundles.
 
-At most one bundle moves in each interval, and none for an interval after a broker came or went:
-clients that were just moved by a failure are left in peace, and so is a broker that is being
-restarted again and again.  The bundle is only released; its next lookup finds the emptiest broker.
+At most one bundle moves in each interval, and none for an interval after a broker came or went.  So
+clients that a failure has just moved are not moved again, and a broker that restarts repeatedly
+causes no moves.  The balancer only releases the bundle; the next lookup places it on the emptiest
+broker.
 """
 
 import trio
 
-from daybook.broker.admin.fan_out import RemoteCalls
 from daybook.broker.errors import BrokerError
-from daybook.broker.logs import Log
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owners
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.balance import Move, next_move
 from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 
@@ -26,7 +27,7 @@ class Balancer:
         store: MetadataStore,
         ownership: Ownership,
         leader: Leader,
-        remote: RemoteCalls,
+        peer_calls: PeerCalls,
         *,
         interval_s: float,
         log: Log,
@@ -34,24 +35,24 @@ class Balancer:
         self._store = store
         self._ownership = ownership
         self._leader = leader
-        self._remote = remote
+        self._peer_calls = peer_calls
         self._interval_s = interval_s
         self._log = log
 
     async def run(self) -> None:
-        before: list[int] = []
+        before: list[int] = []  # sessions of the live brokers, one interval ago
         while True:
             await trio.sleep(self._interval_s)
             try:
                 live = await self._leader.live()
                 sessions = sorted(member.session for member in live)
                 if sessions == before and (await self._leader.view()).is_us:
-                    await self._even_out(live)
+                    await self._move_one(live)
                 before = sessions
             except (MetadataError, BrokerError) as error:
                 self._log.info("bundles are not moved now", why=str(error))
 
-    async def _even_out(self, live: list[Member]) -> None:
+    async def _move_one(self, live: list[Member]) -> None:
         by_session = {member.session: member for member in live}
         owned: dict[str, list[BundleName]] = {member.broker_id: [] for member in live}
         for one in await owners(self._store):
@@ -68,4 +69,4 @@ class Balancer:
             await self._ownership.release(move.bundle)
         elif source.record.web_service_url is not None:
             path = f"/admin/v2/namespaces/{move.bundle}/unload"
-            await self._remote.call(source.record.web_service_url, "PUT", path)
+            await self._peer_calls.call(source.record.web_service_url, "PUT", path)

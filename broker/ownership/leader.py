@@ -1,16 +1,15 @@
-"""The leader, and where unowned bundles go; the shell of `protocol.balance`.
+"""The leader, and the placement of unowned bundles; the shell of `protocol.balance`.
 
-The leader is who holds the ephemeral record.  It is only there so that one broker at a time spreads
-the bundles; nothing breaks if two, or none, think that they lead.  Whoever decides about a lookup
-reads the record anew (`LeaderView`), so that a lookup is passed on at most once for each change of
-leader.
+The broker that holds the ephemeral leader record leads.  There is a leader only so that one broker
+at a time spreads the bundles; nothing breaks if two brokers, or none, think that they lead.  A
+broker that decides about a lookup reads the record again (`LeaderView`), so a lookup is redirected
+at most once for each change of leader.
 """
 
 from dataclasses import dataclass
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import LeaderRecord
 from daybook.broker.ownership.membership import Identity, Member, members, owners
@@ -18,6 +17,7 @@ from daybook.broker.ownership.peers import Peers
 from daybook.broker.protocol.balance import BrokerLoad, place
 from daybook.broker.protocol.bundles import BundleName
 from daybook.wire.errors import MalformedError
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
@@ -31,14 +31,14 @@ _COUNTS_AGE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """Who leads, at this moment."""
+    """The leader, as the record named it when it was read."""
 
-    member: Member | None  # None: nobody who is alive
+    member: Member | None  # None: this broker leads, or no live broker does
     is_us: bool
 
 
 class Leader:
-    """Stands for election; says who leads, and where a bundle should go."""
+    """Takes part in the election; knows the leader, and where a bundle should be placed."""
 
     def __init__(self, store: MetadataStore, identity: Identity, peers: Peers, log: Log) -> None:
         self._log = log
@@ -46,20 +46,20 @@ class Leader:
         self._identity = identity
         self._peers = peers
         self._look = trio.Event()
-        self._counts: dict[str, int] = {}  # bundles by broker, with those placed since
-        self._placed: dict[BundleName, int] = {}  # since the count, and to which session
+        self._counts: dict[str, int] = {}  # bundles by broker, including those placed since
+        self._placed: dict[BundleName, int] = {}  # sessions they were placed on, since the count
         self._counted_at: float | None = None
 
     # -- the election
 
     async def run(self) -> None:
-        """Lead if nobody does, for as long as this runs."""
+        """Lead if no broker does, for as long as this runs."""
         self._store.add_session_listener(self._session_changed)
         try:
             while True:
                 self._look = trio.Event()
                 try:
-                    await self._stand()
+                    await self._try_to_lead()
                 except MetadataError:
                     await trio.sleep(_RETRY_S)
                     if self._store.session_state is SessionState.CONNECTED:
@@ -72,7 +72,7 @@ class Leader:
         if state is SessionState.CONNECTED:
             self._look.set()
 
-    async def _stand(self) -> None:
+    async def _try_to_lead(self) -> None:
         while await self._store.get(records.LEADER, self._look.set) is None:
             identity = self._identity
             record = LeaderRecord(identity.broker_id, identity.http_url or identity.service_url)
@@ -85,7 +85,7 @@ class Leader:
                 continue
 
     async def view(self) -> LeaderView:
-        """Who leads, read anew.  Raises MetadataError."""
+        """Read the leader record again.  Raises MetadataError."""
         record = await self._store.get(records.LEADER)
         if record is None:
             return LeaderView(None, is_us=False)
@@ -95,6 +95,7 @@ class Leader:
             leader = records.decode(LeaderRecord, record.value)
         except MalformedError:
             return LeaderView(None, is_us=False)
+        # The record may outlive the leader's registration: name only a broker that is there.
         for member in await self.live():
             if member.broker_id == leader.broker_id and member.session == record.stat.owner:
                 return LeaderView(member, is_us=False)
@@ -103,22 +104,22 @@ class Leader:
     # -- placement
 
     async def live(self) -> list[Member]:
-        """The registered brokers, without those that this broker knows to be dead."""
+        """Return the registered brokers, without those that this broker knows to be dead."""
         return [m for m in await members(self._store) if not self._peers.is_dead(m.session)]
 
     async def place(self, bundle: BundleName) -> Member | None:
-        """The broker that should take the bundle.  Raises MetadataError."""
+        """Return the broker that should own the bundle.  Raises MetadataError."""
         live = await self.live()
         counts = await self._bundle_counts()
         for member in live:
             if self._placed.get(bundle) == member.session:
-                return member  # Asked again before it was taken: no other answer.
+                return member  # A repeated question gets the same answer until the bundle is owned.
         by_id = {member.broker_id: member for member in live}
         loads = [BrokerLoad(broker_id, counts.get(broker_id, 0)) for broker_id in by_id]
         chosen = place(bundle, loads)
         if chosen is None:
             return None
-        counts[chosen] = counts.get(chosen, 0) + 1  # so that the next one goes elsewhere
+        counts[chosen] = counts.get(chosen, 0) + 1  # so that the next bundle goes to another broker
         self._placed[bundle] = by_id[chosen].session
         return by_id[chosen]
 

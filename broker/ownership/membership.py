@@ -1,13 +1,13 @@
-"""Which brokers there are, what each owns, and how a dead one is removed.
+"""The registered brokers, the bundles that each owns, and the removal of a dead broker.
 
-A broker joins with one multi: its guard and its registration.  Guard names are never used twice, so
-a multi that deletes a guard can only succeed while the records that were seen with it still belong
-to the same session.  That is what makes removing a dead broker's records safe: a plain delete could
-hit its successor's, whose versions start at 0 again.
+A broker joins with one multi, which writes its guard and its registration.  Guard names are never
+used twice.  So a multi that deletes a guard can only succeed while the records that were read with
+it still belong to the same session.  This makes the removal of a dead broker's records safe: a
+plain delete could hit the records of its successor, whose versions start at 0 again.
 
-A broker that is removed may live, and give a record up by itself meanwhile.  So whoever gives one
-up gives the guard another version in the same step (`giving_up`): who has read the records before
-that deletes nothing.
+A broker that is being removed may be alive after all, and release a record itself meanwhile.  So
+every release gives the guard another version in the same step (`delete_under_guard`).  A remover
+that has read the records before then deletes nothing.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -50,10 +50,10 @@ _READS_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One life of one broker process."""
+    """The identity of one broker process, from its start to its end."""
 
     broker_id: str  # host:port, also the name of its registration
-    incarnation: str
+    incarnation: str  # random, another one after each start
     service_url: str
     http_url: str | None
 
@@ -64,7 +64,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A broker that is registered."""
+    """A registered broker."""
 
     broker_id: str
     session: int
@@ -73,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The guard of one life of a broker in one session; `value` is what its record holds."""
+    """The guard of a broker in one session; `value` is the content of its record."""
 
     path: str
     value: bytes
@@ -81,18 +81,18 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A bundle that somebody owns."""
+    """A bundle that a broker owns."""
 
     bundle: BundleName
     session: int
     record: OwnerRecord
 
 
-# -- looking
+# -- reading
 
 
 async def members(store: MetadataStore, watch: Watch | None = None) -> list[Member]:
-    """The registered brokers, by id.  The watch fires when one comes or goes."""
+    """Return the registered brokers, by id.  The watch fires when one comes or goes."""
     names = await store.get_children(records.BROKERS, watch) or []
     found = await _read_all(store, [f"{records.BROKERS}/{name}" for name in names])
     result: list[Member] = []
@@ -101,13 +101,13 @@ async def members(store: MetadataStore, watch: Watch | None = None) -> list[Memb
             try:
                 value = records.decode(BrokerRecord, record.value)
             except MalformedError:
-                continue  # Not one that clients could be sent to.
+                continue  # Clients could not be redirected to it.
             result.append(Member(name, record.stat.owner, value))
     return result
 
 
 async def owners(store: MetadataStore) -> list[Owned]:
-    """All bundles that are owned, by name."""
+    """Return all owned bundles, by name."""
     bundles: list[BundleName] = []
     for tenant in await store.get_children(records.OWNERS) or []:
         for namespace in await store.get_children(f"{records.OWNERS}/{tenant}") or []:
@@ -123,7 +123,10 @@ async def owners(store: MetadataStore) -> list[Owned]:
 
 
 def owner_record(record: Record) -> OwnerRecord:
-    """The owner that a record names; one that does not parse names nobody that can be reached."""
+    """Return the owner that a record names.
+
+    A record that cannot be parsed names an owner without an address.
+    """
     try:
         return records.decode(OwnerRecord, record.value)
     except MalformedError:
@@ -131,7 +134,7 @@ def owner_record(record: Record) -> OwnerRecord:
 
 
 async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record | None]:
-    """The records at `paths`, several at a time."""
+    """Return the records at `paths`, reading several at a time."""
     found: list[Record | None] = [None] * len(paths)
     failed: list[MetadataError] = []
 
@@ -152,13 +155,14 @@ async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record |
 
 # -- joining
 
-Predecessor = Callable[[Member], Awaitable[bool]]
+DeathCheck = Callable[[Member], Awaitable[bool]]
 
 
 async def check_others(store: MetadataStore, bound: Bound) -> None:
-    """CannotJoinError if a broker is there whose ledgers are those of another instance.
+    """Raise CannotJoinError if a registered broker uses the ledgers of another instance.
 
-    Pulsar's brokers have no guards, and older ones of ours say nothing: they are not judged.
+    Pulsar's brokers have no guards, and older brokers of ours do not announce their instance.  They
+    are not checked.
     """
     names = await store.get_children(records.GUARDS) or []
     for record in await _read_all(store, [f"{records.GUARDS}/{name}" for name in names]):
@@ -184,17 +188,18 @@ async def join(
     formats: Sequence[str],
     term: int,
     wanted: Callable[[], bool],
-    is_dead: Predecessor,
+    is_dead: DeathCheck,
     bound: Bound | None = None,
 ) -> Guard | None:
-    """Write guard and registration; return the guard, None once not `wanted`.
+    """Write guard and registration and return the guard; return None once not `wanted`.
 
-    With `bound` only while the metadata store still names that instance, else CannotJoinError.
+    With `bound`, join only while the metadata store still names that instance, and raise
+    CannotJoinError otherwise.
 
-    A registration under our id that is not ours is that of an earlier life of this broker.  It is
-    removed if `is_dead` says so; else its session has to end.  One in our session with a guard that
-    we have not written is what an earlier attempt has left that was not wanted any more; it is
-    removed, too, so at most one attempt of a broker may be under way.
+    A registration under our id in another session was left by an earlier start of this broker.  It
+    is removed if `is_dead` confirms; otherwise its session has to end.  A registration in our own
+    session, with a guard that this attempt has not written, was left by an earlier attempt that was
+    no longer wanted.  It is removed, too.  So at most one attempt of a broker may be under way.
     """
     guard = GuardRecord(identity.broker_id, identity.incarnation, formats=list(formats) or UNSET)
     checks: list[Operation] = []
@@ -205,6 +210,7 @@ async def join(
     registration = f"{records.BROKERS}/{identity.broker_id}"
     tried: list[str] = []
     while wanted():
+        # Each attempt has a guard name of its own, so an attempt in doubt can be told apart.
         path = f"{records.GUARDS}/{_guard_prefix(identity)}{term}-{len(tried)}"
         tried.append(path)
         try:
@@ -218,7 +224,7 @@ async def join(
                 ]
             )
         except RecordExistsError:
-            pass
+            pass  # Another registration is in the way, or an attempt without an answer succeeded.
         except (VersionConflictError, NoRecordError):
             if bound is None:
                 raise
@@ -235,7 +241,7 @@ async def join(
 
 
 async def _still(store: MetadataStore, bound: Bound) -> Bound:
-    """The binding as it is now, if it is to the same instance."""
+    """Return the binding as it is now.  Raises CannotJoinError if it names another instance."""
     while True:
         try:
             found = await read_bound(store)
@@ -245,9 +251,9 @@ async def _still(store: MetadataStore, bound: Bound) -> Bound:
         if found is None or found.instance_id != bound.instance_id:
             now = "nothing" if found is None else found.instance_id
             raise CannotJoinError(
-                f"{PATH} names {now} by now, and this broker was started for the instance"
-                f" {bound.instance_id}: somebody has bound the topics to other ledgers. Start it"
-                " again with the settings of the other brokers (`daybook cluster show`)"
+                f"{PATH} now names {now}, but this broker was started for the instance"
+                f" {bound.instance_id}: the topics were bound to other ledgers. Restart it with"
+                " the settings of the other brokers (`daybook cluster show`)"
             )
         return found
 
@@ -257,7 +263,7 @@ def _guard_prefix(identity: Identity) -> str:
 
 
 async def _own_guard(store: MetadataStore, tried: list[str]) -> str | None:
-    """The guard that an attempt without an answer has left in this session, if any."""
+    """Return the guard that an attempt without an answer has left in this session, if any."""
     for path in tried:
         try:
             record = await store.get(path)
@@ -268,9 +274,8 @@ async def _own_guard(store: MetadataStore, tried: list[str]) -> str | None:
     return None
 
 
-async def _clear_registration(
-    store: MetadataStore, registration: str, is_dead: Predecessor
-) -> None:
+async def _clear_registration(store: MetadataStore, registration: str, is_dead: DeathCheck) -> None:
+    """Remove a registration that is in our way, if the broker that wrote it is dead."""
     try:
         record = await store.get(registration)
         if record is None:
@@ -279,17 +284,17 @@ async def _clear_registration(
         member = Member(registration.rpartition("/")[2], record.stat.owner, broker)
         overtaken = member.session == store.session_id
         if overtaken and not await _guards(store, member.session):
-            await store.delete(registration, record.stat.version)  # Somebody deleted its guard.
+            await store.delete(registration, record.stat.version)  # Its guard was deleted by hand.
             return
         if (overtaken or await is_dead(member)) and await remove(store, member):
             return
     except (MetadataError, MalformedError):
-        pass  # Look again in a moment.
+        pass  # `join` looks again in a moment.
     await trio.sleep(_RETRY_S)
 
 
 async def ensure(store: MetadataStore, path: str, value: bytes = b"") -> None:
-    """Have a record at `path`, with this value if it was not there."""
+    """Create a record at `path` with this value, unless there is one already."""
     try:
         if await store.get(path) is None:
             await store.create(path, value, make_parents=True)
@@ -300,31 +305,36 @@ async def ensure(store: MetadataStore, path: str, value: bytes = b"") -> None:
 # -- removing
 
 
-def giving_up(guard: Guard, path: str) -> list[Operation]:
-    """Delete a record of ours, while our guard stands: else it may be somebody else's by now."""
+def delete_under_guard(guard: Guard, path: str) -> list[Operation]:
+    """Return the operations that delete a record of ours while our guard exists.
+
+    Without the guard, the record may belong to another broker by now.
+    """
     return [Set(guard.path, guard.value, ANY), Delete(path, ANY)]
 
 
 async def withdraw(store: MetadataStore, broker_id: str, guard: Guard) -> None:
-    """Take back our registration, and leadership if it is ours; keep what we own."""
+    """Delete our registration, and our leader record if we lead; keep the bundles."""
     for path in (records.LEADER, f"{records.BROKERS}/{broker_id}"):
         record = await store.get(path)
         if record is not None and record.stat.owner == store.session_id:
             with suppress(NoRecordError):
-                await store.multi(giving_up(guard, path))
+                await store.multi(delete_under_guard(guard, path))
 
 
 async def remove(store: MetadataStore, member: Member) -> bool:
-    """Delete what a dead broker left, its guard last.  False if that did not work.
+    """Delete the records of a dead broker, its guard last.  Return False if that failed.
 
-    True also if somebody else, or the end of its session, was faster.
+    Return True, too, if another broker or the end of the session was faster.
 
-    More than one request takes is deleted in several steps.  Each of them names the version that
-    the guard had before the records were read, and all but the last give it another one: whoever
-    has read them earlier, and would delete what is a successor's by now, comes too late.
+    Records that do not fit into one request are deleted in several steps.  Each step names the
+    version that the guard had before the records were read, and all but the last give the guard
+    another version.  So a remover that has read the records earlier, and would delete those of a
+    successor, fails.
     """
     session = member.session
     while True:
+        # The guards are read first: their versions prove that the records below are the session's.
         guards = await _guards(store, session)
         if not guards:
             return True
@@ -341,19 +351,20 @@ async def remove(store: MetadataStore, member: Member) -> bool:
         touches = [Set(path, value, stat.version) for path, value, stat in guards]
         first = _first_step(paths, touches)
         last = len(first) == len(paths)
+        assert first or not paths  # each step makes progress
         try:
             await store.multi([*(ends if last else touches), *first])
             if not last:
                 continue
         except (NoRecordError, VersionConflictError):
-            continue  # Something has changed since: look again.
+            continue  # The records have changed since they were read: read them again.
         except MetadataError:
             return False
         return True
 
 
 def _first_step(paths: Sequence[str], others: Sequence[Operation]) -> list[Operation]:
-    """As many deletions as fit into one request beside the others."""
+    """Return as many deletions as fit into one request beside `others`."""
     size, step = request_bytes(others), list[Operation]()
     for path in paths:
         delete = Delete(path, ANY)
@@ -365,7 +376,7 @@ def _first_step(paths: Sequence[str], others: Sequence[Operation]) -> list[Opera
 
 
 async def _guards(store: MetadataStore, session: int) -> list[tuple[str, bytes, Stat]]:
-    """The guards of a session: paths, values, and what the store knows of them."""
+    """Return the guards of a session: their paths, values and stats."""
     names = await store.get_children(records.GUARDS) or []
     paths = [f"{records.GUARDS}/{name}" for name in names]
     found = await _read_all(store, paths)

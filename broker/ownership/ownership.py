@@ -1,36 +1,33 @@
-"""The shell of `protocol.ownership`: bundles that this broker owns, by records in the store.
+"""The bundles that this broker owns, by records in the store: the shell of `protocol.ownership`.
 
-`run` joins the cluster, and again after a lost session or when a peer has removed us, and stays.
-Whoever wants to serve a topic asks `acquire`; whoever is about to load one asks `may_load`.  What
-happens to topics when a bundle goes is up to `BundleTopics`: closed in good order when released,
-dropped at once when lost.
+`run` joins the cluster, and joins again after a lost session or when a peer has removed this
+broker.  A lookup calls `acquire`; the loading of a topic asks `may_load`.  The topics of a bundle
+are closed in good order when it is released, and dropped at once when it is lost.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import trio
 
 from daybook.bookie.registry.instance import Bound
 from daybook.broker.errors import UnavailableError
-from daybook.broker.logs import Log
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.ownership.membership import (
+    DeathCheck,
     Guard,
     Identity,
     Member,
-    Predecessor,
-    giving_up,
+    delete_under_guard,
     join,
     remove,
     withdraw,
 )
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import OwnershipProtocol, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
     Answered,
@@ -48,10 +45,12 @@ from daybook.broker.protocol.ownership_events import (
     GuardSeen,
     Join,
     Joined,
-    Owner,
+    Membership,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
+    RecordOwner,
     RecordRead,
     RecordTouched,
     Release,
@@ -59,6 +58,8 @@ from daybook.broker.protocol.ownership_events import (
     SessionChanged,
     TopicsClosed,
 )
+from daybook.broker.topics.topics import Topics
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     ANY,
     Check,
@@ -76,23 +77,11 @@ from daybook.wire.topics import TopicName
 _RETRY_S = 0.1
 _ACQUIRE_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 10.0
-_LEAVE_TIMEOUT_S = 2.0  # The end of the session does the same.
-
-
-class BundleTopics(Protocol):
-    """What ownership asks of the topics."""
-
-    async def close_bundle(self, bundle: BundleName) -> None:
-        """Close the loaded topics of a bundle in good order."""
-        ...
-
-    def drop_bundle(self, bundle: BundleName) -> None:
-        """Let them go at once; they are somebody else's now."""
-        ...
+_LEAVE_TIMEOUT_S = 2.0  # then the end of the session does the same
 
 
 class _Waiter:
-    """Somebody who waits for the answer about a bundle."""
+    """One caller that waits for the answer about a bundle."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -108,10 +97,10 @@ class Ownership:
         identity: Identity,
         registration: BrokerRecord,
         policies: Policies,
-        topics: BundleTopics,
+        topics: Topics,
         *,
         formats: Sequence[str],
-        is_dead: Predecessor,
+        is_dead: DeathCheck,
         log: Log,
     ) -> None:
         self._log = log
@@ -127,14 +116,14 @@ class Ownership:
         self._guard: Guard | None = None  # of the latest join
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
-        self._watched: set[BundleName] = set()  # with a watch on their record
+        self._watched: set[BundleName] = set()  # their records have a watch
         self._bound: Bound | None = None
         self._joining = trio.Lock()
         self._joined = trio.Event()
         self._closing = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Started as soon as this broker has joined for the first time."""
+        """Own bundles until cancelled.  Reports started when this broker has joined."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._store.add_session_listener(self._session_changed)
@@ -148,14 +137,14 @@ class Ownership:
                 self._store.remove_session_listener(self._session_changed)
 
     def bind(self, bound: Bound) -> None:
-        """Before `run`: join only while the metadata store names that instance."""
+        """Join only while the metadata store names that instance.  Call it before `run`."""
         self._bound = bound
 
-    # -- what is so
+    # -- properties
 
     @property
     def contact(self) -> bool:
-        """Is the store in reach, and does it know us?"""
+        """Return True if the store is in reach and our guard was seen in this session."""
         return self._protocol.contact
 
     @property
@@ -166,19 +155,22 @@ class Ownership:
         return self._protocol.owns(bundle)
 
     def owns(self, topic: TopicName) -> bool:
-        """Is the topic's bundle ours, as far as we know?  True while the session is suspended."""
+        """Return True if this broker owns the topic's bundle, as far as it knows.
+
+        The answer stays True while the session is suspended.
+        """
         bundle = self._policies.known_bundle_of(topic)
         return bundle is not None and self._protocol.owns(bundle)
 
     def may_load(self, topic: TopicName) -> bool:
-        """May the topic be loaded now, if it is not yet?"""
+        """Return True if the topic may be loaded now, if it is not loaded yet."""
         bundle = self._policies.known_bundle_of(topic)
         return not self._closing and bundle is not None and self._protocol.may_load(bundle)
 
-    # -- what is asked for
+    # -- acquiring and releasing
 
     async def acquire(self, bundle: BundleName) -> Answer:
-        """Own the bundle, if nobody does."""
+        """Own the bundle, if no broker does, and return who owns it."""
         if self._closing:
             await trio.lowlevel.checkpoint()
             return Answer.UNAVAILABLE
@@ -187,7 +179,7 @@ class Ownership:
         return waiter.answer
 
     async def release(self, bundle: BundleName) -> None:
-        """Planned hand-over: close the topics, then give up the record, or UnavailableError."""
+        """Close the bundle's topics, then delete its record.  Raises UnavailableError."""
         waiter = _Waiter()
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
         await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)
@@ -195,21 +187,21 @@ class Ownership:
             raise UnavailableError(f"the bundle {bundle} cannot be released now")
 
     async def withdraw(self) -> None:
-        """The beginning of the end: nothing new is placed here, and nothing is taken any more."""
-        self._closing = True
+        """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
+        self._closing = True  # `may_load` and `acquire` refuse from now on
         if self._guard is None:
-            return  # It has never joined.
+            return  # This broker has never joined.
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
             await withdraw(self._store, self.identity.broker_id, self._guard)
 
     async def release_all(self) -> None:
-        """Hand over everything."""
+        """Release all bundles."""
         async with trio.open_nursery() as nursery:
             for bundle in self.owned:
                 nursery.start_soon(self._try_release, bundle)
 
     async def leave(self) -> None:
-        """The very end: take back all that we have written, so that nobody has to look for us."""
+        """Finish leaving: delete our records, so that no peer has to find out that we are gone."""
         me = Member(self.identity.broker_id, self._store.session_id, self._registration)
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
             await remove(self._store, me)
@@ -218,7 +210,7 @@ class Ownership:
         try:
             await self.release(bundle)
         except UnavailableError:
-            self._topics.drop_bundle(bundle)  # The end of the session frees its record.
+            self._topics.drop_bundle(bundle)  # The end of the session deletes its record.
 
     async def _wait(
         self,
@@ -231,7 +223,7 @@ class Ownership:
         waiters = waiting.setdefault(bundle, [])
         waiters.append(waiter)
         try:
-            self._feed(event)
+            self._handle(event)
             with trio.move_on_after(timeout_s):
                 await waiter.done.wait()
         finally:
@@ -247,14 +239,14 @@ class Ownership:
             self._log.warning("no contact with the metadata store", session=state.name)
         elif not self.contact:
             self._log.info("in contact with the metadata store")
-        self._feed(SessionChanged(state))
+        self._handle(SessionChanged(state))
 
-    def _feed(self, event: Event) -> None:
-        """Synchronous from the event to its last effect: no other task can run in between."""
+    def _handle(self, event: Event) -> None:
+        """Handle an event and its effects without a checkpoint: no other task runs in between."""
         for effect in self._protocol.step(event):
-            self._do(effect)
+            self._perform(effect)
 
-    def _do(self, effect: Effect) -> None:
+    def _perform(self, effect: Effect) -> None:
         match effect:
             case Join(term):
                 if not self._closing:
@@ -281,13 +273,13 @@ class Ownership:
                 assert_never(effect)
 
     def _start(self, task: Callable[..., object], *args: object) -> None:
-        if self._nursery is not None:  # else this broker is at its end
+        if self._nursery is not None:  # None: this broker is ending
             self._nursery.start_soon(task, *args)  # type: ignore[arg-type]
 
     # -- the guard
 
     async def _join(self, term: int) -> None:
-        async with self._joining:  # One that is not wanted any more ends soon.
+        async with self._joining:  # An earlier attempt, no longer wanted, ends soon.
             guard = await join(
                 self._store,
                 self.identity,
@@ -301,24 +293,24 @@ class Ownership:
         if guard is not None and self._protocol.term == term:
             self._guard = guard
             self._log.info("joined", term=term)
-            self._feed(Joined(term))
+            self._handle(Joined(term))
             self._joined.set()
-            await self._read_guard(term)  # for the watch
+            await self._read_guard(term)  # sets the watch
 
     async def _read_guard(self, term: int) -> None:
-        """Does our guard stand?  Asked until there is an answer, or contact is lost."""
+        """Read our guard, again and again until there is an answer or the contact is lost."""
         assert self._guard is not None
         path = self._guard.path
-        while self._protocol.term == term and self._protocol.standing is Standing.IN:
+        while self._protocol.term == term and self._protocol.membership is Membership.IN:
             try:
                 record = await self._store.get(path, lambda: self._guard_touched(term))
             except MetadataError:
                 if self._store.session_state is not SessionState.CONNECTED:
-                    return  # Asked again when it is.
+                    return  # It is read again when the session is connected.
                 await trio.sleep(_RETRY_S)
                 continue
             stands = record is not None and record.stat.owner == self._store.session_id
-            self._feed(GuardSeen(term, stands))
+            self._handle(GuardSeen(term, stands))
             return
 
     def _guard_touched(self, term: int) -> None:
@@ -337,14 +329,15 @@ class Ownership:
             await self._ensure_parent(bundle)
             await self._store.multi(operations)
         except StoreUnavailableError:
-            self._feed(CreateFailed(bundle, ask))
+            self._handle(CreateFailed(bundle, ask))
         except NoRecordError:
-            self._feed(CreateFailed(bundle, ask))
+            # The check of the guard failed: a peer has removed this broker.
+            self._handle(CreateFailed(bundle, ask))
             await self._read_guard(self._protocol.term)
         except MetadataError:
-            self._feed(CreateInDoubt(bundle, ask))
+            self._handle(CreateInDoubt(bundle, ask))
         else:
-            self._feed(Created(bundle, ask))
+            self._handle(Created(bundle, ask))
 
     async def _ensure_parent(self, bundle: BundleName) -> None:
         parent = records.owner_path(bundle).rpartition("/")[0]
@@ -357,6 +350,7 @@ class Ownership:
     async def _read(self, bundle: BundleName, ask: int) -> None:
         path = records.owner_path(bundle)
         while True:
+            # At most one watch per record: each one that fires causes a read.
             watch = None if bundle in self._watched else lambda: self._touched(bundle)
             self._watched.add(bundle)
             try:
@@ -367,37 +361,38 @@ class Ownership:
                     self._watched.discard(bundle)
                 await trio.sleep(_RETRY_S)
                 if self._store.session_state is not SessionState.CONNECTED:
-                    self._feed(ReadFailed(bundle, ask))
+                    self._handle(ReadFailed(bundle, ask))
                     return
         if record is None:
-            owner = Owner.NOBODY
+            owner = RecordOwner.NOBODY
         elif record.stat.owner == self._store.session_id:
-            owner = Owner.OURS
+            owner = RecordOwner.OURS
         else:
-            owner = Owner.OTHERS
-        self._feed(RecordRead(bundle, ask, owner))
+            owner = RecordOwner.OTHERS
+        self._handle(RecordRead(bundle, ask, owner))
 
     def _touched(self, bundle: BundleName) -> None:
         self._watched.discard(bundle)
-        self._feed(RecordTouched(bundle))
+        self._handle(RecordTouched(bundle))
 
     async def _delete(self, bundle: BundleName, ask: int) -> None:
         assert self._guard is not None
         try:
-            await self._store.multi(giving_up(self._guard, records.owner_path(bundle)))
+            await self._store.multi(delete_under_guard(self._guard, records.owner_path(bundle)))
         except MetadataError as error:
-            self._feed(DeleteInDoubt(bundle, ask))
+            # The record may be gone, ours still, or its guard: reading it tells.
+            self._handle(DeleteInDoubt(bundle, ask))
             if isinstance(error, NoRecordError):
                 await self._read_guard(self._protocol.term)
         else:
-            self._feed(Deleted(bundle, ask))
+            self._handle(Deleted(bundle, ask))
 
     async def _close(self, bundle: BundleName, ask: int) -> None:
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
             await self._topics.close_bundle(bundle)
         if scope.cancelled_caught:
-            self._topics.drop_bundle(bundle)  # The next owner's recovery does the rest.
-        self._feed(TopicsClosed(bundle, ask))
+            self._topics.drop_bundle(bundle)  # The next owner recovers its ledgers.
+        self._handle(TopicsClosed(bundle, ask))
 
 
 def _settle(waiting: dict[BundleName, list[_Waiter]], bundle: BundleName, answer: Answer) -> None:

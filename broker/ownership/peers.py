@@ -1,12 +1,12 @@
-"""Is another broker dead as a process?  If so, its records are removed and its bundles are free.
+"""Finds out whether the process of another broker is dead, and removes its records if so.
 
-Each broker keeps a connection to every other one's service port, and knows by the incarnation in
-its greeting which life of that process it talks to.  A connection that breaks says little; dead is
-a process whose host says that *nothing listens* on its port any more, or in whose place *another
-incarnation* answers.  Silence is not death: a host that does not answer, or a port that cannot be
-reached, is left to the end of its session.
+Each broker keeps a connection to the service port of every other broker.  The incarnation in the
+answer to CONNECT tells which start of the process it talks to.  A broken connection proves little.
+A process is dead if its host answers that *nothing listens* on the port any longer, or if *another
+incarnation* answers in its place.  Silence is not death: if the host does not answer, or the port
+cannot be reached, the records stay until the session ends.
 
-A wrong verdict costs a takeover and never data: the new owner fences the ledgers of the old.
+A wrong verdict costs a takeover and never data: the new owner fences the ledgers of the old one.
 """
 
 from enum import Enum, auto
@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.broker.ownership.membership import Identity, Member, members, remove
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
+from daybook.wire.logging import Log
 from daybook.wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 from daybook.wire.outbox import Flusher
@@ -28,7 +28,7 @@ from daybook.wire.transport import Network
 
 VERSION = "0.1.0"
 _PRODUCT = f"Daybook/{VERSION}"
-_FRAME_BYTES_MAX = 1 << 16  # No command that a peer sends here is larger.
+_FRAME_BYTES_MAX = 1 << 16  # no command that a peer sends here is larger
 _CONNECT_TIMEOUT_S = 2.0
 _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _STORE_RETRY_S = 0.2
@@ -37,16 +37,16 @@ _STORE_RETRY_S = 0.2
 class Verdict(Enum):
     ALIVE = auto()
     DEAD = auto()
-    SILENT = auto()  # nobody knows
+    SILENT = auto()  # unknown
 
 
 def server_version(incarnation: str) -> str:
-    """What a broker calls itself in CONNECTED."""
+    """Return the version that a broker sends in CONNECTED."""
     return f"{_PRODUCT} {incarnation}"
 
 
 def address_of(service_url: str) -> tuple[str, int] | None:
-    """Host and port of a service URL; None if it has none."""
+    """Return host and port of a URL; None if it has none."""
     try:
         parts = urlsplit(service_url)
         host, port = parts.hostname, parts.port
@@ -73,7 +73,7 @@ def why_not_served(frame: bytes) -> str:
     try:
         command = decode_frame(memoryview(frame))
     except WireError as error:
-        return f"the answer makes no sense: {error}"
+        return f"the answer cannot be parsed: {error}"
     match command:
         case Command(body=pb.CommandConnected()):
             return ""
@@ -82,7 +82,7 @@ def why_not_served(frame: bytes) -> str:
                 return ""
             return f"the broker refuses: {refused.message}"
         case _:
-            return "the answer is no greeting"
+            return "the answer is not CONNECTED"
 
 
 def serves(member: Member) -> bool | None:
@@ -90,7 +90,7 @@ def serves(member: Member) -> bool | None:
     connections and is silent, and False in all other cases.  Blocks; for threads."""
     address = address_of(member.record.pulsar_service_url)
     if address is None or member.record.incarnation is None:
-        return False  # Nobody can say: it is not one of ours.
+        return False  # Not a broker of this project: its answer would not name an incarnation.
     try:
         command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S)))
     except SilentError:
@@ -104,8 +104,8 @@ def serves(member: Member) -> bool | None:
             return False
 
 
-class Greeter:
-    """Connects to a broker's service port, and hears who it is."""
+class PeerProbe:
+    """Connects to a broker's service port and finds out which process answers."""
 
     def __init__(self, network: Network, arenas: ArenaPool, flusher: Flusher) -> None:
         self._network = network
@@ -113,18 +113,18 @@ class Greeter:
         self._flusher = flusher
 
     async def probe(self, member: Member) -> Verdict:
-        """Does the process that registered as `member` live?"""
-        verdict, connection = await self.greet(member)
+        """Find out whether the process that registered as `member` is alive."""
+        verdict, connection = await self.connect(member)
         if connection is not None:
             connection.close()
         return verdict
 
-    async def greet(self, member: Member) -> tuple[Verdict, FrameConnection | None]:
-        """The verdict, and if it is ALIVE the connection, which is the caller's to close."""
+    async def connect(self, member: Member) -> tuple[Verdict, FrameConnection | None]:
+        """Return the verdict, and the connection if it is ALIVE.  The caller closes it."""
         address = address_of(member.record.pulsar_service_url)
         if address is None or member.record.incarnation is None:
             await trio.lowlevel.checkpoint()
-            return Verdict.SILENT, None  # Not one of ours: its session tells.
+            return Verdict.SILENT, None  # Not a broker of this project: only its session tells.
         connection: FrameConnection | None = None
         verdict = Verdict.SILENT
         try:
@@ -159,10 +159,10 @@ class Greeter:
                     return Verdict.ALIVE
                 return Verdict.DEAD if product.startswith("Daybook/") else Verdict.SILENT
             case _:
-                return Verdict.SILENT  # It is there, and does not want us now.
+                return Verdict.SILENT  # Something answers, but does not accept us now.
 
 
-async def attend(connection: FrameConnection) -> None:
+async def _hold(connection: FrameConnection) -> None:
     """Keep a connection alive until it ends."""
     while frames := await connection.receive():
         for frame in frames:
@@ -170,32 +170,32 @@ async def attend(connection: FrameConnection) -> None:
                 case Command(body=pb.CommandPing()):
                     connection.send([encode(pb.CommandPong())])
                 case _:
-                    pass  # Nothing else is for us.
+                    pass  # No other command concerns a peer.
 
 
 class Peers:
-    """The other brokers, as this one sees them."""
+    """The other brokers, as this broker sees them."""
 
     def __init__(
-        self, store: MetadataStore, identity: Identity, greeter: Greeter, log: Log
+        self, store: MetadataStore, identity: Identity, probe: PeerProbe, log: Log
     ) -> None:
         self._log = log
         self._store = store
         self._identity = identity
-        self._greeter = greeter
-        self._attended: dict[tuple[str, int], trio.CancelScope] = {}
+        self._probe = probe
+        self._monitored: dict[tuple[str, int], trio.CancelScope] = {}
         self._connected: set[str] = set()
-        self._dead: set[int] = set()  # sessions whose process is dead
+        self._dead: set[int] = set()  # sessions whose process was found dead
         self._look = trio.Event()
         self.registered: tuple[Member, ...] = ()
-        """The other brokers that are registered, as they were seen last."""
+        """The other registered brokers, as last read from the store."""
 
     def is_dead(self, session: int) -> bool:
-        """Has this broker seen that the process behind a session is dead?"""
+        """Return True if this broker has found the process behind the session dead."""
         return session in self._dead
 
-    def is_attending(self, broker_id: str) -> bool:
-        """Is there a connection to that broker at this moment?"""
+    def is_connected(self, broker_id: str) -> bool:
+        """Return True if there is a connection to that broker now."""
         return broker_id in self._connected
 
     async def run(self) -> None:
@@ -204,7 +204,7 @@ class Peers:
             async with trio.open_nursery() as nursery:
                 while True:
                     self._look = trio.Event()
-                    await self._attend_all(nursery)
+                    await self._monitor_all(nursery)
                     await self._look.wait()
         finally:
             self._store.remove_session_listener(self._session_changed)
@@ -213,8 +213,8 @@ class Peers:
         if state is SessionState.CONNECTED:
             self._look.set()
 
-    async def _attend_all(self, nursery: trio.Nursery) -> None:
-        """Have one task for each registered life of another broker."""
+    async def _monitor_all(self, nursery: trio.Nursery) -> None:
+        """Run one task for each registration of another broker."""
         try:
             found = await members(self._store, self._look.set)
         except MetadataError:
@@ -228,36 +228,37 @@ class Peers:
             if member.record.incarnation != self._identity.incarnation
         }
         self.registered = tuple(others.values())
-        for key in [key for key in self._attended if key not in others]:
-            self._attended.pop(key).cancel()
+        for key in [key for key in self._monitored if key not in others]:
+            self._monitored.pop(key).cancel()
         self._dead &= {member.session for member in others.values()}
         for key, member in others.items():
-            if key not in self._attended:
-                scope = self._attended[key] = trio.CancelScope()
-                nursery.start_soon(self._watch_over, member, scope)
+            if key not in self._monitored:
+                scope = self._monitored[key] = trio.CancelScope()
+                nursery.start_soon(self._monitor, member, scope)
 
-    async def _watch_over(self, member: Member, scope: trio.CancelScope) -> None:
+    async def _monitor(self, member: Member, scope: trio.CancelScope) -> None:
         with scope:
             failures = 0
             while True:
-                verdict, connection = await self._greeter.greet(member)
+                verdict, connection = await self._probe.connect(member)
                 if verdict is Verdict.DEAD:
-                    await self._bury(member)
+                    await self._remove(member)
                     return
                 if connection is not None:
                     since = trio.current_time()
                     self._connected.add(member.broker_id)
                     try:
-                        await _attend_until_broken(connection)
+                        await _hold_until_broken(connection)
                     finally:
                         self._connected.discard(member.broker_id)
                     if trio.current_time() - since > _PAUSES_S[-1]:
                         failures = 0
-                        continue  # at once: this is the moment that counts
+                        continue  # without a pause: a peer that has just died is found out here
                 await trio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
 
-    async def _bury(self, member: Member) -> None:
+    async def _remove(self, member: Member) -> None:
+        """Remove the records of a dead broker, so that its bundles are free."""
         self._dead.add(member.session)
         self._log.warning("a peer is dead", peer=member.broker_id)
         while True:
@@ -270,9 +271,9 @@ class Peers:
             await trio.sleep(_STORE_RETRY_S)
 
 
-async def _attend_until_broken(connection: FrameConnection) -> None:
+async def _hold_until_broken(connection: FrameConnection) -> None:
     try:
-        await attend(connection)
+        await _hold(connection)
     except WireError:
         pass
     finally:

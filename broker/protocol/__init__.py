@@ -1,20 +1,22 @@
-"""The rules of a broker, as pure machines: they do no input or output.
+"""The rules of a broker, pure.
 
 One connection:
 
-    session               the handshake, and which command may come when
+    session               the handshake, the commands admitted, keep-alive
     access, producing     producers: access modes, ids, sends
-    consuming             consumers: ids, opening, closing
-    refusals, repeats     how each kind of request is refused, and how late if it is repeated
+    consuming             consumers: ids, permits, acknowledgements
+    refusals              how each kind of request is refused, and how late if it is repeated
 
 Topics and their consumers:
 
-    topics                each topic is loaded once for all that want it
+    topics                loading a topic once for all callers; its three ways to end
     dispatch/             which consumer gets which entry
 
-Which broker serves what:
+The broker that serves a bundle:
 
-    bundles               how a namespace is cut
-    ownership             which bundles are ours; ownership_events is what it is told and asks for
-    balance               who gets an unowned bundle, which one should move
+    bundles               how a namespace is split into bundles
+    ownership             which bundles this broker owns
+    balance               which broker gets an unowned bundle, which bundle should move
+
+    watchdog              when a broker that answers nobody ends itself
 """

@@ -1,8 +1,8 @@
-"""Pure: who gets an unowned bundle, and which bundle should move.
+"""Pure: which broker gets an unowned bundle, and which bundle should move.
 
-Placement takes the broker with the fewest bundles, then the fewest topics.  What is left is decided
-by a hash of bundle and broker (rendezvous), so that brokers that decide apart from each other tend
-to decide alike and equal brokers share evenly.  A wrong guess costs a redirect, never more.
+Placement chooses the broker with the fewest bundles, then the fewest topics.  A hash of bundle and
+broker (rendezvous hashing) breaks ties.  So brokers that decide independently tend to decide alike,
+and equal brokers get equal shares.  A wrong guess costs a redirect, never more.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from daybook.broker.protocol.bundles import BundleName
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """What a broker carries, as far as the one who decides knows."""
+    """The load of a broker, as far as the deciding broker knows it."""
 
     broker_id: str
     bundles: int
@@ -22,7 +22,7 @@ class BrokerLoad:
 
 
 def place(bundle: BundleName, brokers: Iterable[BrokerLoad]) -> str | None:
-    """The broker that should own `bundle`; None if there is no broker."""
+    """Return the id of the broker that should own `bundle`; None if there is no broker."""
     chosen = min(
         brokers,
         key=lambda load: (load.bundles, load.topics, _score(bundle, load.broker_id)),
@@ -39,9 +39,9 @@ class Move:
 
 
 def next_move(owned: dict[str, list[BundleName]], *, slack: int = 2) -> Move | None:
-    """One bundle from the fullest to the emptiest broker, if they differ by `slack` or more.
+    """Return a move from the fullest to the emptiest broker, if they differ by `slack` or more.
 
-    `slack` is at least 2: with a difference of one, moving would only swap the two.
+    `slack` is at least 2: with a difference of one, a move would only swap the two brokers.
     """
     assert slack >= 2
     if not owned:

@@ -1,7 +1,8 @@
-"""Pure: how a namespace is cut into bundles, by the hash of the full topic name.
+"""Pure: how a namespace is split into bundles, by the hash of the full topic name.
 
-Boundaries are sorted numbers from 0x00000000 to 0xffffffff; bundle i is [b_i, b_i+1), the last one
-includes its end.  A range reads `0x00000000_0x40000000`, a bundle `public/default/0x..._0x...`.
+Boundaries are sorted numbers from 0x00000000 to 0xffffffff.  Bundle i is [b_i, b_i+1); the last
+bundle includes its end.  A range is written `0x00000000_0x40000000`, a bundle
+`public/default/0x..._0x...`.
 """
 
 from bisect import bisect_right
@@ -29,7 +30,7 @@ class Bundles:
 
     @classmethod
     def equal(cls, count: int) -> Self:
-        """`count` bundles of the same width."""
+        """Return `count` bundles of the same width."""
         if not 1 <= count <= BUNDLES_MAX:
             raise ValueError(f"a namespace has 1 to {BUNDLES_MAX} bundles, not {count}")
         step = (HASH_MAX + 1) // count
@@ -37,7 +38,7 @@ class Bundles:
 
     @classmethod
     def parse(cls, boundaries: Sequence[str]) -> Self:
-        """From hex text; ValueError if it does not make sense."""
+        """Parse boundaries in hexadecimal.  Raises ValueError if they are not valid."""
         return cls(tuple(int(boundary, 16) for boundary in boundaries))
 
     def texts(self) -> list[str]:
@@ -51,7 +52,7 @@ class Bundles:
         return [f"0x{low:08x}_0x{high:08x}" for low, high in pairwise(self.boundaries)]
 
     def range_of(self, hash_: int) -> str:
-        """The range that a topic with this hash falls into."""
+        """Return the range that contains this hash of a topic."""
         assert 0 <= hash_ <= HASH_MAX
         index = min(bisect_right(self.boundaries, hash_) - 1, self.count - 1)
         low, high = self.boundaries[index : index + 2]

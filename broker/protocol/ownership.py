@@ -1,15 +1,17 @@
 """Pure: which bundles this broker owns, as far as anybody can know.
 
-A bundle is owned by an ephemeral record.  Ownership keeps brokers out of each other's way; what
-makes a second owner harmless is the fencing of ledgers.  So the rules are about being quick, and
-honest:
+A bundle is owned by an ephemeral record.  Ownership keeps brokers out of each other's way; fencing
+of ledgers is what makes a second owner harmless.  So the rules aim at speed and honesty:
 
-    acquire     create the record, in one step with a check of our guard.  Somebody has it: not
-                ours.  No answer: read it again; *unknown is never no*, and never yes either.
-    suspended   the store is out of reach, for however long: keep what is owned, take nothing new.
-    lost        the store's word, or our guard is gone: drop everything at once, join anew.
-    release     planned hand-over: close the topics, then delete the record, and give our guard
-                another version in the same step: who removes us meanwhile must not delete more.
+    acquire     Create the record, in one step with a check of our guard.  If the record exists,
+                the bundle may belong to another broker.  If there is no answer, read the record
+                again: *unknown is never no*, and never yes either.
+    suspended   The store is out of reach, for however long: keep what is owned, acquire nothing.
+    lost        The store ended the session, or our guard is gone: drop everything at once, and
+                join again.
+    release     Planned hand-over: close the topics, then delete the record and give our guard
+                another version in the same step.  A broker that removes us meanwhile has read the
+                old version, so it deletes nothing of our successor.
 
     (nothing) --Acquire--> ACQUIRING --Created--> OWNED
                     in doubt v   ^ nobody's         ^ ours
@@ -23,11 +25,13 @@ honest:
                                         no answer v   ^ contact is back
                                              DELETE_DOUBTFUL
 
-The *guard* is a record with a name that is never used twice; whoever finds this process dead
-deletes the guard and our ownership records in one multi.  It stands for as long as they are ours.
+The *guard* is a record with a name that is never used twice.  A broker that finds this process dead
+deletes the guard and our ownership records in one multi.  The guard exists for as long as the
+records are ours.
 
 Requests about the guard carry a *term*, which counts the guards; requests about a bundle carry an
-`ask`, which is never used twice.  An answer to anything but the latest request is void.
+`ask`, which is never used twice and comes back in the answer.  An answer to an older request is
+void.
 """
 
 from dataclasses import dataclass
@@ -35,121 +39,299 @@ from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import (
-    Acquire,
-    Answer,
-    Answered,
-    BundleAnswer,
-    CloseTopics,
-    Created,
-    CreateFailed,
-    CreateInDoubt,
-    CreateRecord,
-    Deleted,
-    DeleteInDoubt,
-    DeleteRecord,
-    DropTopics,
-    Effect,
-    Event,
-    GuardSeen,
-    Join,
-    Joined,
-    Owner,
-    ReadFailed,
-    ReadGuard,
-    ReadRecord,
-    RecordRead,
-    RecordTouched,
-    Release,
-    Released,
-    SessionChanged,
-    TopicsClosed,
-)
 from daybook.wire.metadata.store import SessionState
 
 
-class Standing(Enum):
-    OUT = auto()  # no session: nothing is ours
-    JOINING = auto()  # our guard is being written
-    IN = auto()  # our guard stood when last seen
+class RecordOwner(Enum):
+    """The owner of an ownership record, told by the session that created it."""
+
+    NOBODY = auto()
+    OURS = auto()
+    OTHERS = auto()
 
 
-class Holding(Enum):
-    ACQUIRING = auto()  # the record is being created
-    CHECKING = auto()  # the record is being read: is it ours?
-    DOUBTFUL = auto()  # nobody knows, and the store is out of reach
-    OWNED = auto()
-    CLOSING = auto()  # being released: its topics are being closed
-    DELETING = auto()  # its topics are closed, the record is being deleted
-    DELETE_CHECKING = auto()  # the record is being read: is it gone?
-    DELETE_DOUBTFUL = auto()
+class Answer(Enum):
+    """The answer to a caller that wants to acquire a bundle."""
+
+    OURS = auto()
+    OTHERS = auto()
+    UNAVAILABLE = auto()  # the caller may ask again
+
+
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    holding: Holding
+class SessionChanged:
+    state: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Our guard of this term was written."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSeen:
+    """Our guard was read, on request or after its watch fired; `stands` is False if it is gone."""
+
+    term: int
+    stands: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    bundle: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInDoubt:
+    """There was no answer, or the record exists: the record has to be read to know the owner."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFailed:
+    """The record was certainly not created."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRead:
+    bundle: BundleName
+    ask: int
+    owner: RecordOwner
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """The store is out of reach; `SessionChanged` will report when it is back."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTouched:
+    """The watch on the record of a bundle fired."""
+
+    bundle: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    bundle: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsClosed:
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteInDoubt:
+    bundle: BundleName
+    ask: int
+
+
+BundleAnswer: TypeAlias = (
+    Created
+    | CreateInDoubt
+    | CreateFailed
+    | RecordRead
+    | ReadFailed
+    | TopicsClosed
+    | Deleted
+    | DeleteInDoubt
+)
+Event: TypeAlias = (
+    SessionChanged | Joined | GuardSeen | Acquire | Release | RecordTouched | BundleAnswer
+)
+
+
+# -- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Write a guard with a new name; retry until it is written or the term is over."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGuard:
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRecord:
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the record, and set a watch."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecord:
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTopics:
+    """Close the bundle's topics in good order."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropTopics:
+    """Drop the bundle's topics at once, without a request to the store or the bookies."""
+
+    bundle: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answer all callers that wait to acquire the bundle."""
+
+    bundle: BundleName
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answer all callers that wait for the release of the bundle."""
+
+    bundle: BundleName
+    done: bool
+
+
+Effect: TypeAlias = (
+    Join
+    | ReadGuard
+    | CreateRecord
+    | ReadRecord
+    | DeleteRecord
+    | CloseTopics
+    | DropTopics
+    | Answered
+    | Released
+)
+
+
+# -- state
+
+
+class Membership(Enum):
+    OUT = auto()  # no session: this broker owns nothing
+    JOINING = auto()  # our guard is being written
+    IN = auto()  # our guard existed when last seen
+
+
+class BundleState(Enum):
+    ACQUIRING = auto()  # the record is being created
+    CHECKING = auto()  # the record is being read to find its owner
+    DOUBTFUL = auto()  # the owner is unknown, and the store is out of reach
+    OWNED = auto()
+    CLOSING = auto()  # being released: its topics are being closed
+    DELETING = auto()  # its topics are closed, the record is being deleted
+    DELETE_CHECKING = auto()  # the record is being read to see whether it is gone
+    DELETE_DOUBTFUL = auto()  # it may be gone, and the store is out of reach
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBundle:
+    state: BundleState
     ask: int  # the latest request about it
 
 
 Snapshot: TypeAlias = tuple[
-    SessionState, Standing, bool, int, int, tuple[tuple[BundleName, Held], ...]
+    SessionState, Membership, bool, int, int, tuple[tuple[BundleName, HeldBundle], ...]
 ]
 
 
 class OwnershipProtocol:
-    """The bundles of one broker, over all its sessions."""
+    """The bundles of one broker, across all its sessions."""
 
     def __init__(self) -> None:
         self.session = SessionState.SUSPENDED
-        self.standing = Standing.OUT
+        self.membership = Membership.OUT
         self.contact = False  # connected, and our guard was seen since
         self.term = 0
         self._asked = 0
-        self._held: dict[BundleName, Held] = {}
+        self._held: dict[BundleName, HeldBundle] = {}
         self._effects: list[Effect] = []
 
-    # -- what is so
+    # -- properties
 
-    def holding(self, bundle: BundleName) -> Holding | None:
+    def state_of(self, bundle: BundleName) -> BundleState | None:
         held = self._held.get(bundle)
-        return None if held is None else held.holding
+        return None if held is None else held.state
 
     def owns(self, bundle: BundleName) -> bool:
-        return self.holding(bundle) is Holding.OWNED
+        return self.state_of(bundle) is BundleState.OWNED
 
     def may_load(self, bundle: BundleName) -> bool:
-        """May a topic be loaded that is not loaded yet?"""
+        """Return True if a topic of the bundle may be loaded that is not loaded yet."""
         return self.contact and self.owns(bundle)
 
     @property
     def owned(self) -> list[BundleName]:
-        return sorted(b for b, held in self._held.items() if held.holding is Holding.OWNED)
+        return sorted(b for b, held in self._held.items() if held.state is BundleState.OWNED)
 
     def snapshot(self) -> Snapshot:
         held = tuple(sorted(self._held.items(), key=_by_name))
-        return self.session, self.standing, self.contact, self.term, self._asked, held
+        return self.session, self.membership, self.contact, self.term, self._asked, held
 
     def restore(self, snapshot: Snapshot) -> None:
-        self.session, self.standing, self.contact, self.term, self._asked, held = snapshot
+        self.session, self.membership, self.contact, self.term, self._asked, held = snapshot
         self._held = dict(held)
 
     def canonical(self) -> tuple[object, ...]:
-        """The state, with terms and asks counted back from the latest."""
-        held = tuple((b, h.holding, self._asked - h.ask) for b, h in self.snapshot()[-1])
-        return self.session, self.standing, self.contact, held
+        """Return the state, with asks counted back from the latest one and without terms."""
+        held = tuple((b, h.state, self._asked - h.ask) for b, h in self.snapshot()[-1])
+        return self.session, self.membership, self.contact, held
 
-    # -- what happens
+    # -- events
 
     def step(self, event: Event) -> list[Effect]:
         match event:
             case SessionChanged(state):
                 self._session_changed(state)
             case Joined(term):
-                if term == self.term and self.standing is Standing.JOINING:
-                    self.standing = Standing.IN
+                if term == self.term and self.membership is Membership.JOINING:
+                    self.membership = Membership.IN
                     self.contact = self.session is SessionState.CONNECTED
             case GuardSeen(term, stands):
-                if term == self.term and self.standing is Standing.IN:
+                if term == self.term and self.membership is Membership.IN:
                     self._guard_seen(stands=stands)
             case Acquire(bundle):
                 self._acquire(bundle)
@@ -157,29 +339,30 @@ class OwnershipProtocol:
                 self._release(bundle)
             case RecordTouched(bundle):
                 if self.owns(bundle):
-                    self._read(bundle, Holding.OWNED)
+                    self._read(bundle, BundleState.OWNED)
             case _:
                 held = self._held.get(event.bundle)
                 if held is not None and held.ask == event.ask:
-                    self._answered(event, held.holding)
-        assert self.standing is not Standing.OUT or not self._held
+                    self._answered(event, held.state)
+        assert self.membership is not Membership.OUT or not self._held
+        assert not self.contact or self.membership is Membership.IN
         effects, self._effects = self._effects, []
         return effects
 
-    def _answered(self, event: BundleAnswer, holding: Holding) -> None:
+    def _answered(self, event: BundleAnswer, state: BundleState) -> None:
         bundle = event.bundle
         match event:
             case Created():
                 self._emit(Answered(bundle, Answer.OURS))
-                self._read(bundle, Holding.OWNED)  # for the watch
+                self._read(bundle, BundleState.OWNED)  # sets the watch
             case CreateInDoubt():
                 self._check(bundle)
             case CreateFailed():
                 self._forget(bundle, Answer.UNAVAILABLE)
             case RecordRead(owner=owner):
-                self._record_read(bundle, holding, owner)
+                self._record_read(bundle, state, owner)
             case ReadFailed():
-                self._read_failed(bundle, holding)
+                self._read_failed(bundle, state)
             case TopicsClosed():
                 self._delete(bundle)
             case Deleted():
@@ -195,9 +378,9 @@ class OwnershipProtocol:
         self.session = state
         match state:
             case SessionState.CONNECTED:
-                if self.standing is Standing.OUT:
+                if self.membership is Membership.OUT:
                     self._join()
-                elif self.standing is Standing.IN:
+                elif self.membership is Membership.IN:
                     self._emit(ReadGuard(self.term))
             case SessionState.SUSPENDED:
                 self.contact = False
@@ -207,7 +390,7 @@ class OwnershipProtocol:
                 assert_never(state)
 
     def _join(self) -> None:
-        self.standing = Standing.JOINING
+        self.membership = Membership.JOINING
         self.term += 1
         self._emit(Join(self.term))
 
@@ -217,128 +400,138 @@ class OwnershipProtocol:
             if self.session is SessionState.CONNECTED:
                 self._join()
         elif self.session is SessionState.CONNECTED and not self.contact:
+            # Only a guard that was seen in this session proves that the records are still ours.
             self.contact = True
             for bundle, held in sorted(self._held.items(), key=_by_name):
-                self._look_again(bundle, held.holding)
+                self._look_again(bundle, held.state)
 
-    def _look_again(self, bundle: BundleName, holding: Holding) -> None:
-        """The contact is back: settle what was left open, and put the watches back."""
-        match holding:
-            case Holding.OWNED:
-                self._read(bundle, Holding.OWNED)
-            case Holding.DOUBTFUL:
+    def _look_again(self, bundle: BundleName, state: BundleState) -> None:
+        """Settle what was left open while the store was out of reach, and set the watch again."""
+        match state:
+            case BundleState.OWNED:
+                self._read(bundle, BundleState.OWNED)
+            case BundleState.DOUBTFUL:
                 self._check(bundle)
-            case Holding.DELETE_DOUBTFUL:
+            case BundleState.DELETE_DOUBTFUL:
                 self._check_deleted(bundle)
             case _:
-                pass  # Its answer is still to come.
+                pass  # Its answer has still to come.
 
     def _drop_all(self) -> None:
-        """Nothing is ours any more.  Answers that are under way are void from now on."""
-        self.standing = Standing.OUT
+        """Forget all bundles.  Answers that are under way are void from now on."""
+        self.membership = Membership.OUT
         self.contact = False
-        self.term += 1
+        self.term += 1  # voids answers about the old guard
         for bundle, held in sorted(self._held.items(), key=_by_name):
-            match held.holding:
-                case Holding.OWNED:
+            match held.state:
+                case BundleState.OWNED:
                     self._emit(DropTopics(bundle))
-                case Holding.CLOSING:
+                case BundleState.CLOSING:
                     self._emit(DropTopics(bundle))
                     self._emit(Released(bundle, done=True))
-                case Holding.ACQUIRING | Holding.CHECKING | Holding.DOUBTFUL:
+                case BundleState.ACQUIRING | BundleState.CHECKING | BundleState.DOUBTFUL:
                     self._emit(Answered(bundle, Answer.UNAVAILABLE))
-                case Holding.DELETING | Holding.DELETE_CHECKING | Holding.DELETE_DOUBTFUL:
+                case (
+                    BundleState.DELETING | BundleState.DELETE_CHECKING | BundleState.DELETE_DOUBTFUL
+                ):
                     self._emit(Released(bundle, done=True))
                 case _:
-                    assert_never(held.holding)
+                    assert_never(held.state)
         self._held.clear()
 
     # -- one bundle
 
     def _acquire(self, bundle: BundleName) -> None:
-        match self.holding(bundle):
+        match self.state_of(bundle):
             case None if self.contact:
                 self._create(bundle)
-            case Holding.OWNED:
+            case BundleState.OWNED:
                 self._emit(Answered(bundle, Answer.OURS))
-            case Holding.ACQUIRING | Holding.CHECKING:
-                pass  # The answer to the first one is for all.
-            case Holding.DOUBTFUL:
+            case BundleState.ACQUIRING | BundleState.CHECKING:
+                pass  # The answer to the first caller is for all of them.
+            case BundleState.DOUBTFUL:
                 self._check(bundle)
             case _:
                 self._emit(Answered(bundle, Answer.UNAVAILABLE))
 
     def _create(self, bundle: BundleName) -> None:
-        self._emit(CreateRecord(bundle, self._hold(bundle, Holding.ACQUIRING)))
+        self._emit(CreateRecord(bundle, self._hold(bundle, BundleState.ACQUIRING)))
 
-    def _read(self, bundle: BundleName, holding: Holding) -> None:
-        self._emit(ReadRecord(bundle, self._hold(bundle, holding)))
+    def _read(self, bundle: BundleName, state: BundleState) -> None:
+        self._emit(ReadRecord(bundle, self._hold(bundle, state)))
 
     def _check(self, bundle: BundleName) -> None:
-        """Is it ours?  Read the record, now or when the store is back."""
+        """Read the record to find its owner, now or when the store is back."""
         if self.contact:
-            self._read(bundle, Holding.CHECKING)
+            self._read(bundle, BundleState.CHECKING)
         else:
-            self._hold(bundle, Holding.DOUBTFUL)
+            self._hold(bundle, BundleState.DOUBTFUL)
             self._emit(Answered(bundle, Answer.UNAVAILABLE))
 
     def _check_deleted(self, bundle: BundleName) -> None:
         if self.contact:
-            self._read(bundle, Holding.DELETE_CHECKING)
+            self._read(bundle, BundleState.DELETE_CHECKING)
         else:
-            self._hold(bundle, Holding.DELETE_DOUBTFUL)
+            self._hold(bundle, BundleState.DELETE_DOUBTFUL)
 
-    def _record_read(self, bundle: BundleName, holding: Holding, owner: Owner) -> None:
-        match holding, owner:
-            case Holding.CHECKING, Owner.OURS:
-                self._hold(bundle, Holding.OWNED)
+    def _record_read(self, bundle: BundleName, state: BundleState, owner: RecordOwner) -> None:
+        match state, owner:
+            case BundleState.CHECKING, RecordOwner.OURS:
+                self._hold(bundle, BundleState.OWNED)
                 self._emit(Answered(bundle, Answer.OURS))
-            case Holding.CHECKING, Owner.OTHERS:
+            case BundleState.CHECKING, RecordOwner.OTHERS:
                 self._forget(bundle, Answer.OTHERS)
-            case Holding.CHECKING, _:
-                # Our request in doubt may yet create it; then this one meets it there.
+            case BundleState.CHECKING, _:
+                # Our request in doubt may still create the record.  Then this one finds it there,
+                # is in doubt, too, and reads it.
                 if self.contact:
                     self._create(bundle)
                 else:
                     self._forget(bundle, Answer.UNAVAILABLE)
-            case Holding.OWNED, Owner.NOBODY | Owner.OTHERS:
+            case BundleState.OWNED, RecordOwner.NOBODY | RecordOwner.OTHERS:
                 del self._held[bundle]
                 self._emit(DropTopics(bundle))
-            case Holding.DELETE_CHECKING, Owner.OURS:
+            case BundleState.DELETE_CHECKING, RecordOwner.OURS:
                 self._delete(bundle)
-            case Holding.DELETE_CHECKING, _:
+            case BundleState.DELETE_CHECKING, _:
                 self._let_go(bundle)
             case _:
                 pass
 
-    def _read_failed(self, bundle: BundleName, holding: Holding) -> None:
-        match holding:
-            case Holding.CHECKING:
-                self._hold(bundle, Holding.DOUBTFUL)
+    def _read_failed(self, bundle: BundleName, state: BundleState) -> None:
+        match state:
+            case BundleState.CHECKING:
+                self._hold(bundle, BundleState.DOUBTFUL)
                 self._emit(Answered(bundle, Answer.UNAVAILABLE))
-            case Holding.DELETE_CHECKING:
-                self._hold(bundle, Holding.DELETE_DOUBTFUL)
+            case BundleState.DELETE_CHECKING:
+                self._hold(bundle, BundleState.DELETE_DOUBTFUL)
             case _:
-                return  # Owned: we keep it, and look again when the contact is back.
-        if self.contact:  # It is back already.
-            self._look_again(bundle, self._held[bundle].holding)
+                return  # Keep an owned bundle, and read it again when the contact is back.
+        # The contact may be back already; then nothing else would look at this bundle again.
+        if self.contact:
+            self._look_again(bundle, self._held[bundle].state)
 
     def _release(self, bundle: BundleName) -> None:
-        match self.holding(bundle):
+        match self.state_of(bundle):
             case None:
                 self._emit(Released(bundle, done=True))
-            case Holding.OWNED if self.contact:
-                self._emit(CloseTopics(bundle, self._hold(bundle, Holding.CLOSING)))
-            case Holding.OWNED | Holding.ACQUIRING | Holding.CHECKING | Holding.DOUBTFUL:
+            case BundleState.OWNED if self.contact:
+                self._emit(CloseTopics(bundle, self._hold(bundle, BundleState.CLOSING)))
+            case (
+                BundleState.OWNED
+                | BundleState.ACQUIRING
+                | BundleState.CHECKING
+                | BundleState.DOUBTFUL
+            ):
                 self._emit(Released(bundle, done=False))
             case _:
-                pass  # It is on its way; the answer is for all.
+                pass  # It is being released already; the answer is for all callers.
 
     def _delete(self, bundle: BundleName) -> None:
         if self.contact:
-            self._emit(DeleteRecord(bundle, self._hold(bundle, Holding.DELETING)))
+            self._emit(DeleteRecord(bundle, self._hold(bundle, BundleState.DELETING)))
         else:
-            self._hold(bundle, Holding.DELETE_DOUBTFUL)
+            self._hold(bundle, BundleState.DELETE_DOUBTFUL)
 
     def _let_go(self, bundle: BundleName) -> None:
         del self._held[bundle]
@@ -348,15 +541,15 @@ class OwnershipProtocol:
         del self._held[bundle]
         self._emit(Answered(bundle, answer))
 
-    def _hold(self, bundle: BundleName, holding: Holding) -> int:
-        """Note the state, and that all earlier requests about the bundle are void."""
+    def _hold(self, bundle: BundleName, state: BundleState) -> int:
+        """Set the state, and make all earlier requests about the bundle void."""
         self._asked += 1
-        self._held[bundle] = Held(holding, self._asked)
+        self._held[bundle] = HeldBundle(state, self._asked)
         return self._asked
 
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
 
-def _by_name(item: tuple[BundleName, Held]) -> BundleName:
+def _by_name(item: tuple[BundleName, HeldBundle]) -> BundleName:
     return item[0]

@@ -1,9 +1,15 @@
-"""How a command is refused: each kind of request has its own way to carry an error.
+"""How a command is refused, and how late the refusal is sent if the client repeats the command.
 
-`refusal` is the answer to a request with this error.  Commands that have neither a request id nor a
-way to carry one (SEND, FLOW, ...) are not for here.
+Each kind of request has its own way to carry an error: `refusal` makes the answer.  Commands that
+have neither a request id nor a field for an error (SEND, FLOW, ...) are not refused here.
+
+A client that repeats a refused command as soon as it is refused would keep a broker busy forever.
+The first refusal is sent at once.  Each one that follows soon is delayed twice as long as the one
+before it, up to a bound.  A command that was not refused for a while starts again without a delay.
 """
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
@@ -13,9 +19,17 @@ from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
 
+DELAY_MIN_S = 0.01
+DELAY_MAX_S = 1.0
+FORGOTTEN_AFTER_S = 3.0
+_COMMANDS_MAX = 1_000  # per connection; the ones refused longest ago are forgotten first
+
+_SUBJECT = ("topic", "namespace", "subscription", "producer_name", "tc_id", "schema_version")
+_IDS = ("consumer_id", "session_id", "watch_id")  # identify commands that name nothing else
+
 
 def refusal(command: int, body: Any, code: int, reason: str) -> Message:  # noqa: ANN401
-    """The answer to a request that is refused."""
+    """Return the answer to a request that is refused with this error."""
     answer: Message = _answer(command, body, reason)
     match answer:
         case (
@@ -78,3 +92,41 @@ _RESPONSES: dict[int, Any] = {
     T.END_TXN_ON_SUBSCRIPTION: pb.CommandEndTxnOnSubscriptionResponse,
     T.SCALABLE_TOPIC_SUBSCRIBE: pb.CommandScalableTopicSubscribeResponse,
 }
+
+
+@dataclass(slots=True)
+class _Refused:
+    delay_s: float
+    answered_s: float
+
+
+class Repeats:
+    """The commands that were refused lately.  One instance per connection."""
+
+    def __init__(self) -> None:
+        self._refused: dict[Hashable, _Refused] = {}  # the last one refused is at the end
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def delay_s(self, command: Hashable, now_s: float) -> float:
+        """Return how much later to send the refusal of a command that is refused now."""
+        before = self._refused.pop(command, None)
+        delay_s = 0.0
+        if before is not None and now_s < before.answered_s + FORGOTTEN_AFTER_S:
+            delay_s = min(DELAY_MAX_S, max(DELAY_MIN_S, 2 * before.delay_s))
+        elif len(self._refused) >= _COMMANDS_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[command] = _Refused(delay_s, now_s + delay_s)
+        return delay_s
+
+
+def repeated_as(command: int, body: Any) -> Hashable:  # noqa: ANN401  generated messages
+    """Return a key that is equal for two commands that ask for the same thing.
+
+    Ids of requests are not part of it.
+    """
+    named = tuple(str(getattr(body, name, "")) for name in _SUBJECT)
+    if any(named):
+        return (command, *named)
+    return (command, *(getattr(body, name, 0) for name in _IDS))

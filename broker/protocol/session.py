@@ -1,15 +1,15 @@
-"""One client's connection: the handshake, what may come when, who is still there.
+"""Pure: one client's connection: the handshake, the commands admitted, keep-alive.
 
     GREETING --Connect--> OPEN --(violation, silence, end)--> CLOSED
         |                                                       ^
-        +--(anything else, or nothing in time)------------------+
+        +--(any other command, or a timeout)--------------------+
 
-What breaks the protocol is answered with an error whose request id is -1, and the connection is
-closed.  A command that is known and not offered is answered with its error and changes nothing.
+A violation of the protocol is answered with an error whose request id is -1, and the connection is
+closed.  A command that is known but not offered is answered with its error and changes nothing.
 
-Keep-alive: at each tick of the interval a client from which nothing came since the last tick is
-sent a PING; if nothing has come by the next one either, it is gone.  Any byte counts.  While we do
-not read, because of back-pressure, silence says nothing.
+Keep-alive: at each tick of the interval, a client that sent nothing since the last tick is sent a
+PING.  If it has sent nothing by the next tick either, it counts as dead.  Any byte counts.  While
+the broker does not read, because of back-pressure, silence says nothing.
 """
 
 from dataclasses import dataclass
@@ -27,25 +27,25 @@ from daybook.wire.proto import pulsar_pb2 as pb
 T = pb.BaseCommand
 
 VERSION_MIN = VERSION_ACTIVE_CONSUMER
-"""Older clients (before Pulsar 2.2) know neither last message ids nor acknowledgements of several
-entries; they are told so."""
+"""Clients before Pulsar 2.2 know neither last message ids nor acknowledgements of several entries.
+They are refused with this reason."""
 
 
-class State(Enum):
+class ClientState(Enum):
     GREETING = auto()
     OPEN = auto()
     CLOSED = auto()
 
 
 class Admission(Enum):
-    """What to do with a command."""
+    """The decision about a command."""
 
     SERVE = auto()
-    REFUSE = auto()  # known, and not offered
+    REFUSE = auto()  # known, but not offered
     VIOLATION = auto()
 
 
-# -- what happens
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Connect:
     client_version: str
     protocol_version: int
     wants_broker_metadata: bool = False
-    proxy_to: str = ""  # through us to another broker
+    proxy_to: str = ""  # the URL of another broker, to which the client wants a proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class Violated:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The connection is closed, by whomever."""
+    """The connection is closed, by either side."""
 
 
 Event: TypeAlias = Connect | Tick | GreetingOverdue | Violated | Ended
 
 
-# -- what is to be done
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class SendPing:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Say why, with the request id -1, and close."""
+    """Send the error, with the request id -1, and close."""
 
     code: int
     reason: str
@@ -156,14 +156,17 @@ NOT_OFFERED = frozenset(
         T.WATCH_TC_ASSIGNMENTS_CLOSE,
     }
 )
-"""What clients may send and this broker does not do; how to answer is in `refusals`."""
+"""Commands that clients may send and this broker does not offer; `refusals` answers them."""
 
 
 class SessionProtocol:
-    """`own_urls`: how clients may call this broker when they ask for a proxy."""
+    """The session of one client connection.
+
+    `own_urls` are the URLs that clients may name when they ask for a proxy to this broker.
+    """
 
     def __init__(self, own_urls: tuple[str, ...]) -> None:
-        self.state = State.GREETING
+        self.state = ClientState.GREETING
         self.client_version = ""
         self.protocol_version = 0
         self.sends_broker_metadata = False
@@ -173,11 +176,14 @@ class SessionProtocol:
 
     @property
     def is_ours(self) -> bool:
-        """Is it a client of our own, which knows our fields, and commands that others choke on?"""
+        """Return True for a client of this project.
+
+        Such a client knows our extra fields, and commands that other clients cannot parse.
+        """
         return self.client_version.startswith(CLIENT_NAME)
 
     def step(self, event: Event) -> list[Effect]:
-        if self.state is State.CLOSED:
+        if self.state is ClientState.CLOSED:
             return []
         match event:
             case Connect():
@@ -185,44 +191,44 @@ class SessionProtocol:
             case Tick(received_bytes, reading):
                 return self._tick(received_bytes, reading)
             case GreetingOverdue():
-                if self.state is State.GREETING:
-                    return self._close("it did not introduce itself in time")
+                if self.state is ClientState.GREETING:
+                    return self._close("the client did not send CONNECT in time")
             case Violated(reason):
-                self.state = State.CLOSED
+                self.state = ClientState.CLOSED
                 return [Refuse(pb.NotAllowedError, reason)]
             case Ended():
-                self.state = State.CLOSED
+                self.state = ClientState.CLOSED
             case _:
                 assert_never(event)
         return []
 
     def admit(self, command: int) -> Admission:
-        if self.state is State.GREETING:
+        if self.state is ClientState.GREETING:
             return Admission.SERVE if command == T.CONNECT else Admission.VIOLATION
-        if self.state is State.CLOSED or command == T.CONNECT:
+        if self.state is ClientState.CLOSED or command == T.CONNECT:
             return Admission.VIOLATION
         if command in _SERVED:
             return Admission.SERVE
         return Admission.REFUSE if command in NOT_OFFERED else Admission.VIOLATION
 
     def violation(self, command: int) -> Violated:
-        """What is wrong with a command that was not admitted."""
-        if self.state is State.GREETING:
+        """Return what is wrong with a command that was not admitted."""
+        if self.state is ClientState.GREETING:
             return Violated(f"{type_name(command)} before CONNECT")
-        return Violated(f"{type_name(command)} is nothing that a client sends now")
+        return Violated(f"{type_name(command)} is not a command that a client sends now")
 
     def _connect(self, connect: Connect) -> list[Effect]:
-        assert self.state is State.GREETING
+        assert self.state is ClientState.GREETING
         if connect.protocol_version < VERSION_MIN:
-            self.state = State.CLOSED
+            self.state = ClientState.CLOSED
             reason = (
                 f"protocol version {connect.protocol_version}: at least {VERSION_MIN} is needed"
             )
             return [Refuse(pb.UnsupportedVersionError, reason)]
         if connect.proxy_to and connect.proxy_to not in self._own_urls:
-            self.state = State.CLOSED
-            return [Refuse(pb.NotAllowedError, f"this broker is no proxy to {connect.proxy_to}")]
-        self.state = State.OPEN
+            self.state = ClientState.CLOSED
+            return [Refuse(pb.NotAllowedError, f"this broker is not a proxy to {connect.proxy_to}")]
+        self.state = ClientState.OPEN
         self.client_version = connect.client_version
         self.protocol_version = min(connect.protocol_version, BROKER_PROTOCOL_VERSION)
         self.sends_broker_metadata = connect.wants_broker_metadata and self.is_ours
@@ -231,16 +237,16 @@ class SessionProtocol:
     def _tick(self, received_bytes: int, reading: bool) -> list[Effect]:
         heard = received_bytes != self._received_bytes
         self._received_bytes = received_bytes
-        if self.state is State.GREETING:
+        if self.state is ClientState.GREETING:
             return []
         if heard or not reading:
             self._pinged = False
             return []
         if self._pinged:
-            return self._close("it has fallen silent")
+            return self._close("the client has fallen silent")
         self._pinged = True
         return [SendPing()]
 
     def _close(self, reason: str) -> list[Effect]:
-        self.state = State.CLOSED
+        self.state = ClientState.CLOSED
         return [Close(reason)]

@@ -1,16 +1,17 @@
-"""The watchdog: a broker that no longer answers ends itself, so that its supervisor restarts it.
+"""Pure: when a broker that answers nobody ends itself, so that its supervisor restarts it.
 
-    WATCHING --(silent for long enough)--> ASK: does another broker serve?
+    WATCHING --(silent for long enough)--> ASK whether another broker serves
         ^                                     |
         +----(none does, or unknown)----------+--(one does)--> END
 
-A probe is sent to the broker's own port again and again.  Time counts only if the process could
-have answered in it.  So the count restarts at a tick that comes late, after a time in which other
-processes kept the processors busy, and at a probe that could not even be sent.  A broker that holds
-the only live registration is never ended, because a broker that serves badly is better than none.
+A probe asks the broker's own port again and again.  Only time counts in which the process could
+have answered.  A late tick shows that the process was stopped, and a starved process had no
+processor: both restart the count, and so does a probe that could not even be sent.  A broker that
+holds the only live registration is never ended, because a broker that serves badly is better than
+none.
 
-A process ends itself at most once, and not before it is `quiet_s` old.  So restarts are at least
-that far apart, and nothing has to be stored to ensure it.
+A process ends itself at most once, and not before it is `quiet_s` old.  So a broker ends at most
+once in that time, however often it is restarted, and nothing has to be remembered.
 """
 
 from dataclasses import dataclass
@@ -21,23 +22,21 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class WatchdogLimits:
-    silent_s: float = 60.0  # without any answer, in time in which the process ran
-    quiet_s: float = 600.0  # from its start, in which a process does not end itself
+    silent_s: float = 60.0  # without an answer, counted only while the process ran
+    quiet_s: float = 600.0  # after its start, in which a process does not end itself
     tick_s: float = 1.0  # between two ticks
-    late_s: float = 2.0  # a tick that comes later than this shows that the process was stopped
-    starved_share: float = (
-        0.25  # the share of `silent_s` in which it was ready and had no processor
-    )
-    ask_s: float = 20.0  # a later answer to ASK is ignored
+    late_s: float = 2.0  # a tick that is later than this shows that the process was stopped
+    starved_share: float = 0.25  # of `silent_s`: more time without a processor restarts the count
+    ask_s: float = 20.0  # an answer to ASK that takes longer is ignored
 
 
 class Effect(Enum):
-    ASK = auto()  # find out whether another broker would be left, and call `others_serve`
+    ASK = auto()  # find out whether another broker would be left; `others_serve` is the answer
     END = auto()  # write all stacks, and end the process
 
 
 class WatchdogProtocol:
-    """One instance per process.  All times are of one monotonic clock, in seconds."""
+    """The watchdog of one process.  All times come from one monotonic clock, in seconds."""
 
     def __init__(self, limits: WatchdogLimits, *, now_s: float) -> None:
         self.limits = limits
@@ -50,21 +49,18 @@ class WatchdogProtocol:
         self._ended = False
 
     def answered(self, now_s: float) -> None:
-        """Handle the answer to a probe."""
+        """Note that a probe was answered."""
         self._restart(now_s)
 
     def not_asked(self, now_s: float) -> None:
-        """Handle a probe that could not be sent.
-
-        Such a probe does not show whether the port would have answered.
-        """
+        """Note that a probe could not be sent, which says nothing about the port."""
         self._restart(now_s)
 
     def ticked(self, now_s: float, starved_s: float | None) -> list[Effect]:
-        """Handle a tick, after some time has passed.
+        """Note that time has passed.
 
-        `starved_s` is how long the process has been ready to run without a processor, since its
-        start.  It is None if the operating system does not tell.
+        `starved_s` is how long the process was ready to run without a processor since its start;
+        None if the system does not tell.
         """
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._starved_s = starved_s
@@ -85,11 +81,7 @@ class WatchdogProtocol:
         return [Effect.ASK]
 
     def others_serve(self, serve: bool | None, now_s: float) -> list[Effect]:
-        """Handle the answer to ASK.
-
-        `serve` is True if another live registration would be left, False if none would, and None if
-        that is unknown.
-        """
+        """Note whether another live registration would be left; None if that is unknown."""
         asked_s, self._asked_s = self._asked_s, _NEVER
         if now_s - asked_s <= self.limits.ask_s and serve and self._may_end(now_s):
             self._ended = True

@@ -1,7 +1,7 @@
 """The service port: accepts clients, within limits.
 
-A client too many is told so and cut; those who are connected do not notice.  What goes wrong in one
-connection ends that connection.
+A client beyond the limit gets an error and is cut; the connected clients do not notice.  An error
+in one connection ends only that connection.
 """
 
 from collections.abc import Awaitable, Callable, Container
@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import trio
 
-from daybook.broker.logs import Log
 from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.logging import Log
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.process import Crowd
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -20,7 +20,7 @@ _LOG_EVERY_S = 10.0
 
 
 class ClientPort:
-    """Serves each connection in a task of its own."""
+    """Accepts connections, and serves each in a task of its own."""
 
     def __init__(
         self,
@@ -31,8 +31,11 @@ class ClientPort:
         log: Log,
         reserved: Container[str] = (),
     ) -> None:
-        """Peers in `reserved` are served even if there are `connections_max` others: by them the
-        broker asks itself whether it serves."""
+        """Accept from `listener`.
+
+        Peers in `reserved` are served even beyond `connections_max`: they are the probes by which
+        the broker checks its own port.
+        """
         self.connections = 0
         self.accepted = 0
         self.refused = 0
@@ -59,14 +62,16 @@ class ClientPort:
                 else:
                     self.connections += 1
                     nursery.start_soon(self._serve_one, stream)
-                await trio.lowlevel.checkpoint()  # In a flood, too, others get their turn.
+                await (
+                    trio.lowlevel.checkpoint()
+                )  # so that other tasks run during a flood of connections
 
     def _refuse(self, stream: Stream) -> None:
         self.refused += 1
         error = pb.CommandError(
             request_id=NO_ID,
             error=pb.ServiceNotReady,
-            message=f"the broker has {self._connections_max} connections, and takes no more",
+            message=f"the broker has {self._connections_max} connections, and accepts no more",
         )
         with suppress(ConnectionLostError, trio.ClosedResourceError):
             stream.try_send([encode(error)])
@@ -80,10 +85,11 @@ class ClientPort:
         try:
             await self._serve(stream)
         except (ConnectionLostError, WireError, trio.ClosedResourceError):
-            pass  # The end of this connection, and of nothing else.
+            pass  # This connection has ended.
         except Exception as error:
             self._log.error("a connection failed", peer=stream.peer, exc_info=error)
         finally:
             self.connections -= 1
+            assert self.connections >= 0
             stream.close()
             self._crowd.left(self.connections)

@@ -1,202 +1,191 @@
-"""One client's connection: its life, what is open on it, and what goes out.
+"""One client's connection: the handshake, keep-alive, and everything that goes out.
 
-One task reads.  Most of what the client says is carried out at once, in that task
-(`broker.service.commands`); what has to wait for something is a request in a task of its own
-(`broker.service.requests`), and there is a limit to how many of those a client has under way.
+This module knows nothing of topics.  `broker.service.handlers` reads from the connection and
+carries out commands; producers and consumers send on it.  So they can name the concrete class, and
+no import points back.
 
 Reading stops while a topic that this client sends to has too much to store, and while too much
-waits to be sent to the client.  Requests never stop it: those that cannot be begun yet wait in a
-queue (`broker.service.request_turns`), or are refused.
+waits to be sent to the client.  Requests never stop it: a request that cannot begin yet waits in a
+queue (`broker.service.request_turns`), or is refused.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import trio
 from google.protobuf.message import Message
 
+from daybook.broker.config import BrokerConfig
 from daybook.broker.connected_client import Call, ConnectedClient
-from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.subscription import Consumer
-from daybook.broker.errors import BrokerError, RefusedError
-from daybook.broker.protocol import consuming, producing, session
+from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
+from daybook.broker.errors import RefusedError
+from daybook.broker.limits import ConnectionLimits
+from daybook.broker.protocol import session
 from daybook.broker.protocol.session import SessionProtocol
-from daybook.broker.service.commands import Commands
-from daybook.broker.service.refused_requests import RefusedRequests
-from daybook.broker.service.requests import Requests
-from daybook.broker.topics.producer import Producer
-from daybook.broker.topics.topic_log import TopicLog
-from daybook.wire.connection import FrameConnection, FramePace
-from daybook.wire.errors import OversizeError, WireError
-from daybook.wire.messages.registry import NO_ID, decode_frame, encode
+from daybook.broker.service.request_counts import RefusalLog, RequestCounts
+from daybook.wire.arena import ArenaPool
+from daybook.wire.clock import WallClock
+from daybook.wire.connection import FrameConnection
+from daybook.wire.logging import Log
+from daybook.wire.messages.registry import NO_ID, encode
+from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.transport import Buffer, Stream
+from daybook.wire.transport import Buffer
 
-FRAME_PADDING_BYTES = 10 * 1024
-# Clients compare `max_message_size` with the message, and not with its properties and key.  A frame
-# that is read can be refused alone; one that is not read ends the connection of everybody on it.
-_FRAME_MESSAGES = 2
-_FRAMES_IN_A_TURN = 128  # of one connection; then others have theirs
-_SIGN_OF_LIFE_S = 1.0  # clients of ours give up after 3 s without one
 _PING = encode(pb.CommandPing())
 
 
-async def serve_client(stream: Stream, broker: BrokerContext) -> None:
-    """Serve one client until it leaves, breaks the protocol, or falls silent."""
-    frames = FrameConnection(
-        stream,
-        arenas=broker.arenas,
-        flusher=broker.flusher,
-        frame_bytes_max=_FRAME_MESSAGES * broker.config.max_message_size + FRAME_PADDING_BYTES,
-        newcomer_frame_bytes_max=broker.config.connect_bytes_max,
-        pace=FramePace(broker.config.frame_stall_s, broker.config.frame_bytes_per_s),
-    )
-    connection = ClientConnection(frames, broker)
-    try:
-        await connection.run()
-        if frames.cut_reason:
-            broker.log.info("a client is cut", peer=frames.peer, why=frames.cut_reason)
-    finally:
-        frames.close("the broker closed the connection")
+@dataclass(frozen=True, kw_only=True)
+class ConnectionContext:
+    """The parts of a broker that all client connections share, apart from topics."""
+
+    config: BrokerConfig
+    clock: WallClock
+    arenas: ArenaPool
+    flusher: Flusher
+    server_version: str  # what the broker calls itself in CONNECTED
+    own_urls: tuple[str, ...]  # the URLs under which clients know this broker
+    log: Log
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    request_counts: RequestCounts = field(default_factory=RequestCounts)
+    feed_budget: DispatchMemoryLimit = field(init=False)
+    refusal_log: RefusalLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        budget = DispatchMemoryLimit(
+            total_bytes=self.limits.feed_total_bytes, connection_bytes=self.limits.feed_bytes_max
+        )
+        # A frozen dataclass can set its derived fields only in this way.
+        object.__setattr__(self, "feed_budget", budget)
+        object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
 
 
 class ClientConnection:
-    """See the module."""
+    """The broker's end of one client connection.
 
-    def __init__(self, frames: FrameConnection, broker: BrokerContext) -> None:
-        self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Consumer] = {}
-        self.producing = producing.ProducingProtocol(
-            producers_max=broker.limits.producers_max, ignore_s=broker.config.keep_alive_s
-        )
-        self.consuming = consuming.ConsumingProtocol(consumers_max=broker.limits.consumers_max)
-        self.connected_ms = broker.clock.now_ms()
+    `on_closing` is called when the session has ended: no request may begin from then on.
+    `forget_producer` and `forget_consumer` are called by a producer or consumer that the broker has
+    closed, after the client was told.
+    """
+
+    def __init__(
+        self,
+        frames: FrameConnection,
+        context: ConnectionContext,
+        *,
+        on_closing: Callable[[], None],
+        forget_producer: Callable[[Any], None],
+        forget_consumer: Callable[[Any], None],
+    ) -> None:
+        self.closing = False  # the session has ended: nothing more is read or begun
+        self.reading = True  # False while back-pressure stops the reading of frames
+        self.connected_ms = context.clock.now_ms()
+        self._forget_producer = forget_producer
+        self._forget_consumer = forget_consumer
         self._frames = frames
-        self._broker = broker
-        self._limits = broker.limits
-        self._session = SessionProtocol(broker.own_urls)
+        self._context = context
+        self._limits = context.limits
+        self._session = SessionProtocol(context.own_urls)
+        self._on_closing = on_closing
         self._nursery: trio.Nursery | None = None
-        self._refusals = RefusedRequests(self, broker.refusal_log)
-        self._requests = Requests(self, broker)
-        self._commands = Commands(self, self._session, self._requests, broker.request_counts)
-        self._reading = True
+        self._at_flush: list[Call] = []
+        self._when_writable: dict[Call, None] = {}
+        self._heard = trio.Event()  # set when bytes arrive or the session changes
         self._client: ConnectedClient | None = None
-        self._call_at_flush: list[Call] = []
-        self._call_when_writable: dict[Call, None] = {}
-        self._heard = trio.Event()
-        self._closing = False
 
-    # -- what is so
+    # -- properties
+
+    @property
+    def client(self) -> ConnectedClient:
+        """Return the client as its producers and consumers see it, after its CONNECT."""
+        assert self._client is not None
+        return self._client
 
     @property
     def peer(self) -> str:
         return self._frames.peer
 
     @property
+    def session_state(self) -> session.ClientState:
+        return self._session.state
+
+    @property
     def is_ours(self) -> bool:
+        """Return True for a client of this project, which knows the fields that Pulsar lacks."""
         return self._session.is_ours
 
-    @property
-    def client(self) -> ConnectedClient:
-        """The client as its producers and consumers see it, once it has introduced itself."""
-        assert self._client is not None
-        return self._client
-
-    @property
-    def closing(self) -> bool:
-        return self._closing
-
     def _room_bytes(self) -> int:
-        return self._broker.feed_budget.share_bytes - self._frames.pending_bytes
+        return self._context.feed_budget.share_bytes - self._frames.pending_bytes
 
-    # -- its life
+    @property
+    def takes_answers(self) -> bool:
+        """Return False while so many answers wait for the client that no request may begin."""
+        return self._frames.pending_bytes <= self._limits.unread_bytes_max
 
-    async def run(self) -> None:
+    # -- lifetime
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        """Keep the connection alive, and run its tasks, inside the `with` block."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._keep_alive)
             try:
-                await self._receive()
-                await self._frames.aclose(self._frames.close_reason or "closed")
+                yield
             finally:
-                self._leave()
                 nursery.cancel_scope.cancel()
 
-    async def _receive(self) -> None:
-        dispatch = self._commands.dispatch
-        try:
-            while not self._closing and (batch := await self._frames.receive()):
-                self._heard.set()
-                for count, frame in enumerate(batch, 1):
-                    dispatch(decode_frame(frame), len(frame))
-                    if self._closing:
-                        return
-                    if not count % _FRAMES_IN_A_TURN:
-                        await self._wait_room()
-                        await trio.lowlevel.checkpoint()
-                await self._wait_room()
-        except OversizeError as error:
-            self.feed_session(session.Violated(str(error)))
-        except WireError as error:
-            self.feed_session(session.Violated(f"a frame makes no sense: {error}"))
+    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run the task until it ends or the connection does."""
+        assert self._nursery is not None
+        self._nursery.start_soon(task, *args)
 
-    async def _wait_room(self) -> None:
-        """Do not read on while what was read has nowhere to go."""
-        self._reading = False
-        crowded, self._commands.crowded = self._commands.crowded, {}
-        for log in crowded:
-            await self._wait_room_of(log)
-        if self._frames.pending_bytes > self._limits.unread_bytes_max:
-            await self._frames.wait_below(self._limits.unread_bytes_max // 2)
-        self._reading = True
+    async def receive(self) -> list[memoryview]:
+        """Return the frames that have arrived, at least one; an empty list at the end."""
+        frames = await self._frames.receive()
+        if frames:
+            self._heard.set()
+        return frames
 
-    async def _wait_room_of(self, log: TopicLog) -> None:
-        """The pings of the client are not read meanwhile: it hears from us that we are there."""
-        while True:
-            with trio.move_on_after(_SIGN_OF_LIFE_S) as scope:
-                await log.wait_room()
-            if not scope.cancelled_caught:
-                return
-            self._frames.send((_PING,))
+    async def send_rest(self) -> None:
+        """Send what is queued, for a moment, and close."""
+        await self._frames.aclose(self._frames.close_reason or "closed")
+
+    def end(self) -> None:
+        """Note that the connection has ended, for whatever reason."""
+        self._on_closing()
+        self.handle_session(session.Ended())
+        self.closing = True
 
     async def _keep_alive(self) -> None:
-        config = self._broker.config
+        config = self._context.config
         with trio.move_on_after(config.connect_timeout_s):
-            while self._session.state is session.State.GREETING:
-                await self._hear()
-        self.feed_session(session.GreetingOverdue())
+            while self._session.state is session.ClientState.GREETING:
+                await self._wait_heard()
+        self.handle_session(session.GreetingOverdue())
         while True:
             await trio.sleep(config.keep_alive_s)
-            tick = session.Tick(self._frames.received_bytes, self._reading)
-            self.feed_session(tick)
-
-    def _leave(self) -> None:
-        """Whatever this client had open is closed."""
-        self._requests.close()
-        self.feed_session(session.Ended())
-        self._closing = True
-        for producer in list(self.producers.values()):
-            self._requests.detach_producer(producer)
-        for consumer in list(self.consumers.values()):
-            self._requests.detach_consumer(consumer)
-        self.producers.clear()
-        self.consumers.clear()
+            # Silence means nothing while the broker itself does not read.
+            tick = session.Tick(self._frames.received_bytes, self.reading)
+            self.handle_session(tick)
 
     async def _is_alive(self, within_s: float) -> bool:
-        """Does the client answer a PING in time?  Anything that it sends will do."""
-        if self._closing or self._frames.closed:
+        """Return True if the client answers a PING in time.  Any byte that it sends will do."""
+        if self.closing or self._frames.closed:
             return False
-        if not self._reading:
-            return True  # Nobody listens to it now.  That it is dead is not known.
+        if not self.reading:
+            return True  # Its bytes are not read now, so nothing shows that it is dead.
         before = self._frames.received_bytes
-        self._frames.send((_PING,))
+        self.send_ping()
         with trio.move_on_after(within_s):
-            while self._frames.received_bytes == before and not self._closing:
-                await self._hear()
-        return self._frames.received_bytes != before and not self._closing
+            while self._frames.received_bytes == before and not self.closing:
+                await self._wait_heard()
+        return self._frames.received_bytes != before and not self.closing
 
-    async def _hear(self) -> None:
-        """Return when something has come, or was done about the session."""
+    async def _wait_heard(self) -> None:
+        """Return when bytes have arrived or the session has changed."""
         if self._heard.is_set():
             self._heard = trio.Event()
         await self._heard.wait()
@@ -206,76 +195,92 @@ class ClientConnection:
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._frames.send(buffers)
 
-    def tell(self, message: Message) -> None:
+    def send_command(self, message: Message) -> None:
         self._frames.send((encode(message),))
 
-    def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
-        """Answer a request with an error, in its own way; later, if the client repeats it."""
-        self._refusals.refuse(command, body, error)
+    def send_ping(self) -> None:
+        self._frames.send((_PING,))
 
     def _note_refused_send(self, code: int, reason: str) -> None:
-        self._broker.refusal_log.refused(pb.BaseCommand.SEND, RefusedError(code, reason), self.peer)
+        """Count a SEND that a topic has refused."""
+        error = RefusedError(code, reason)
+        self._context.refusal_log.refused(pb.BaseCommand.SEND, error, self.peer)
 
     def _call_at_next_flush(self, call: Call) -> None:
-        if not self._call_at_flush:
-            self._broker.flusher.mark(self)
-        self._call_at_flush.append(call)
+        """Call once, when the flusher runs at the end of this turn of the event loop."""
+        if not self._at_flush:
+            self._context.flusher.mark(self)
+        self._at_flush.append(call)
 
     def flush(self) -> bool:
-        """For the flusher: send the receipts that have gathered in this turn."""
-        calls, self._call_at_flush = self._call_at_flush, []
+        """For the flusher: send the receipts that were collected in this turn."""
+        # Swapped first: a call may register itself for the next flush.
+        calls, self._at_flush = self._at_flush, []
         for call in calls:
             call()
         return True
 
     async def drain(self) -> None:
-        """For the flusher; there is never a rest."""
+        """For the flusher, which calls this when `flush` has left a rest.  It never does."""
         await trio.lowlevel.checkpoint()
 
+    async def wait_takes_answers(self) -> None:
+        await self._frames.wait_below(self._limits.unread_bytes_max // 2)
+
     def _call_once_writable(self, call: Call) -> None:
-        if not self._call_when_writable and self._nursery is not None and not self._closing:
+        """Call once, when at least half of what may wait for this client has been sent."""
+        # One task waits for all callers.
+        if not self._when_writable and self._nursery is not None and not self.closing:
             self._nursery.start_soon(self._wait_writable)
-        self._call_when_writable[call] = None
+        self._when_writable[call] = None
 
     async def _wait_writable(self) -> None:
-        """Until half of what may wait is gone.  A client that takes nothing at all is cut."""
-        budget, frames = self._broker.feed_budget, self._frames
+        """Wait until half of the share is sent.  A client that reads nothing at all is cut."""
+        budget, frames = self._context.feed_budget, self._frames
         budget.slow += 1
         try:
             while (before := frames.pending_bytes) > budget.share_bytes // 2:
-                with trio.move_on_after(2 * self._broker.config.keep_alive_s):
+                with trio.move_on_after(2 * self._context.config.keep_alive_s):
                     await frames.wait_below(budget.share_bytes // 2)
                 if frames.pending_bytes >= before:
-                    frames.close("it does not take what it has asked for")
+                    frames.close("the client does not read what it has asked for")
         finally:
             budget.slow -= 1
-        calls, self._call_when_writable = self._call_when_writable, {}
+        assert budget.slow >= 0
+        calls, self._when_writable = self._when_writable, {}
         for call in calls:
             call()
 
-    # -- what the session says
+    # -- session
 
-    def feed_session(self, event: session.Event) -> None:
+    def admit(self, command: int) -> session.Admission:
+        return self._session.admit(command)
+
+    def violated(self, command: int) -> None:
+        """End the session because of a command that was not admitted."""
+        self.handle_session(self._session.violation(command))
+
+    def handle_session(self, event: session.Event) -> None:
         for effect in self._session.step(event):
             match effect:
                 case session.Greet(protocol_version):
                     self._greet(protocol_version)
                 case session.SendPing():
-                    self._frames.send((_PING,))
+                    self.send_ping()
                 case session.Refuse(code, reason):
                     error = pb.CommandError(request_id=NO_ID, message=reason)
                     error.error = code  # type: ignore[assignment]
-                    self.tell(error)
-                    self._end(reason)
+                    self.send_command(error)
+                    self._close(reason)
                 case session.Close(reason):
-                    self._end(reason)
+                    self._close(reason)
                     self._frames.close(reason)
                 case _:
                     assert_never(effect)
 
     def connect(self, body: pb.CommandConnect) -> None:
-        """The client has introduced itself."""
-        self.feed_session(
+        """Handle the client's CONNECT."""
+        self.handle_session(
             session.Connect(
                 body.client_version,
                 body.protocol_version,
@@ -283,10 +288,10 @@ class ClientConnection:
                 body.proxy_to_broker_url,
             )
         )
-        self._heard.set()
+        self._heard.set()  # `_keep_alive` waits for the end of the greeting
 
     def _greet(self, protocol_version: int) -> None:
-        self._frames.trust()
+        self._frames.trust()  # from now on frames may be larger than CONNECT
         self._client = ConnectedClient(
             self.peer,
             self._session.client_version,
@@ -300,48 +305,22 @@ class ClientConnection:
             call_at_flush=self._call_at_next_flush,
             call_when_writable=self._call_once_writable,
             note_refused_send=self._note_refused_send,
-            forget_producer=self.forget_producer,
-            forget_consumer=self.forget_consumer,
+            forget_producer=self._forget_producer,
+            forget_consumer=self._forget_consumer,
         )
         connected = pb.CommandConnected(
-            server_version=self._broker.server_version,
+            server_version=self._context.server_version,
             protocol_version=protocol_version,
-            max_message_size=self._broker.config.max_message_size,
+            max_message_size=self._context.config.max_message_size,
         )
         connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
         if self.is_ours:
             connected.feature_flags.supports_broker_entry_metadata = True
-        self.tell(connected)
+        self.send_command(connected)
 
-    def _end(self, reason: str) -> None:
-        """Read no more; what is queued is still sent, for a moment."""
-        self._closing = True
-        self._requests.close()
-        self._broker.log.info("a client is cut", peer=self.peer, why=reason)
-
-    # -- requests
-
-    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Run it for as long as the connection lasts."""
-        assert self._nursery is not None
-        self._nursery.start_soon(task, *args)
-
-    @property
-    def takes_answers(self) -> bool:
-        return self._frames.pending_bytes <= self._limits.unread_bytes_max
-
-    async def wait_takes_answers(self) -> None:
-        await self._frames.wait_below(self._limits.unread_bytes_max // 2)
-
-    # -- what topics say
-
-    def forget_producer(self, producer: Producer) -> None:
-        if self.producers.get(producer.producer_id) is producer:
-            del self.producers[producer.producer_id]
-            dropped = producing.Dropped(producer.producer_id, trio.current_time())
-            self._requests.feed_producing(dropped)
-
-    def forget_consumer(self, consumer: Consumer) -> None:
-        if self.consumers.get(consumer.consumer_id) is consumer:
-            del self.consumers[consumer.consumer_id]
-            self._requests.feed_consuming(consuming.Dropped(consumer.consumer_id))
+    def _close(self, reason: str) -> None:
+        """Read no more.  Queued frames are still sent, for a moment."""
+        # The queues close in the same turn, so no waiting request begins while frames are sent.
+        self.closing = True
+        self._on_closing()
+        self._context.log.info("a client is cut", peer=self.peer, why=reason)

@@ -1,15 +1,19 @@
 """Which broker serves a topic: the answer to LOOKUP, on any broker.
 
-    owned by somebody            Connect to the owner
-    ours, or to be ours          Connect to us: unowned and asked with authority, we take it
-    unowned, somebody leads      Redirect to the leader, without authority
-    unowned, we decide           we lead, or nobody does: Redirect to whom we choose, with authority
+    the bundle has an owner          Connect to the owner
+    this broker owns it, or          Connect to this broker.  It acquires an unowned bundle if the
+    should own it                    lookup is authoritative or the leader chooses it.
+    unowned, another broker leads    Redirect to the leader, not authoritative
+    unowned, this broker leads,      Redirect to the broker that this one chooses, authoritative
+    or no broker does
 
-A lookup with authority is never passed on, and one without goes to the leader as the record names
-it at that moment: so a chain of redirects is as long as the leader changes, plus one.
+An authoritative lookup is never redirected, and any other lookup goes to the leader that the record
+names at that moment.  So a chain of redirects has one hop more than there are changes of leader.
 """
 
 from dataclasses import dataclass
+
+import trio
 
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
@@ -19,17 +23,16 @@ from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owner_record
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import Answer
-from daybook.broker.service.shared_reads import SharedReads
-from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.broker.protocol.ownership import Answer
+from daybook.wire.metadata.store import MetadataError, MetadataStore, Record
 from daybook.wire.topics import TopicName
 
-_ATTEMPTS = 3  # Each time the record came or went between our reading and our writing.
+_ATTEMPTS = 3  # each fails only if the record came or went between our read and our write
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """Where to go: to the owner, or (`redirect`) to a broker that knows more."""
+    """Where the client should connect: the owner, or (`redirect`) a broker that knows more."""
 
     service_url: str
     http_url: str | None
@@ -40,7 +43,7 @@ class LookupResult:
 
 
 class Lookups:
-    """Answers lookups."""
+    """Answers the lookups of one broker."""
 
     def __init__(
         self, store: MetadataStore, ownership: Ownership, leader: Leader, policies: Policies
@@ -52,7 +55,10 @@ class Lookups:
         self._policies = policies
 
     async def lookup(self, topic: TopicName, *, authoritative: bool = False) -> LookupResult:
-        """Raises NotFoundError for an unknown namespace, UnavailableError for anything passing."""
+        """Find the broker that serves a topic.
+
+        Raises NotFoundError for an unknown namespace, UnavailableError if a retry may succeed.
+        """
         bundle = await self._policies.bundle_of(topic)
         try:
             return await self.lookup_bundle(bundle, authoritative=authoritative)
@@ -61,6 +67,7 @@ class Lookups:
 
     async def lookup_bundle(self, bundle: BundleName, *, authoritative: bool) -> LookupResult:
         for _ in range(_ATTEMPTS):
+            # Answered from memory: a busy owner reads no record for its own topics.
             if self._ownership.owns_bundle(bundle):
                 return self._us()
             if not self._ownership.contact:
@@ -68,7 +75,7 @@ class Lookups:
             record = await self._owners.get(records.owner_path(bundle))
             if record is not None and record.stat.owner != self._store.session_id:
                 return _connect(owner_record(record), bundle)
-            # A record that is ours, and we did not know, is found out about by acquiring.
+            # The record may be ours without our knowing it: `acquire` finds that out.
             if record is None and not authoritative:
                 elsewhere = await self._elsewhere(bundle)
                 if elsewhere is not None:
@@ -83,7 +90,7 @@ class Lookups:
         raise UnavailableError(f"the bundle {bundle} has no owner yet")
 
     async def _elsewhere(self, bundle: BundleName) -> LookupResult | None:
-        """Where to send a lookup of an unowned bundle; None if we should take it."""
+        """Return the redirect for an unowned bundle; None if this broker should own it."""
         leader = await self._leader.view()
         if leader.member is not None:
             return _redirect(leader.member, authoritative=False)
@@ -123,3 +130,60 @@ def _redirect(member: Member, *, authoritative: bool) -> LookupResult:
         service_url_tls=record.pulsar_service_url_tls,
         http_url_tls=record.web_service_url_tls,
     )
+
+
+class _Read:
+    __slots__ = ("done", "error", "known", "record")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.known = False  # False at the end: the reading task was cancelled
+        self.record: Record | None = None
+        self.error: MetadataError | None = None
+
+
+class SharedReads:
+    """One read of a record for all callers that ask for it at the same time.
+
+    A caller never gets a value that was read before it asked.  A caller that asks while a read is
+    under way shares the next one.  So a record is read at most twice for any number of callers that
+    ask together.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._current: dict[str, _Read] = {}  # under way
+        self._next: dict[str, _Read] = {}  # wait for the read that is under way
+
+    async def get(self, path: str) -> Record | None:
+        """Return the record, None if there is none.  Raises MetadataError."""
+        while True:
+            shared = self._next.get(path)
+            if shared is None:
+                shared = await self._read(path)
+            else:
+                await shared.done.wait()
+            if shared.error is not None:
+                raise shared.error
+            if shared.known:
+                return shared.record
+
+    async def _read(self, path: str) -> _Read:
+        read = self._next[path] = _Read()
+        try:
+            current = self._current.get(path)
+            if current is not None:
+                await current.done.wait()
+            del self._next[path]  # Later callers need a read that begins after this one.
+            self._current[path] = read
+            try:
+                read.record = await self._store.get(path)
+            except MetadataError as error:
+                read.error = error
+            read.known = True
+        finally:
+            for reads in (self._next, self._current):
+                if reads.get(path) is read:
+                    del reads[path]
+            read.done.set()
+        return read

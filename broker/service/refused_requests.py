@@ -1,64 +1,52 @@
-"""The refusals of one connection: at once, or later if the client repeats what was refused.
+"""Refuses the requests of one connection: at once, or later if the client repeats a refused one.
 
-Only the answer waits.  One timer serves all answers that wait, and there is a bound to them: beyond
-it the answer that is due next goes out early.
+Only the answer is delayed.  One timer serves all delayed answers of the connection.  Their number
+is bounded: beyond the bound, the answer that is due next is sent early.
 """
 
-from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 from google.protobuf.message import Message
 
 from daybook.broker.errors import BrokerError
-from daybook.broker.protocol.refusals import refusal
-from daybook.broker.protocol.repeats import Repeats, repeated_as
-from daybook.broker.service.refusal_log import RefusalLog
+from daybook.broker.protocol.refusals import Repeats, refusal, repeated_as
+from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.request_counts import RefusalLog
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _WAITING_MAX = 1_000
 _NEVER_LATE = frozenset({int(pb.BaseCommand.ACK)})
 
 
-class RefusingConnection(Protocol):
-    """What is needed of the connection."""
-
-    @property
-    def peer(self) -> str: ...
-
-    def tell(self, message: Message) -> None: ...
-
-    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None: ...
-
-
 class RefusedRequests:
-    """See the module."""
+    """One instance per client connection."""
 
-    def __init__(self, connection: RefusingConnection, log: RefusalLog) -> None:
+    def __init__(self, connection: ClientConnection, log: RefusalLog) -> None:
         self._connection = connection
         self._log = log
         self._repeats = Repeats()
         self._waiting: list[tuple[float, int, Message]] = []  # a heap, by the time of the answer
-        self._count = 0
+        self._count = 0  # makes heap items unique: messages cannot be compared
         self._timed = False  # the timer runs
         self._sooner = trio.Event()
 
     def __len__(self) -> int:
-        """How many answers wait."""
+        """Return how many answers are delayed now."""
         return len(self._waiting)
 
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
-        """Answer the request with the error, in its own way."""
+        """Answer the request with the error, in the form that its kind of request has."""
         self._log.refused(command, error, self._connection.peer)
         answer = refusal(command, body, error.code, error.reason)
         if command in _NEVER_LATE:
-            self._connection.tell(answer)
+            self._connection.send_command(answer)
             return
         now_s = trio.current_time()
         delay_s = self._repeats.delay_s(repeated_as(command, body), now_s)
         if not delay_s:
-            self._connection.tell(answer)
+            self._connection.send_command(answer)
             return
         self._answer_at(now_s + delay_s, answer)
 
@@ -66,19 +54,20 @@ class RefusedRequests:
         self._count += 1
         heappush(self._waiting, (due_s, self._count, answer))
         if len(self._waiting) > _WAITING_MAX:
-            self._connection.tell(heappop(self._waiting)[2])
+            self._connection.send_command(heappop(self._waiting)[2])
         if not self._timed:
             self._timed = True
-            self._connection.start_task(self._answer_in_time)
+            self._connection.start_task(self._send_delayed)
         elif self._waiting[0][0] == due_s:
+            # The new answer is due before the one that the timer waits for.
             self._sooner.set()
 
-    async def _answer_in_time(self) -> None:
+    async def _send_delayed(self) -> None:
         while self._waiting:
             self._sooner = trio.Event()
             with trio.move_on_at(self._waiting[0][0]):
                 await self._sooner.wait()
             now_s = trio.current_time()
             while self._waiting and self._waiting[0][0] <= now_s:
-                self._connection.tell(heappop(self._waiting)[2])
+                self._connection.send_command(heappop(self._waiting)[2])
         self._timed = False

@@ -1,47 +1,35 @@
-"""Which requests of clients are begun, and when: a bounded number at once, and all clients in turn.
+"""When the requests of clients begin: a bounded number at once, and all clients in turn.
 
-A request is what a client asks for that takes a while: opening a producer, a look-up, a seek.  A
-connection has a `RequestQueue` for each kind of request, and all queues of one kind share one
-`RequestTurns`.  A request is begun at once if there is a place for it; else it waits in its queue,
-and the connection reads on, so that sends, acknowledgements and pings never wait for requests.
+A request is a command that takes a while: opening a producer, a lookup, a seek.  A connection has a
+`RequestQueue` for each kind of request, and all queues of one kind share one `RequestTurns`.  A
+request begins at once if there is a place for it.  Otherwise it waits in its queue and the
+connection reads on, so sends, acknowledgements and pings never wait for requests.
 
 Bounds: each connection has a limit of requests under way, and so has the broker.  A connection with
-nothing under way always gets a place, so that nobody can shut others out.  Waiting requests are
+nothing under way always gets a place, so no client can lock others out.  Waiting requests are
 bounded in count and in bytes; a request beyond that is refused, and its client may ask again.
 
-Turns: a few requests are begun between two passes of the loop, one from each queue before any queue
-gets a second one.  So what one client asks for delays others by a few requests, not by all of them.
+Turns: a few requests begin between two passes of the event loop, one from each queue before any
+queue gets a second one.  So the requests of one client delay others by a few requests, not by all
+of them.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import trio
 
 from daybook.broker.limits import RequestLimits
+from daybook.broker.service.connection import ClientConnection
 
-REQUEST_OVERHEAD_BYTES = 1024  # of a request that waits, besides the bytes of its frame
-_BEGUN_IN_A_TURN = 16  # by all connections together; then other tasks run
-
-
-class RequestHost(Protocol):
-    """The part of a connection that its queue needs."""
-
-    def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None: ...
-
-    @property
-    def takes_answers(self) -> bool:
-        """False while so many answers wait for the client that it gets no more of them."""
-        ...
-
-    async def wait_takes_answers(self) -> None: ...
+REQUEST_OVERHEAD_BYTES = 1024  # of a waiting request, in addition to the bytes of its frame
+_BEGUN_PER_TURN = 16  # by all connections together; then other tasks run
 
 
 class Request:
-    """`run` carries it out in a task of its own; `frame_bytes` is how large its frame was.
+    """One request: `run` carries it out in a task of its own.
 
-    `begin` comes before, in the very turn in which the request is begun: tasks that are started one
-    after the other run in any order.  It raises nothing.
+    `begin` is called first, in the turn in which the request begins: tasks that are started one
+    after the other run in any order.  It must not raise.  `frame_bytes` is the size of the frame.
     """
 
     __slots__ = ("begin", "counted", "run", "size_bytes")
@@ -55,21 +43,22 @@ class Request:
         self.run = run
         self.begin = begin
         self.size_bytes = REQUEST_OVERHEAD_BYTES + frame_bytes
-        self.counted = False  # as one that is under way
+        self.counted = False  # counted as under way
 
 
 class RequestTurns:
-    """The turns of all connections, for one kind of request.  `run` belongs into the broker's
-    nursery.
+    """The turns of all connections, for one kind of request.
+
+    `run` belongs in the broker's nursery.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.under_way = 0
         self.waiting_bytes = 0
-        self._ready: dict[RequestQueue, None] = {}  # may go on, in the order of their turns
-        self._crowded_out: dict[RequestQueue, None] = {}  # wait until fewer are under way in all
-        self._begun = 0  # since this task last ran
+        self._ready: dict[RequestQueue, None] = {}  # may begin one, in turn
+        self._crowded_out: dict[RequestQueue, None] = {}  # wait until fewer are under way
+        self._begun = 0  # since `run` last ran
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -83,20 +72,20 @@ class RequestTurns:
 
     def _take_turns(self) -> None:
         self._begun = 0
-        while self._ready and self._begun < _BEGUN_IN_A_TURN:
+        while self._ready and self._begun < _BEGUN_PER_TURN:
             queue = next(iter(self._ready))
             del self._ready[queue]
             if queue.begin_next():
                 self._ready[queue] = None  # behind all others
             self._admit_another()
 
-    # -- what queues say
+    # -- calls of the queues
 
     def enter(self, queue: "RequestQueue") -> None:
-        """The queue has requests to begin; nothing happens if that is known."""
+        """Note that the queue has requests to begin; repeated calls have no effect."""
         if queue in self._crowded_out:
             if not self.has_place_for(queue):
-                return  # It keeps its place among those that wait.
+                return  # It keeps its place among the queues that wait.
             del self._crowded_out[queue]
         if queue not in self._ready:
             self._ready[queue] = None
@@ -105,10 +94,10 @@ class RequestTurns:
     def leave(self, queue: "RequestQueue") -> None:
         self._ready.pop(queue, None)
         self._crowded_out.pop(queue, None)
-        self._admit_another()  # The place that it would have taken is for somebody else.
+        self._admit_another()  # Another queue may have the place that this one would have got.
 
     def has_place_for(self, queue: "RequestQueue") -> bool:
-        """May the queue have one more under way, as far as others are concerned?"""
+        """Return True if the limit of the broker allows the queue one more request."""
         return self.under_way < self.limits.total_max or not queue.under_way
 
     def wait_for_place(self, queue: "RequestQueue") -> None:
@@ -116,10 +105,10 @@ class RequestTurns:
 
     @property
     def in_this_turn(self) -> bool:
-        """May one more be begun before other tasks run?"""
-        if self._begun < _BEGUN_IN_A_TURN:
+        """Return True if one more request may begin before other tasks run."""
+        if self._begun < _BEGUN_PER_TURN:
             return True
-        self._wake.set()  # The next turn begins as soon as `run` has run.
+        self._wake.set()  # The next turn begins when `run` runs.
         return False
 
     def began(self) -> None:
@@ -128,6 +117,7 @@ class RequestTurns:
 
     def ended(self) -> None:
         self.under_way -= 1
+        assert self.under_way >= 0
         self._admit_another()
 
     def _admit_another(self) -> None:
@@ -138,11 +128,11 @@ class RequestTurns:
 class RequestQueue:
     """The requests of one kind of one connection."""
 
-    def __init__(self, turns: RequestTurns, host: RequestHost) -> None:
+    def __init__(self, turns: RequestTurns, connection: ClientConnection) -> None:
         self.under_way = 0
         self._turns = turns
         self._limits = turns.limits
-        self._host = host
+        self._connection = connection
         self._waiting: dict[Request, None] = {}
         self._waiting_bytes = 0
         self._awaits_client = False
@@ -152,9 +142,9 @@ class RequestQueue:
         return len(self._waiting)
 
     def begin(self, request: Request) -> bool:
-        """Begin it now or in its turn; False if too many wait, and then nothing was done."""
+        """Begin the request now or in its turn; return False, with no effect, if too many wait."""
         if self._closed:
-            return True  # Nobody would hear the answer.
+            return True  # Nobody would read the answer.
         if not self._waiting and self._may_begin() and self._turns.in_this_turn:
             self._start(request)
             return True
@@ -174,7 +164,7 @@ class RequestQueue:
         )
 
     def withdraw(self, request: Request) -> bool:
-        """Take it out again; False if it does not wait any more."""
+        """Remove a waiting request; return False if it no longer waits."""
         if request not in self._waiting:
             return False
         del self._waiting[request]
@@ -182,22 +172,22 @@ class RequestQueue:
         return True
 
     def step_aside(self, request: Request) -> None:
-        """It waits for something that may never come: others do not wait for it."""
+        """Give the place of a request to others: it waits for an event that may never happen."""
         if request.counted:
             request.counted = False
             self._ended()
 
     def close(self) -> None:
-        """The connection ends: what waits is forgotten."""
+        """Forget the waiting requests: the connection ends."""
         self._closed = True
         self._waiting.clear()
         self._count_bytes(-self._waiting_bytes)
         self._turns.leave(self)
 
-    # -- for the turns
+    # -- calls of the turns
 
     def begin_next(self) -> bool:
-        """Begin the one that has waited longest; True if there may be another turn for us."""
+        """Begin the request that has waited longest; return True if another turn is wanted."""
         if not self._waiting:
             return False
         if not self._turns.has_place_for(self):
@@ -205,7 +195,7 @@ class RequestQueue:
             return False
         if not self._may_begin():
             self._wait_for_client()
-            return False  # Or one of ours ends: then we enter again.
+            return False  # `_ended` enters again, if a request of this queue is what it waits for.
         request = next(iter(self._waiting))
         self.withdraw(request)
         self._start(request)
@@ -215,16 +205,16 @@ class RequestQueue:
         return (
             self.under_way < self._limits.under_way_max
             and self._turns.has_place_for(self)
-            and self._host.takes_answers
+            and self._connection.takes_answers
         )
 
     def _wait_for_client(self) -> None:
-        if not self._awaits_client and not self._host.takes_answers:
+        if not self._awaits_client and not self._connection.takes_answers:
             self._awaits_client = True
-            self._host.start_task(self._enter_again)
+            self._connection.start_task(self._enter_again)
 
     async def _enter_again(self) -> None:
-        await self._host.wait_takes_answers()
+        await self._connection.wait_takes_answers()
         self._awaits_client = False
         self._enter()
 
@@ -236,7 +226,7 @@ class RequestQueue:
         self._turns.began()
         if request.begin is not None:
             request.begin()
-        self._host.start_task(self._carry_out, request)
+        self._connection.start_task(self._carry_out, request)
 
     async def _carry_out(self, request: Request) -> None:
         try:
@@ -256,3 +246,4 @@ class RequestQueue:
     def _count_bytes(self, change: int) -> None:
         self._waiting_bytes += change
         self._turns.waiting_bytes += change
+        assert 0 <= self._waiting_bytes <= self._turns.waiting_bytes

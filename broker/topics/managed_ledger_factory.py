@@ -26,7 +26,6 @@ from daybook.broker.errors import (
     StorageFailedError,
     UnavailableError,
 )
-from daybook.broker.logs import Log
 from daybook.broker.namespaces.policies import Persistence, Policies, Retention
 from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger import offsets
@@ -45,6 +44,7 @@ from daybook.managed_ledger.open import ManagedLedgers
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import trim
 from daybook.wire.errors import WireError
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.topics import TopicName, url_decode
 

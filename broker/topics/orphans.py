@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from daybook.bookie.errors import LedgerError, RegistryError
-from daybook.broker.logs import Log
 from daybook.managed_ledger.open import ManagedLedgers
+from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError
 
 _SHOWN = 20

@@ -24,7 +24,6 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.limits import TopicLimits
-from daybook.broker.logs import Log
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.topics import (
@@ -46,12 +45,12 @@ from daybook.broker.protocol.topics import (
     Unload,
     Unloaded,
 )
-from daybook.broker.service.repeated_lines import Seldom
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
 from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
 from daybook.wire.clock import WallClock
+from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
@@ -103,7 +102,7 @@ class Topics:
         self._clock = clock
         self._rng = rng
         self._log = log
-        self._seldom = Seldom(log)
+        self._log_limiter = LogLimiter(log)
         self._name_prefix = name_prefix
         self._maintain_interval_s = maintain_interval_s
         self._protocol = TopicsProtocol()
@@ -362,7 +361,7 @@ class Topics:
             return
         error = self._failures[load]
         kind = (name.full, type(error))
-        self._seldom.info("not loaded", kind, topic=name.full, why=str(error))
+        self._log_limiter.info("not loaded", kind, topic=name.full, why=str(error))
         self._handle(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
         self._failures.pop(load)
 

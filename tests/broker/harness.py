@@ -13,17 +13,18 @@ from daybook.broker.context import BrokerContext
 from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
-from daybook.broker.logs import silent_log
-from daybook.broker.namespaces.policies import NamespacePolicies, Retention
+from daybook.broker.namespaces.policies import NamespacePolicies, Policies, Retention
 from daybook.broker.protocol.bundles import BundleName, Bundles
-from daybook.broker.service.connection import ClientConnection, serve_client
-from daybook.broker.service.lookup import LookupResult
+from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.handlers import Handlers, serve_client
+from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.batch import encode_batch, encode_payload
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
@@ -53,9 +54,9 @@ class FakeClock:
         return T0_MS + self.offset_ms + round(trio.current_time() * 1000)
 
 
-class FakePolicies:
+class FakePolicies(Policies):
     def __init__(self) -> None:
-        self.partitioned: dict[str, int] = {}
+        self.partition_counts: dict[str, int] = {}
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
         await trio.lowlevel.checkpoint()
@@ -65,10 +66,10 @@ class FakePolicies:
 
     async def partitions(self, topic: TopicName) -> int:
         await trio.lowlevel.checkpoint()
-        return self.partitioned.get(topic.full, 0)
+        return self.partition_counts.get(topic.full, 0)
 
     async def list_partitioned(self, namespace: str) -> list[TopicName]:
-        return [TopicName.parse(name) for name in self.partitioned]
+        return [TopicName.parse(name) for name in self.partition_counts]
 
     def known_bundle_of(self, topic: TopicName) -> BundleName | None:
         return BundleName(f"{topic.namespace}/0x00000000_0xffffffff")
@@ -86,7 +87,7 @@ class FakeOwnership:
         return self.ours and self.contact
 
 
-class FakeLookups:
+class FakeLookups(Lookups):
     def __init__(self) -> None:
         self.asked: list[tuple[str, bool]] = []
         self.result = LookupResult("pulsar://there:6650", None, redirect=False, authoritative=True)
@@ -332,6 +333,13 @@ def payload_of(sequence_id: int, data: bytes = b"x", **meta: Any) -> bytes:
 def batch_of(sequence_id: int, count: int) -> bytes:
     singles = [(pb.SingleMessageMetadata(payload_size=1), b"%d" % (n % 10)) for n in range(count)]
     return payload_of(sequence_id, encode_batch(singles), num_messages_in_batch=count)
+
+
+def handlers_of(opened: Producer | Consumer) -> Handlers:
+    """Return the handlers of the connection on which a producer or a consumer was opened."""
+    handlers = connection_of(opened)._on_closing.__self__  # type: ignore[attr-defined]
+    assert isinstance(handlers, Handlers)
+    return handlers
 
 
 class Cluster:

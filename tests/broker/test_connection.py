@@ -10,14 +10,14 @@ from trio.testing import MockClock
 
 from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.session import NOT_OFFERED
+from daybook.broker.service.handlers import topics_hash
 from daybook.broker.service.lookup import LookupResult
-from daybook.broker.service.requests import topics_hash
 from daybook.wire.batch import encode_payload
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.messages.registry import NO_ID, Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, connection_of, open_broker
+from tests.broker.harness import TOPIC, Client, connection_of, handlers_of, open_broker
 
 T = pb.BaseCommand
 
@@ -112,7 +112,7 @@ async def test_partitioned_metadata(
     autojump_clock: MockClock, options: dict[str, Any], partitions: int, code: int | None
 ) -> None:
     async with open_broker() as cluster:
-        cluster.broker.policies.partitioned["persistent://public/default/p"] = 4
+        cluster.broker.policies.partition_counts["persistent://public/default/p"] = 4
         client = await cluster.client()
         request = pb.CommandPartitionedTopicMetadata(**options)
         answer = await client.ask(request, pb.CommandPartitionedTopicMetadataResponse)
@@ -133,7 +133,7 @@ async def test_the_topics_of_a_namespace(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer(topic="a")
-        cluster.broker.policies.partitioned["persistent://public/default/p"] = 2
+        cluster.broker.policies.partition_counts["persistent://public/default/p"] = 2
         request = pb.CommandGetTopicsOfNamespace(namespace="public/default")
         answer = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
         prefix = "persistent://public/default/"
@@ -462,19 +462,19 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
         await client.producer(7, producer_name="first")
         topic = cluster.broker.topics.loaded[TOPIC]
         (first,) = topic.producers.by_name.values()
-        connection = connection_of(first)
+        handlers = handlers_of(first)
         add, prepare = topic.producers.add, topic.subscriptions.prepare
 
         async def add_and_close(*args: Any, **options: Any) -> Any:
             producer = await add(*args, **options)
             close = pb.CommandCloseProducer(producer_id=1, request_id=12)
-            connection._commands.dispatch(Command(T.CLOSE_PRODUCER, close))
+            handlers._handle(Command(T.CLOSE_PRODUCER, close), 0)
             return producer
 
         async def prepare_and_close(*args: Any) -> Any:
             subscription = await prepare(*args)
             close = pb.CommandCloseConsumer(consumer_id=1, request_id=13)
-            connection._commands.dispatch(Command(T.CLOSE_CONSUMER, close))
+            handlers._handle(Command(T.CLOSE_CONSUMER, close), 0)
             return subscription
 
         topic.producers.add = add_and_close  # type: ignore[method-assign]
@@ -483,8 +483,8 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
         assert isinstance(await client.subscribe(1), pb.CommandError)
         assert list(topic.producers.by_name) == ["first"]
         assert not topic.subscriptions.get("sub").consumers
-        assert len(connection.producing) == 1
-        assert not len(connection.consuming)
+        assert len(handlers._producing) == 1
+        assert not len(handlers._consuming)
 
 
 async def test_a_close_is_answered_when_the_opening_is_undone(autojump_clock: MockClock) -> None:
@@ -536,16 +536,16 @@ async def test_a_volatile_subscription_goes_with_the_opening_that_made_it(
         await client.producer(7)
         topic = cluster.broker.topics.loaded[TOPIC]
         (producer,) = topic.producers.by_name.values()
-        connection = connection_of(producer)
+        handlers = handlers_of(producer)
         prepare = topic.subscriptions.prepare
 
         async def prepare_and_end(*args: Any) -> Any:
             subscription = await prepare(*args)
             if by == "a close":
                 close = pb.CommandCloseConsumer(consumer_id=1, request_id=13)
-                connection._commands.dispatch(Command(T.CLOSE_CONSUMER, close))
+                handlers._handle(Command(T.CLOSE_CONSUMER, close), 0)
             else:
-                connection._leave()
+                handlers._leave()
             return subscription
 
         topic.subscriptions.prepare = prepare_and_end  # type: ignore[assignment, method-assign]

@@ -190,7 +190,7 @@ async def test_only_our_clients_see_broker_metadata(autojump_clock: MockClock) -
 
 async def test_the_partition_is_told_with_each_message(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
-        cluster.broker.policies.partitioned[TOPIC] = 3
+        cluster.broker.policies.partition_counts[TOPIC] = 3
         client = await cluster.client()
         await client.producer(topic=f"{TOPIC}-partition-2")
         await client.subscribe(topic=f"{TOPIC}-partition-2", permits=10)

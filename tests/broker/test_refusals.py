@@ -8,11 +8,10 @@ import trio
 from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
-from daybook.broker.admin.stats_sum import sum_stats
+from daybook.broker.admin.operations import sum_stats
 from daybook.broker.errors import NotFoundError
-from daybook.broker.service.refusal_log import INTERVAL_S, RefusalLog
-from daybook.broker.service.repeated_lines import Seldom
-from daybook.broker.service.request_counts import RequestCounts
+from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts
+from daybook.wire.logging import LogLimiter
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.harness import Client, open_broker
 
@@ -170,21 +169,21 @@ async def test_a_line_that_clients_can_cause_again_and_again_is_said_once_a_minu
     autojump_clock: MockClock,
 ) -> None:
     lines = CapturingLogger()
-    seldom = Seldom(structlog.wrap_logger(lines, processors=[]))
+    limiter = LogLimiter(structlog.wrap_logger(lines, processors=[]))
     for number in range(100):
-        seldom.info("not loaded", "topic", why=str(number))
+        limiter.info("not loaded", "topic", why=str(number))
         await trio.sleep(0.1)
-    seldom.info("not loaded", "another", why="alone")
+    limiter.info("not loaded", "another", why="alone")
     await trio.sleep(60)
-    seldom.info("not loaded", "topic", why="again")
+    limiter.info("not loaded", "topic", why="again")
     assert [line.kwargs for line in lines.calls] == [
         {"event": "not loaded", "why": "0"},
         {"event": "not loaded", "why": "alone"},
-        {"event": "not loaded", "why": "again", "left_out_before": 99},
+        {"event": "not loaded", "why": "again", "not_logged": 99},
     ]
     for number in range(5_000):
-        seldom.info("not loaded", number)
-    assert len(seldom) <= 1_000
+        limiter.info("not loaded", number)
+    assert len(limiter) <= 1_000
 
 
 def test_the_sum_of_backlogs_is_a_count_if_all_of_them_are() -> None:

@@ -14,7 +14,7 @@ from daybook.wire.messages.registry import Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.broker import harness
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
+from tests.broker.harness import TOPIC, Client, Cluster, handlers_of, open_broker
 
 WHERE = LookupResult("pulsar://there:6650", None, redirect=False, authoritative=True)
 SMALL = RequestLimits(under_way_max=2, waiting_max=3)
@@ -357,7 +357,8 @@ async def test_a_request_for_a_consumer_never_reaches_the_next_one_of_its_id(
         (delivery,) = await client.deliveries(1)
         client.ack(delivery.entry_id, consumer_id=2)
         await client.settle()
-        connection = connection_of(cluster)
+        (producer,) = cluster.broker.topics.loaded[TOPIC].producers.by_name.values()
+        handlers = handlers_of(producer)
         cluster.broker.logs.gate = trio.Event()
         open_many(client, 1)
         request: Any = pb.CommandUnsubscribe(consumer_id=1, request_id=1)
@@ -372,8 +373,8 @@ async def test_a_request_for_a_consumer_never_reaches_the_next_one_of_its_id(
             topic=TOPIC, subscription="precious", consumer_id=1, request_id=4
         )
         subscribe.subType = pb.CommandSubscribe.Exclusive
-        connection._commands.dispatch(Command(pb.BaseCommand.SUBSCRIBE, subscribe))
-        queue = connection._requests._requests
+        handlers._handle(Command(pb.BaseCommand.SUBSCRIBE, subscribe), 0)
+        queue = handlers._requests
         (asked, opening) = queue._waiting
         queue._waiting = {opening: None, asked: None}  # The worst that an order could be.
         cluster.broker.logs.gate.set()

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.service.shared_reads import SharedReads
+from daybook.broker.service.lookup import SharedReads
 from daybook.wire.metadata.store import MetadataStore, Record, Stat, StoreUnavailableError
 
 

@@ -329,7 +329,7 @@ async def test_a_better_failover_consumer_takes_over_after_a_moment(
 ) -> None:
     topic = f"{TOPIC}-partition-0"
     async with open_broker() as cluster:
-        cluster.broker.policies.partitioned[TOPIC] = 1
+        cluster.broker.policies.partition_counts[TOPIC] = 1
         one, two = await cluster.client(), await cluster.client()
         await one.producer(topic=topic)
         await one.subscribe(topic=topic, kind=FAILOVER, consumer_name="b", permits=100)

@@ -300,7 +300,7 @@ async def test_a_topic_that_is_not_there(autojump_clock: MockClock) -> None:
 async def test_partitions_are_those_that_the_topic_has(autojump_clock: MockClock) -> None:
     async with open_broker(settings={"auto_create_topics": False}) as cluster:
         topics = cluster.broker.topics
-        cluster.broker.policies.partitioned[TOPIC] = 3
+        cluster.broker.policies.partition_counts[TOPIC] = 3
         await topics.get(NAME.partition_name(2), create=False)
         for name in (NAME, NAME.partition_name(3)):
             with pytest.raises(NotAllowedError):

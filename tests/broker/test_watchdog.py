@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from daybook.broker import watchdog
-from daybook.broker.logs import silent_log
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord
 from daybook.broker.ownership.membership import Member
 from daybook.broker.ownership.peers import greeting, server_version, why_not_served
 from daybook.broker.protocol.watchdog import WatchdogLimits
 from daybook.broker.watchdog import EXIT_CODE, Watchdog, write_stacks
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import encode
 from daybook.wire.probe import NotAskedError, PortProbe
 from daybook.wire.proto import pulsar_pb2 as pb

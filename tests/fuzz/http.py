@@ -16,8 +16,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.admin.calls import PeerCalls
 from daybook.broker.errors import BrokerError
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.wire.transport import Listener, Stream

@@ -25,9 +25,9 @@ from daybook.bookie.storage.index import (
 from daybook.bookie.storage.ledgers import decode_row
 from daybook.bookie.storage.recent import Block
 from daybook.bookie.storage.records import UnsupportedVersionError
-from daybook.broker.admin.calls import PeerCalls
 from daybook.broker.errors import UnavailableError as PeerUnavailableError
 from daybook.broker.namespaces.records import GuardRecord, decode
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.clients.cli.control_server import serve_stream
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect

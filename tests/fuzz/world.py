@@ -25,10 +25,10 @@ from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.bookie.storage.segments import ReadLimits
 from daybook.broker.config import BrokerConfig, QuorumsConfig
-from daybook.broker.logs import Log
 from daybook.broker.server import RunningBroker, run_broker
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
+from daybook.wire.logging import Log
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Stream

@@ -20,7 +20,6 @@ import trio
 from daybook.bookie.ledger.client import LedgerClient, Quorums, open_ledger_client
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, run_bookie
-from daybook.bookie.server.logs import Log
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor_ledger import CHANGE_2
 from daybook.managed_ledger.log import ManagedLedger
@@ -32,6 +31,7 @@ from daybook.managed_ledger.records import log_path
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.wire.arena import ArenaPool
 from daybook.wire.batch import encode_payload_head, parse_metadata, split_broker_metadata
+from daybook.wire.logging import Log
 from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore, Request
 from daybook.wire.metadata.store import Record, Watch
 from daybook.wire.metadata.tree import Tree

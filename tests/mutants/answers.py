@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant(
         id="AN01",
         rule="what repeats a refused command is answered later -> at once",
-        module="daybook.broker.protocol.repeats",
+        module="daybook.broker.protocol.refusals",
         name="Repeats.delay_s",
         replacement=Edit("min(DELAY_MAX_S, max(DELAY_MIN_S, 2 * before.delay_s))", "0.0"),
         caught_by=f"{_BROKER}/test_refusals.py -k repeats_a_refused_command",

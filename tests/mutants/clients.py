@@ -201,8 +201,8 @@ GIVING_UP = [
     Mutant(
         id="CL27",
         rule="a consumer that was closed while it was opened does not join -> joins and leaves",
-        module="daybook.broker.service.requests",
-        name="Requests._open_consumer",
+        module="daybook.broker.service.handlers",
+        name="Handlers._open_consumer",
         replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
         caught_by=f"{_CONNECTIONS} -k volatile",
     ),

@@ -23,8 +23,8 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._drop_all",
         replacement=Edit(
-            "            case Holding.OWNED:\n                self._emit(DropTopics(bundle))\n",
-            "            case Holding.OWNED:\n                pass\n",
+            "            case BundleState.OWNED:\n                self._emit(DropTopics(bundle))\n",
+            "            case BundleState.OWNED:\n                pass\n",
         ),
         caught_by=_STORMS,
     ),
@@ -33,7 +33,7 @@ MUTANTS = [
         rule="a record that may have been created is read -> it is ours",
         module=_OWNERSHIP,
         name="OwnershipProtocol._answered",
-        replacement=Edit("self._check(bundle)", "self._hold(bundle, Holding.OWNED)"),
+        replacement=Edit("self._check(bundle)", "self._hold(bundle, BundleState.OWNED)"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._release",
         replacement=Edit(
-            "self._emit(CloseTopics(bundle, self._hold(bundle, Holding.CLOSING)))",
+            "self._emit(CloseTopics(bundle, self._hold(bundle, BundleState.CLOSING)))",
             "self._delete(bundle)",
         ),
         caught_by=_STORMS,
@@ -68,7 +68,9 @@ MUTANTS = [
         rule="a record that vanished takes its topics along -> they stay until somebody asks",
         module=_OWNERSHIP,
         name="OwnershipProtocol._record_read",
-        replacement=Edit("case Holding.OWNED, Owner.NOBODY | Owner.OTHERS:", "case None, None:"),
+        replacement=Edit(
+            "case BundleState.OWNED, RecordOwner.NOBODY | RecordOwner.OTHERS:", "case None, None:"
+        ),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -167,7 +169,7 @@ MUTANTS = [
         id="O23",
         rule="who gives a record up gives its guard another version -> only looks that it stands",
         module="daybook.broker.ownership.membership",
-        name="giving_up",
+        name="delete_under_guard",
         replacement=Edit("Set(guard.path, guard.value, ANY)", "Check(guard.path, ANY)"),
         caught_by="tests:tests/broker/control/test_ownership.py -k removing",
     ),

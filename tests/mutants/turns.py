@@ -3,21 +3,20 @@
 from tests.mutants.patch import Edit, Mutant
 
 _TURNS = "daybook.broker.service.request_turns"
-_REQUESTS = "daybook.broker.service.requests"
-_CONNECTION = "daybook.broker.service.connection"
+_HANDLERS = "daybook.broker.service.handlers"
 _TESTS = "tests:tests/broker/test_request_turns.py"
 
 MUTANTS = [
     Mutant(
         id="RQ01",
         rule="requests under way never stop the reading of sends and pings -> at the limit they do",
-        module=_CONNECTION,
-        name="ClientConnection._wait_room",
+        module=_HANDLERS,
+        name="Handlers._wait_room",
         replacement=Edit(
-            "    self._reading = False\n",
-            "    self._reading = False\n"
-            "    limit = self._limits.requests.under_way_max\n"
-            "    while self._requests._requests.under_way >= limit:\n"
+            "    connection.reading = False\n",
+            "    connection.reading = False\n"
+            "    limit = self._broker.limits.requests.under_way_max\n"
+            "    while self._requests.under_way >= limit:\n"
             "        await trio.sleep(0.01)\n",
         ),
         caught_by=f"{_TESTS} -k sends_and_pings",
@@ -51,11 +50,11 @@ MUTANTS = [
     Mutant(
         id="RQ03",
         rule="a request for a consumer is for the one that was open -> for the next of its id, too",
-        module=_REQUESTS,
-        name="Requests._known",
+        module=_HANDLERS,
+        name="Handlers._known",
         replacement=Edit(
-            "if consumer is None or self._connection.consumers.get(consumer_id) is not consumer:",
-            "consumer = self._connection.consumers.get(consumer_id)\n    if consumer is None:",
+            "if consumer is None or self.consumers.get(consumer_id) is not consumer:",
+            "consumer = self.consumers.get(consumer_id)\n    if consumer is None:",
         ),
         caught_by=f"{_TESTS} -k next_one_of_its_id",
     ),
@@ -72,7 +71,7 @@ MUTANTS = [
         rule="a client that takes no answers gets no more of them -> its requests are begun",
         module=_TURNS,
         name="RequestQueue._may_begin",
-        replacement=Edit("and self._host.takes_answers", ""),
+        replacement=Edit("and self._connection.takes_answers", ""),
         caught_by=f"{_TESTS} -k takes_no_answers",
     ),
     Mutant(
@@ -86,15 +85,15 @@ MUTANTS = [
     Mutant(
         id="RQ07",
         rule="a producer that waits for another one takes no place -> it keeps its place",
-        module=_REQUESTS,
-        name="Requests._attach_producer",
+        module=_HANDLERS,
+        name="Handlers._attach_producer",
         replacement=Edit("self._requests.step_aside(opening)", "pass"),
         caught_by=f"{_TESTS} -k take_no_place",
     ),
     Mutant(
         id="RQ08",
         rule="a read that is shared begins after all who share it have asked -> before",
-        module="daybook.broker.service.shared_reads",
+        module="daybook.broker.service.lookup",
         name="SharedReads.get",
         replacement=Edit(
             "shared = self._next.get(path)",
@@ -105,9 +104,9 @@ MUTANTS = [
     Mutant(
         id="RQ09",
         rule="a client that is not read from hears that we are there -> it hears nothing",
-        module=_CONNECTION,
-        name="ClientConnection._wait_room_of",
-        replacement=Edit("self._frames.send((_PING,))", "pass"),
+        module=_HANDLERS,
+        name="Handlers._wait_room_of",
+        replacement=Edit("self._connection.send_ping()", "pass"),
         caught_by=f"{_TESTS} -k slow_topic",
     ),
 ]

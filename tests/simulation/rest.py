@@ -30,7 +30,7 @@ _OF_CONNECTIONS = (
     "daybook.bookie.ledger.exchange.Exchange._serve",
     "daybook.broker.service.accept.ClientPort._serve_one",
     "daybook.broker.service.connection.ClientConnection._keep_alive",
-    "daybook.broker.ownership.peers.Peers._watch_over",
+    "daybook.broker.ownership.peers.Peers._monitor",
 )
 _AT_ONCE_MAX = 2  # of any other; there is one for each kind of request
 # Records of a list are read together: of brokers, of bundles.

@@ -100,7 +100,7 @@ def test_what_waits_for_a_takeover_or_a_broken_ensemble_is_given_one() -> None:
 
 
 TOPIC = "persistent://public/default/t1"
-PER_CONNECTION = "daybook.broker.ownership.peers.Peers._watch_over"
+PER_CONNECTION = "daybook.broker.ownership.peers.Peers._monitor"
 OF_A_LIST = f"{_read_all.__module__}.{_read_all.__qualname__}.<locals>.read"
 CONSUME = Consume("c1-t1", "client-1", TOPIC, "s1")
 SMALL = Plan(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import Answer, Event, Owner
+from daybook.broker.protocol.ownership import Answer, Event, RecordOwner
 from daybook.wire.metadata.store import SessionState
 from tests.storms.chance import Chance
 from tests.storms.network import Network
@@ -248,15 +248,15 @@ class OwnershipStorm(Storm):
                 del self._watches[broker.session, bundle]
                 self._tell(broker, broker.session, broker.touched, bundle)
 
-    def owner_of(self, reply: Reply) -> Owner | None:
+    def owner_of(self, reply: Reply) -> RecordOwner | None:
         match reply:
             case "ours":
-                return Owner.OURS
+                return RecordOwner.OURS
             case "others":
                 self.mark("somebody else's")
-                return Owner.OTHERS
+                return RecordOwner.OTHERS
             case "nobody":
-                return Owner.NOBODY
+                return RecordOwner.NOBODY
             case _:
                 return None
 
@@ -304,8 +304,8 @@ class OwnershipStorm(Storm):
             if not owner.machine.may_load(bundle):
                 return f"{owner.name} cannot load topics of {bundle}"
             for broker in self.brokers:
-                if broker is not owner and broker.machine.holding(bundle) is not None:
-                    return f"{broker.name}: {bundle} is {broker.machine.holding(bundle)}"
+                if broker is not owner and broker.machine.state_of(bundle) is not None:
+                    return f"{broker.name}: {bundle} is {broker.machine.state_of(bundle)}"
                 wanted = Answer.OURS if broker is owner else Answer.OTHERS
                 if broker.answers[bundle] is not wanted:
                     return f"{broker.name} is told {broker.answers[bundle].name} of {bundle}"

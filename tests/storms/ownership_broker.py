@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import Holding, OwnershipProtocol, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
     Answered,
+    BundleState,
     CloseTopics,
     Created,
     CreateFailed,
@@ -22,6 +22,8 @@ from daybook.broker.protocol.ownership_events import (
     GuardSeen,
     Join,
     Joined,
+    Membership,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
@@ -100,8 +102,8 @@ class Broker:
         for effect in self.machine.step(event):
             self._perform(effect)
         for bundle in self.loaded:
-            holding = self.machine.holding(bundle)
-            held = holding in (Holding.OWNED, Holding.CLOSING)
+            holding = self.machine.state_of(bundle)
+            held = holding in (BundleState.OWNED, BundleState.CLOSING)
             self.storm.rule("O2", held, f"{self.name} serves {bundle}, which it does not own")
 
     def _perform(self, effect: Effect) -> None:
@@ -172,7 +174,7 @@ class Broker:
 
     def _join_answered(self, term: int, request: "Request", reply: "Reply") -> None:
         """Until it stands, or is not wanted any more."""
-        if self.machine.term != term or self.machine.standing is not Standing.JOINING:
+        if self.machine.term != term or self.machine.membership is not Membership.JOINING:
             return
         if reply in ("ok", "ours"):
             self.guard = request.what
@@ -184,7 +186,7 @@ class Broker:
             self._retry = (("join", request.what), Joined(term))
 
     def _read_guard(self) -> None:
-        if self.machine.standing is Standing.IN:
+        if self.machine.membership is Membership.IN:
             self._ask(("guard", self.guard), GuardSeen(self.machine.term, stands=True))
 
     def _guard_answered(self, term: int, reply: "Reply") -> None:

@@ -9,13 +9,13 @@ from typing import Protocol
 import pytest
 import trio
 
-from daybook.bookie.server.logs import silent_log
 from daybook.bookie.server.requests import DiskSpace, ServerLimits
 from daybook.bookie.server.serve import BookieServer
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import MemoryIndexes
 from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.wire.clock import SystemClock
+from daybook.wire.logging import silent_log
 from daybook.wire.outbox import Flusher
 from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.peer import Peer, connect

@@ -21,9 +21,9 @@ from daybook.bookie.server.admin import _body, admin_routes
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie
 from daybook.bookie.server.http import create_app, serve_http
-from daybook.bookie.server.logs import log_to_stderr
 from daybook.bookie.server.metrics import registry_of
 from daybook.wire.clock import SystemClock
+from daybook.wire.logging import log_to_stderr
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import MetadataStore

@@ -17,12 +17,12 @@ from daybook.bookie.registry.ledger_ids import prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.server.collector import Collector, facts_of
 from daybook.bookie.server.housekeeping import Housekeeping
-from daybook.bookie.server.logs import silent_log
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.wire.clock import SystemClock
+from daybook.wire.logging import silent_log
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.metadata.store import ANY, Record, StoreUnavailableError, Watch
 from tests.bookie.storage.conftest import Answers, status_of

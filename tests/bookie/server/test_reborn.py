@@ -16,10 +16,10 @@ from daybook.bookie.registry.registrations import readonly_bookies, writable_boo
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, repair_cookie
 from daybook.bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
-from daybook.bookie.server.logs import silent_log
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
 from daybook.wire.clock import SystemClock
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.bookie import Status
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_admin import administered

@@ -9,19 +9,20 @@ import trio
 
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.logs import silent_log
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.ownership.ownership import Ownership
-from daybook.broker.ownership.peers import Greeter, Peers, Verdict, server_version
+from daybook.broker.ownership.peers import PeerProbe, Peers, Verdict, server_version
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import encode
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.outbox import Flusher
@@ -40,7 +41,7 @@ class StillClock:
 
 
 @dataclass
-class RecordedTopics:
+class RecordedTopics(Topics):
     """Topics as ownership sees them."""
 
     closed: list[BundleName] = field(default_factory=list)
@@ -79,7 +80,7 @@ class ControlPlane:
         registration = BrokerRecord(
             service_url, http_url, protocols={"daybook": self.identity.incarnation}
         )
-        self.greeter = Greeter(self.network, self.arenas, self.flusher)
+        self.peer_probe = PeerProbe(self.network, self.arenas, self.flusher)
         self.policies = Policies(self.session, config)
         self.tenancy = Tenancy(self.session, self.policies, config)
         self.formats = Formats(self.session, readable)
@@ -93,14 +94,14 @@ class ControlPlane:
             is_dead=self.is_dead,
             log=silent_log(),
         )
-        self.peers = Peers(self.session, self.identity, self.greeter, silent_log())
+        self.peers = Peers(self.session, self.identity, self.peer_probe, silent_log())
         self.leader = Leader(self.session, self.identity, self.peers, silent_log())
         self.lookups = Lookups(self.session, self.ownership, self.leader, self.policies)
         self.scope = trio.CancelScope()
         self.leader_scope = trio.CancelScope()
 
     async def is_dead(self, member: object) -> bool:
-        return await self.greeter.probe(member) is Verdict.DEAD  # type: ignore[arg-type]
+        return await self.peer_probe.probe(member) is Verdict.DEAD  # type: ignore[arg-type]
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         with self.scope:

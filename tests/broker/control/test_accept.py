@@ -5,12 +5,12 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import wait_all_tasks_blocked
 
-from daybook.broker.logs import silent_log
 from daybook.broker.ownership.peers import greeting, why_not_served
 from daybook.broker.service.accept import ClientPort
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import MalformedError
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import NO_ID, Command, decode_frame, encode
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe
@@ -102,7 +102,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         assert await probe.why_not_ready() == ""
         assert (port.connections, port.refused, probe.reserved) == (2, 0, set())
         stranger = PortProbe("127.0.0.1", listener.port, greeting(), why_not_served)
-        assert "takes no more" in await stranger.why_not_ready()
+        assert "accepts no more" in await stranger.why_not_ready()
         serving = False
         said: list[str] = []
 
@@ -125,7 +125,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         (pb.CommandError(request_id=0, error=pb.AuthenticationError, message="who?"), ""),
         (pb.CommandError(request_id=0, error=pb.AuthorizationError, message="no"), ""),
         (pb.CommandError(request_id=0, error=pb.ServiceNotReady, message="no"), "refuses: no"),
-        (pb.CommandPing(), "no greeting"),
+        (pb.CommandPing(), "not CONNECTED"),
     ],
 )
 def test_what_counts_as_an_answer(answer: Message, why: str) -> None:

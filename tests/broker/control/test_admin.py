@@ -2,16 +2,14 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from daybook.broker.admin.app import create_app
-from daybook.broker.admin.calls import PeerCalls
-from daybook.broker.admin.operations import Operations
-from daybook.broker.admin.owned_topics import MessageIdData, Start
+from daybook.broker.admin.operations import MessageIdData, Operations, Start
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -21,9 +19,10 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.logs import silent_log
 from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.wire.http import HttpPort
+from daybook.wire.logging import silent_log
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
@@ -32,77 +31,78 @@ NAMESPACES = "/admin/v2/namespaces"
 TOPICS = "/admin/v2/persistent/public/default"
 
 
-@dataclass
-class MadeUpTopics:
-    """Topics without data; `shared` is what all brokers see in the store."""
+class MadeUpTopics(Operations):
+    """Operations on topics without data; `shared` is what all brokers see in the store."""
 
-    shared: set[str]
-    done: list[tuple[str, ...]] = field(default_factory=list)
-    subscribed: dict[str, list[str]] = field(default_factory=dict)
+    def __init__(self, shared: set[str], **parts: Any) -> None:
+        super().__init__(**parts)
+        self.shared = shared
+        self.done: list[tuple[str, ...]] = []
+        self.subscribed: dict[str, list[str]] = {}
 
-    async def stored(self, namespace: str) -> list[TopicName]:
+    async def stored_topics(self, namespace: str) -> list[TopicName]:
         names = [TopicName.parse(name) for name in sorted(self.shared)]
         return [name for name in names if name.namespace == namespace]
 
     async def exists(self, topic: TopicName) -> bool:
         return topic.full in self.shared
 
-    async def create(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+    async def create_here(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         self.shared.add(topic.full)
 
-    async def delete(self, topic: TopicName, *, force: bool) -> None:
+    async def delete_here(self, topic: TopicName, *, force: bool) -> None:
         self._check(topic)
         if "busy" in topic.local and not force:
             raise PreconditionError(f"{topic} is in use")
         self.done.append(("delete", topic.full))
         self.shared.discard(topic.full)
 
-    async def unload(self, topic: TopicName) -> None:
+    async def unload_here(self, topic: TopicName) -> None:
         self._check(topic)
         self.done.append(("unload", topic.full))
 
-    async def stats(self, topic: TopicName) -> dict[str, object]:
+    async def stats_here(self, topic: TopicName) -> dict[str, object]:
         self._check(topic)
         one = {"msgBacklog": 2, "type": "Shared", "consumers": [{"name": "c"}]}
         return {"msgInCounter": 10, "averageMsgSize": 4.0, "subscriptions": {"s": one}}
 
-    async def internal_stats(self, topic: TopicName) -> dict[str, object]:
+    async def internal_stats_here(self, topic: TopicName) -> dict[str, object]:
         self._check(topic)
         return {"state": "LedgerOpened"}
 
-    async def last_message_id(self, topic: TopicName) -> MessageIdData:
+    async def last_message_id_here(self, topic: TopicName) -> MessageIdData:
         self._check(topic)
         return MessageIdData(3, 4, topic.partition)
 
-    async def message_id_at(self, topic: TopicName, publish_time_ms: int) -> MessageIdData:
+    async def message_id_at_here(self, topic: TopicName, publish_time_ms: int) -> MessageIdData:
         return MessageIdData(3, publish_time_ms)
 
-    async def terminate(self, topic: TopicName) -> MessageIdData:
+    async def terminate_here(self, topic: TopicName) -> MessageIdData:
         return MessageIdData(3, 4)
 
-    async def subscriptions(self, topic: TopicName) -> list[str]:
+    async def subscriptions_here(self, topic: TopicName) -> list[str]:
         self._check(topic)
         return self.subscribed.get(topic.full, [])
 
-    async def create_subscription(self, topic: TopicName, name: str, start: Start) -> None:
+    async def create_subscription_here(self, topic: TopicName, name: str, start: Start) -> None:
         names = self.subscribed.setdefault(topic.full, [])
         if name in names:
             raise ConflictError(f"{name} exists already")
         names.append(name)
         self.done.append(("subscribe", name, str(start.ledger_id)))
 
-    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
+    async def delete_subscription_here(self, topic: TopicName, name: str, *, force: bool) -> None:
         if name not in self.subscribed.get(topic.full, []):
             raise NotFoundError(f"no subscription {name}")
         self.subscribed[topic.full].remove(name)
 
-    async def skip_all(self, topic: TopicName, name: str) -> None:
+    async def skip_all_here(self, topic: TopicName, name: str) -> None:
         self.done.append(("skip_all", topic.full, name))
 
-    async def reset_to(self, topic: TopicName, name: str, start: Start) -> None:
+    async def reset_to_here(self, topic: TopicName, name: str, start: Start) -> None:
         self.done.append(("reset", name, str(start.entry_id)))
 
-    async def reset_to_time(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
+    async def reset_to_time_here(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
         self.done.append(("reset", name, str(publish_time_ms)))
 
     def _check(self, topic: TopicName) -> None:
@@ -128,8 +128,8 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
     port = HttpPort("127.0.0.1", 0)
     url = f"http://127.0.0.1:{port.port}"
     broker = await cluster.start(host, http_url=url)
-    topics = MadeUpTopics(shared)
-    operations = Operations(
+    operations = MadeUpTopics(
+        shared,
         cluster="test",
         partitions_max=16,
         store=broker.session,
@@ -138,10 +138,10 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         ownership=broker.ownership,
         lookups=broker.lookups,
         leader=broker.leader,
-        topics=topics,
-        remote=PeerCalls(TcpNetwork()),
+        topics=broker.topics,
+        peer_calls=PeerCalls(TcpNetwork()),
     )
-    admin = Admin(broker, topics, url)
+    admin = Admin(broker, operations, url)
 
     async def why_not_ready() -> str:
         await trio.lowlevel.checkpoint()

@@ -7,10 +7,10 @@ from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.errors import NotFoundError
-from daybook.broker.logs import silent_log
 from daybook.broker.namespaces.policies import Persistence, Retention
 from daybook.broker.topics.managed_ledger_factory import LogConfigs
 from daybook.managed_ledger.protocol import trim
+from daybook.wire.logging import silent_log
 from tests.broker.control.brokers import ControlPlane, open_cluster
 
 

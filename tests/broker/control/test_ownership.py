@@ -10,7 +10,7 @@ from daybook.broker.errors import NotFoundError, UnavailableError
 from daybook.broker.namespaces.records import BROKERS, GUARDS, LEADER
 from daybook.broker.ownership.membership import members, owners, remove
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership_events import Answer
+from daybook.broker.protocol.ownership import Answer
 from daybook.wire.metadata.memory import MemorySession, Request
 from daybook.wire.metadata.store import ANY, Operation
 from daybook.wire.topics import TopicName
@@ -234,7 +234,7 @@ async def test_a_killed_broker_is_replaced_long_before_its_session_ends(
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         await one.ownership.acquire(A)
-        await until(lambda: two.peers.is_attending("one:8080"))
+        await until(lambda: two.peers.is_connected("one:8080"))
         one.kill()
         with trio.fail_after(1.0):
             while await two.ownership.acquire(A) is not Answer.OURS:  # noqa: ASYNC110
@@ -261,7 +261,7 @@ async def test_a_broken_connection_alone_removes_nobody(autojump_clock: MockCloc
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         await one.ownership.acquire(A)
-        await until(lambda: two.peers.is_attending("one:8080"))
+        await until(lambda: two.peers.is_connected("one:8080"))
         for _ in range(5):
             cluster.network.cut("one")
             await trio.sleep(5)
@@ -273,7 +273,7 @@ async def test_a_broker_that_falls_silent_is_left_to_its_session(autojump_clock:
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         await one.ownership.acquire(A)
-        await until(lambda: two.peers.is_attending("one:8080"))
+        await until(lambda: two.peers.is_connected("one:8080"))
         cluster.network.block("one", "two")
         cluster.network.block("two", "one")
         cluster.network.cut("two")
@@ -380,7 +380,7 @@ async def test_without_a_leader_anybody_decides(autojump_clock: MockClock) -> No
 async def test_a_leader_that_died_is_replaced(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
-        await until(lambda: two.peers.is_attending("one:8080"))
+        await until(lambda: two.peers.is_connected("one:8080"))
         assert (await one.leader.view()).is_us
         one.kill()
         with trio.fail_after(2.0):

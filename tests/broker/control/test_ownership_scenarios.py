@@ -3,8 +3,7 @@
 import pytest
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import OwnershipProtocol
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answered,
     CloseTopics,
@@ -21,10 +20,11 @@ from daybook.broker.protocol.ownership_events import (
     GuardSeen,
     Join,
     Joined,
-    Owner,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
+    RecordOwner,
     RecordRead,
     RecordTouched,
     Release,
@@ -292,7 +292,7 @@ class Played:
             return Joined(self.term - 1)
         if words[0] == "old":
             bundle = words[2]
-            return RecordRead(BundleName(bundle), self.older[bundle], Owner[words[3].upper()])
+            return RecordRead(BundleName(bundle), self.older[bundle], RecordOwner[words[3].upper()])
         match words:
             case ["connected" | "suspended" | "lost" as state]:
                 return SessionChanged(SessionState[state.upper()])
@@ -317,7 +317,7 @@ class Played:
             case ["read", b, "failed"]:
                 return ReadFailed(BundleName(b), self.asks[b])
             case ["read", b, owner]:
-                return RecordRead(BundleName(b), self.asks[b], Owner[owner.upper()])
+                return RecordRead(BundleName(b), self.asks[b], RecordOwner[owner.upper()])
             case ["deleted", b]:
                 return Deleted(BundleName(b), self.asks[b])
             case ["delete", b, "in", "doubt"]:

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.ownership.membership import Member
-from daybook.broker.ownership.peers import Greeter, Verdict, address_of, server_version
+from daybook.broker.ownership.peers import PeerProbe, Verdict, address_of, server_version
 from daybook.wire.arena import ArenaPool
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.outbox import Flusher
@@ -61,7 +61,7 @@ async def test_verdicts(
     network = SimulatedNetwork(random.Random(1))
     listener = await network.of("peer").listen("peer", PORT)
     flusher = Flusher()
-    greeter = Greeter(network.of("us"), ArenaPool(), flusher)
+    peer_probe = PeerProbe(network.of("us"), ArenaPool(), flusher)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(flusher.run)
 
@@ -69,7 +69,7 @@ async def test_verdicts(
             answer(await listener.accept())
 
         nursery.start_soon(accept)
-        assert await greeter.probe(member()) is verdict
+        assert await peer_probe.probe(member()) is verdict
         nursery.cancel_scope.cancel()
 
 
@@ -77,18 +77,18 @@ async def test_a_port_that_nobody_listens_on_is_that_of_a_dead_process(
     autojump_clock: MockClock,
 ) -> None:
     network = SimulatedNetwork(random.Random(1))
-    greeter = Greeter(network.of("us"), ArenaPool(), Flusher())
-    assert await greeter.probe(member()) is Verdict.DEAD
+    peer_probe = PeerProbe(network.of("us"), ArenaPool(), Flusher())
+    assert await peer_probe.probe(member()) is Verdict.DEAD
     # A broker of another kind may listen elsewhere: nothing is concluded about it.
-    assert await greeter.probe(member(incarnation=None)) is Verdict.SILENT
-    assert await greeter.probe(member(url="nonsense")) is Verdict.SILENT
+    assert await peer_probe.probe(member(incarnation=None)) is Verdict.SILENT
+    assert await peer_probe.probe(member(url="nonsense")) is Verdict.SILENT
 
 
 async def test_a_host_that_cannot_be_reached_is_silent(autojump_clock: MockClock) -> None:
     network = SimulatedNetwork(random.Random(1))
     network.block("us", "peer")
-    greeter = Greeter(network.of("us"), ArenaPool(), Flusher())
-    assert await greeter.probe(member()) is Verdict.SILENT
+    peer_probe = PeerProbe(network.of("us"), ArenaPool(), Flusher())
+    assert await peer_probe.probe(member()) is Verdict.SILENT
 
 
 @pytest.mark.parametrize(

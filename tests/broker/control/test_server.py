@@ -9,7 +9,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from daybook.broker.admin.owned_topics import Start
+from daybook.broker.admin.operations import Start
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import (
     ConflictError,

@@ -1,6 +1,6 @@
 """A command that is refused again and again is answered later and later, and no other one is."""
 
-from daybook.broker.protocol.repeats import (
+from daybook.broker.protocol.refusals import (
     DELAY_MAX_S,
     DELAY_MIN_S,
     FORGOTTEN_AFTER_S,

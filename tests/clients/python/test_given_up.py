@@ -195,7 +195,7 @@ async def test_if_one_partition_is_refused_none_stays(
         client_of(cluster, "first") as first,
         client_of(cluster, "app") as client,
     ):
-        cluster.broker.policies.partitioned[TOPIC] = 3
+        cluster.broker.policies.partition_counts[TOPIC] = 3
         holder = await first.create_producer(f"t-partition-{taken}", name="p")
         exclusive = await first.subscribe(f"t-partition-{taken}", "s")
         if what.startswith("reader"):

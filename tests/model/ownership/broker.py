@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 from daybook.broker.protocol.bundles import BundleName
-from daybook.broker.protocol.ownership import Held, Holding, OwnershipProtocol, Snapshot, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Answer,
     Answered,
     BundleAnswer,
+    BundleState,
     CloseTopics,
     Created,
     CreateFailed,
@@ -29,15 +29,19 @@ from daybook.broker.protocol.ownership_events import (
     Effect,
     Event,
     GuardSeen,
+    HeldBundle,
     Join,
     Joined,
-    Owner,
+    Membership,
+    OwnershipProtocol,
     ReadFailed,
     ReadGuard,
     ReadRecord,
+    RecordOwner,
     RecordRead,
     RecordTouched,
     Released,
+    Snapshot,
     TopicsClosed,
 )
 from tests.model.ownership.store import Kind, Reply, Request
@@ -71,13 +75,13 @@ class Broker:
     drops: bool = True
 
     @property
-    def holding(self) -> Holding | None:
+    def holding(self) -> BundleState | None:
         held = self.machine[-1]
-        return held[0][1].holding if held else None
+        return held[0][1].state if held else None
 
     @property
     def owns(self) -> bool:
-        return self.holding is Holding.OWNED
+        return self.holding is BundleState.OWNED
 
     @property
     def contact(self) -> bool:
@@ -115,7 +119,7 @@ def step(broker: Broker, event: Event) -> tuple[Broker, Done]:
     machine, moved = _rebased(protocol.snapshot())
     requests = [_moved(request, moved, machine) for request in broker.requests]
     answers = [_older(answer, moved, machine) for answer in broker.answers]
-    guard = protocol.term if protocol.standing is Standing.IN else 0
+    guard = protocol.term if protocol.membership is Membership.IN else 0
     if isinstance(event, Joined) and guard == event.term:
         requests.append(Request(Kind.GUARD, guard))  # for the watch
     for effect in effects:
@@ -144,7 +148,7 @@ def _rebased(machine: Snapshot) -> tuple[Snapshot, int]:
     """With the latest ask numbered `_ASKED`; by how much all of them were moved."""
     session, standing, contact, term, asked, held = machine
     moved = asked - _ASKED
-    rebased = tuple((name, Held(each.holding, each.ask - moved)) for name, each in held)
+    rebased = tuple((name, HeldBundle(each.state, each.ask - moved)) for name, each in held)
     return (session, standing, contact, term, _ASKED, rebased), moved
 
 
@@ -167,7 +171,7 @@ def _older(answer: Waiting, moved: int, machine: Snapshot) -> Waiting:
             return replace(answer, ask=ask if held and held[0][1].ask == ask else 0)
 
 
-def heard(request: Request, reply: Reply | Owner) -> list[Waiting]:
+def heard(request: Request, reply: Reply | RecordOwner) -> list[Waiting]:
     """What the shell's task makes of the reply; `GuardTouched` makes it look at its guard."""
     ask, term = request.number, request.number
     match request.kind, reply:
@@ -175,7 +179,7 @@ def heard(request: Request, reply: Reply | Owner) -> list[Waiting]:
             return [Joined(term)]
         case Kind.GUARD, _:
             return [GuardSeen(term, stands=reply is Reply.DONE)]
-        case Kind.READ, Owner():
+        case Kind.READ, RecordOwner():
             return [RecordRead(BUNDLE, ask, reply)]
         case Kind.CREATE, Reply.DONE:
             return [Created(BUNDLE, ask)]

@@ -12,8 +12,8 @@ OWNERSHIP = [
         module=_OWNERSHIP,
         name="OwnershipProtocol._drop_all",
         replacement=Edit(
-            "            case Holding.OWNED:\n                self._emit(DropTopics(bundle))",
-            "            case Holding.OWNED:\n                pass",
+            "            case BundleState.OWNED:\n                self._emit(DropTopics(bundle))",
+            "            case BundleState.OWNED:\n                pass",
         ),
         caught_by=_MODEL,
     ),
@@ -25,7 +25,7 @@ OWNERSHIP = [
         replacement=Edit(
             "        case CreateInDoubt():\n            self._check(bundle)",
             "        case CreateInDoubt():\n"
-            "            self._hold(bundle, Holding.OWNED)\n"
+            "            self._hold(bundle, BundleState.OWNED)\n"
             "            self._emit(Answered(bundle, Answer.OURS))",
         ),
         caught_by=_MODEL,

@@ -7,7 +7,7 @@ if that stands; and whose session the record of the bundle belongs to.  All of i
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from daybook.broker.protocol.ownership_events import Owner
+from daybook.broker.protocol.ownership import RecordOwner
 
 NOBODY = -1
 
@@ -41,10 +41,10 @@ class Store:
         seats[broker] = seat
         return replace(self, seats=tuple(seats))
 
-    def owner_for(self, broker: int) -> Owner:
+    def owner_for(self, broker: int) -> RecordOwner:
         if self.owner == NOBODY:
-            return Owner.NOBODY
-        return Owner.OURS if self.owner == broker else Owner.OTHERS
+            return RecordOwner.NOBODY
+        return RecordOwner.OURS if self.owner == broker else RecordOwner.OTHERS
 
 
 class Kind(Enum):
@@ -83,7 +83,7 @@ class Reply(Enum):
 
 def carry_out(
     store: Store, broker: int, request: Request, *, late: bool = False
-) -> tuple[Store, Reply | Owner]:
+) -> tuple[Store, Reply | RecordOwner]:
     seat = store.seats[broker]
     match request.kind:
         case Kind.JOIN:

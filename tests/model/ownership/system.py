@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from daybook.broker.protocol.ownership import Holding, Standing
-from daybook.broker.protocol.ownership_events import (
+from daybook.broker.protocol.ownership import (
     Acquire,
     Answer,
+    BundleState,
     Event,
+    Membership,
     RecordTouched,
     Release,
     SessionChanged,
@@ -227,7 +228,7 @@ class OwnershipSystem:
             late = _carried_out(gone, request, hears=False, late=True)
             yield "store", "store", f"a late {request} of {name}", late
         yield from _contact(view, name)
-        if view.broker.holding in (None, Holding.DOUBTFUL):
+        if view.broker.holding in (None, BundleState.DOUBTFUL):
             yield name, name, "is asked for the bundle", _stepped(view, Acquire(BUNDLE))
         if view.broker.owns and view.budget[_RELEASES]:
             released = _stepped(view.spent(_RELEASES), Release(BUNDLE))
@@ -395,7 +396,7 @@ def _check_settled(store: Store, number: int, broker: Broker) -> None:
         return
     if not (seat.up and seat.alive and session is SessionState.CONNECTED):
         return
-    if standing is not Standing.IN or not contact:
+    if standing is not Membership.IN or not contact:
         raise BrokenRuleError("L4", "it has a session, waits for nothing, and is not in contact")
     if seat.guard != term:
         raise BrokenRuleError("L4", "it goes on behind a guard that does not stand any more")

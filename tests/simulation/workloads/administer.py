@@ -5,8 +5,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
-from daybook.broker.admin.operations import Operations
-from daybook.broker.admin.owned_topics import MessageIdData, Start
+from daybook.broker.admin.operations import MessageIdData, Operations, Start
 from daybook.broker.errors import BrokerError, NotFoundError, NotOwnerError
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import BrokerError as ClientError

@@ -1,7 +1,8 @@
-"""Calls of one broker to the admin REST of another: for topics whose partitions they share.
+"""Calls of one broker to the admin REST of another, for topics whose partitions they share.
 
-One connection a call.  What the other broker refuses comes back as the `BrokerError` of its status;
-no answer, or none that makes sense, is `UnavailableError`: whether it took effect is unknown.
+Each call has a connection of its own.  A refusal by the other broker is raised as the `BrokerError`
+of its status.  No answer, or one that cannot be parsed, raises `UnavailableError`; the call may
+have been carried out all the same.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ _ERRORS: dict[int, type[BrokerError]] = {
 
 
 class PeerCalls:
-    """The REST of other brokers, over the network of this host."""
+    """The admin REST of other brokers, over the network of this host."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -49,10 +50,10 @@ class PeerCalls:
         query: Mapping[str, str] | None = None,
         body: object = None,
     ) -> object:
-        """The JSON of the answer, None if it has none."""
+        """Return the JSON of the answer, None if it has none."""
         address = address_of(http_url)
         if address is None:
-            raise UnavailableError(f"{http_url!r} is no address")
+            raise UnavailableError(f"{http_url!r} is not an address")
         target = f"{path}?{urlencode(query)}" if query else path
         try:
             with trio.fail_after(_TIMEOUT_S):
@@ -105,7 +106,7 @@ async def _exchange(
             case h11.NEED_DATA:
                 connection.receive_data(await _receive(stream, buffer))
             case event:
-                raise ConnectionLostError(f"unexpected in an answer: {event!r}")
+                raise ConnectionLostError(f"unexpected event in an answer: {event!r}")
 
 
 async def _send_all(stream: Stream, data: memoryview) -> None:
@@ -117,7 +118,7 @@ async def _send_all(stream: Stream, data: memoryview) -> None:
 
 
 async def _receive(stream: Stream, buffer: memoryview) -> bytes:
-    """What has arrived; b"" at the end."""
+    """Return the bytes that have arrived; b"" at the end."""
     while (count := stream.try_recv_into(buffer)) is None:
         await stream.wait_readable()
     return bytes(buffer[:count])

@@ -1,0 +1,886 @@
+"""Carries out what a client sends: commands in their order, requests in tasks of their own.
+
+One task reads the connection.  It carries out at once the commands that come once per entry (SEND,
+ACK, FLOW), and every other command that waits for nothing.  All other commands are requests: open
+and close, look up, seek, tell.  Each request runs in a task of its own and is answered once, with
+its result or with its error.  A command that the session does not admit is refused, or ends the
+connection: `broker.protocol.session` decides.
+
+Opening and closing go through two machines (`protocol.producing`, `protocol.consuming`), which
+decide; this module does the work.  A request may have to wait for its turn (`request_turns`).  The
+machines know of an opening from the moment in which the client asked for it, so a close that
+arrives meanwhile finds it.  A request that names a consumer is for the consumer that had this id
+when the request arrived: it must not reach another one that the client has opened under the same id
+since.
+
+A seek or an unsubscription takes consumers off their subscription.  It does so in the turn of the
+event loop in which the request begins.  So the commands that follow find it done, and the commands
+before it were carried out already.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, assert_never
+
+import trio
+from crc32c import crc32c
+from google.protobuf.message import Message
+
+from daybook.broker.context import BrokerContext
+from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
+from daybook.broker.errors import (
+    BrokerError,
+    ConsumerBusyError,
+    InvalidNameError,
+    NotAllowedError,
+    NotFoundError,
+    PreconditionError,
+    RefusedError,
+    UnavailableError,
+)
+from daybook.broker.protocol import consuming, producing, session
+from daybook.broker.protocol.access import AccessMode
+from daybook.broker.protocol.producing import Sending
+from daybook.broker.protocol.session import Admission
+from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.refused_requests import RefusedRequests
+from daybook.broker.service.request_turns import Request, RequestQueue
+from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.stats import consumer_stats_response
+from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
+from daybook.broker.topics.topic_log import TopicLog
+from daybook.managed_ledger.position import Position
+from daybook.wire.connection import FrameConnection, FramePace
+from daybook.wire.errors import MalformedError, OversizeError, WireError
+from daybook.wire.messages.client import Send
+from daybook.wire.messages.consumer import Ack, decode_ack_set
+from daybook.wire.messages.registry import (
+    AnyCommand,
+    Command,
+    decode_frame,
+    encode,
+    signed,
+    unsigned,
+)
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName, check_namespace
+from daybook.wire.transport import Stream
+
+T = pb.BaseCommand
+_LOOKUPS = (
+    T.LOOKUP,
+    T.PARTITIONED_METADATA,
+    T.GET_TOPICS_OF_NAMESPACE,
+    T.CONSUMER_STATS,
+)
+_OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
+_UNTYPED = (int(pb.Schema.NoSchema), int(pb.Schema.AutoConsume))
+
+FRAME_PADDING_BYTES = 10 * 1024
+# Clients compare `max_message_size` with the message, without its properties and key.  A frame that
+# is read can be refused alone; one that is not read ends the connection for everybody who uses it.
+_FRAME_MESSAGES = 2
+_FRAMES_PER_TURN = 128  # of one connection; then other tasks run
+_SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
+_PONG = encode(pb.CommandPong())
+
+
+async def serve_client(stream: Stream, broker: BrokerContext) -> None:
+    """Serve one client until it leaves, breaks the protocol, or falls silent."""
+    frames = FrameConnection(
+        stream,
+        arenas=broker.arenas,
+        flusher=broker.flusher,
+        frame_bytes_max=_FRAME_MESSAGES * broker.config.max_message_size + FRAME_PADDING_BYTES,
+        newcomer_frame_bytes_max=broker.config.connect_bytes_max,
+        pace=FramePace(broker.config.frame_stall_s, broker.config.frame_bytes_per_s),
+    )
+    try:
+        await Handlers(frames, broker).run()
+        if frames.cut_reason:
+            broker.log.info("a client is cut", peer=frames.peer, why=frames.cut_reason)
+    finally:
+        frames.close("the broker closed the connection")
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A producer or a consumer that is being opened, or waits for its turn to be opened."""
+
+    scope: trio.CancelScope
+    request: Request
+    give_up: Callable[[BrokerError], None]
+
+
+class _TwoPartRequest:
+    """A request whose first part runs in the turn in which it begins.
+
+    `first` returns the rest, which runs in the task of the request.
+    """
+
+    def __init__(self, first: Callable[[], Callable[[], Awaitable[None]]]) -> None:
+        self._first = first
+        self._rest: Callable[[], Awaitable[None]] | None = None
+        self._error: Exception | None = None
+
+    def begin(self) -> None:
+        try:
+            self._rest = self._first()
+        except Exception as error:  # `finish` raises it, in the task of the request.
+            self._error = error
+
+    async def finish(self) -> None:
+        if self._error is not None:
+            raise self._error
+        assert self._rest is not None
+        await self._rest()
+
+
+class Handlers:
+    """The handlers of one client connection, and the producers and consumers open on it."""
+
+    def __init__(self, frames: FrameConnection, broker: BrokerContext) -> None:
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self._broker = broker
+        self._producing = producing.ProducingProtocol(
+            producers_max=broker.limits.producers_max, ignore_s=broker.config.keep_alive_s
+        )
+        self._consuming = consuming.ConsumingProtocol(consumers_max=broker.limits.consumers_max)
+        self._connection = ClientConnection(
+            frames,
+            broker,
+            on_closing=self._close_queues,
+            forget_producer=self._forget_producer,
+            forget_consumer=self._forget_consumer,
+        )
+        self._refusals = RefusedRequests(self._connection, broker.refusal_log)
+        self._requests = RequestQueue(broker.request_turns, self._connection)
+        self._lookups = RequestQueue(broker.lookup_turns, self._connection)
+        self._opening_producers: dict[int, _Opening] = {}  # by attempt
+        self._opening_consumers: dict[int, _Opening] = {}  # by attempt
+        self._crowded: dict[TopicLog, None] = {}  # received entries since the last `_wait_room`
+
+    # -- lifetime
+
+    async def run(self) -> None:
+        """Read and carry out commands until the connection ends."""
+        connection = self._connection
+        async with connection.opened():
+            try:
+                await self._receive()
+                await connection.send_rest()
+            finally:
+                self._leave()
+
+    async def _receive(self) -> None:
+        connection, handle = self._connection, self._handle
+        try:
+            while not connection.closing and (batch := await connection.receive()):
+                for count, frame in enumerate(batch, 1):
+                    handle(decode_frame(frame), len(frame))
+                    if connection.closing:
+                        return
+                    if not count % _FRAMES_PER_TURN:
+                        await self._wait_room()
+                        await trio.lowlevel.checkpoint()
+                await self._wait_room()
+        except OversizeError as error:
+            connection.handle_session(session.Violated(str(error)))
+        except WireError as error:
+            reason = f"a frame cannot be parsed: {error}"
+            connection.handle_session(session.Violated(reason))
+
+    async def _wait_room(self) -> None:
+        """Stop reading while the entries or answers of this client have nowhere to go."""
+        connection = self._connection
+        connection.reading = False
+        crowded, self._crowded = self._crowded, {}
+        # Only this connection waits: other clients of the same topic are read on.
+        for log in crowded:
+            await self._wait_room_of(log)
+        if not connection.takes_answers:
+            await connection.wait_takes_answers()
+        connection.reading = True
+
+    async def _wait_room_of(self, log: TopicLog) -> None:
+        """Wait until the log takes more.
+
+        The client's pings are not read meanwhile, so the broker sends pings as a sign of life.
+        """
+        while True:
+            with trio.move_on_after(_SIGN_OF_LIFE_S) as scope:
+                await log.wait_room()
+            if not scope.cancelled_caught:
+                return
+            self._connection.send_ping()
+
+    def _leave(self) -> None:
+        """Close everything that this client had open."""
+        # End the session first: an opening that completes from now on is undone.
+        self._connection.end()
+        for producer in list(self.producers.values()):
+            self._detach_producer(producer)
+        for consumer in list(self.consumers.values()):
+            self._detach_consumer(consumer)
+        self.producers.clear()
+        self.consumers.clear()
+
+    def _close_queues(self) -> None:
+        """Forget the requests that wait for their turn: nobody would read the answers."""
+        self._requests.close()
+        self._lookups.close()
+
+    def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
+        """Answer a request with an error; later, if the client repeats a refused request."""
+        self._refusals.refuse(command, body, error)
+
+    # -- commands, in the order in which they arrive
+
+    def _handle(self, command: AnyCommand, frame_bytes: int) -> None:
+        """Carry out a command, or begin its request.  `frame_bytes` is the size of its frame."""
+        connection = self._connection
+        if connection.session_state is session.ClientState.OPEN:
+            match command:
+                case Send():
+                    self._on_send(command)
+                    return
+                case Ack():
+                    self._on_ack(command)
+                    return
+                case Command():
+                    pass
+                case _:
+                    pass  # Only brokers send the others: `admit` finds a violation below.
+        number = command.type if isinstance(command, Command) else _type_of(command)
+        # SEND and ACK have returned above: topics count messages.
+        self._broker.request_counts.received[number] += 1
+        match connection.admit(number):
+            case Admission.SERVE:
+                assert isinstance(command, Command)
+                self._serve(command, frame_bytes)
+            case Admission.REFUSE:
+                assert isinstance(command, Command)
+                error = NotAllowedError("this broker does not offer that")
+                self.refuse(command.type, command.body, error)
+            case Admission.VIOLATION:
+                connection.violated(number)
+
+    # -- SEND and ACK
+
+    def _on_send(self, send: Send) -> None:
+        match self._producing.sending(send.producer_id, trio.current_time()):
+            case Sending.TAKE:
+                producer = self.producers[send.producer_id]
+                producer.send(send)
+                self._crowded[producer.topic.log] = None
+            case Sending.IGNORE:
+                pass  # The topic has dropped the producer; the client will repeat the send.
+            case Sending.VIOLATION:
+                reason = f"SEND for producer {send.producer_id}, which is not open"
+                self._connection.handle_session(session.Violated(reason))
+
+    def _on_ack(self, ack: Ack) -> None:
+        consumer = self.consumers.get(ack.consumer_id)
+        if consumer is None:
+            if ack.request_id is not None:
+                error = RefusedError(pb.ConsumerNotFound, "there is no such consumer")
+                self.refuse(T.ACK, ack, error)
+            return
+        try:
+            consumer.subscription.ack(consumer, ack)
+        except BrokerError as error:
+            if ack.request_id is not None:
+                self.refuse(T.ACK, ack, error)
+            else:
+                # The next acknowledgement that asks for a receipt gets this error.
+                consumer.refused_ack = error
+            return
+        if ack.request_id is None:
+            return
+        refused, consumer.refused_ack = consumer.refused_ack, None
+        if refused is not None:
+            # Clients take a receipt for one of all their earlier acknowledgements, too.
+            self.refuse(T.ACK, ack, refused)
+        else:
+            consumer.subscription.when_durable(self._ack_answer(ack))
+
+    def _ack_answer(self, ack: Ack) -> Callable[[BrokerError | None], None]:
+        connection = self._connection
+
+        def answer(error: BrokerError | None) -> None:
+            if error is not None:
+                self.refuse(T.ACK, ack, error)
+                return
+            assert ack.request_id is not None
+            connection.send_command(
+                pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+            )
+
+        return answer
+
+    # -- all other commands
+
+    def _serve(self, command: Command, frame_bytes: int) -> None:
+        body = command.body
+        match command.type:
+            case T.FLOW:
+                self._on_flow(body)
+            case T.PING:
+                self._connection.send((_PONG,))
+            case T.PONG:
+                pass
+            case T.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+                self._on_redeliver(body)
+            case T.CONNECT:
+                self._connection.connect(body)
+            case T.PRODUCER:
+                opened = producing.Open(body.producer_id, body.request_id, body.epoch)
+                self._handle_producing(opened, body, frame_bytes)
+            case T.SUBSCRIBE:
+                asked = consuming.Open(body.consumer_id, body.request_id)
+                self._handle_consuming(asked, body, frame_bytes)
+            case T.CLOSE_PRODUCER:
+                close = producing.CloseAsked(body.producer_id, body.request_id)
+                self._handle_producing(close)
+            case T.CLOSE_CONSUMER:
+                left = consuming.CloseAsked(body.consumer_id, body.request_id)
+                self._handle_consuming(left)
+            case T.GET_SCHEMA:
+                # Clients read this code as "the topic has no schema", any other as a failure.
+                none = RefusedError(pb.TopicNotFound, f"{body.topic[:1024]} has no schema")
+                self.refuse(command.type, body, none)
+            case T.GET_OR_CREATE_SCHEMA:
+                self._on_new_schema(body)
+            case _:
+                self._begin_request(command.type, body, frame_bytes)
+
+    def _on_new_schema(self, body: pb.CommandGetOrCreateSchema) -> None:
+        """Answer that the topic has no schema, which only an untyped producer accepts."""
+        if body.schema.type == pb.Schema.NoSchema:
+            answer = pb.CommandGetOrCreateSchemaResponse(
+                request_id=body.request_id, schema_version=b""
+            )
+            self._connection.send_command(answer)
+            return
+        # Java's client repeats the request forever, without a pause, after any other code.
+        error = RefusedError(pb.IncompatibleSchema, "this broker has no schemas: send bytes")
+        self.refuse(T.GET_OR_CREATE_SCHEMA, body, error)
+
+    def _on_flow(self, body: pb.CommandFlow) -> None:
+        if not body.messagePermits:
+            self._connection.handle_session(session.Violated("FLOW without permits"))
+            return
+        consumer = self.consumers.get(body.consumer_id)
+        if consumer is not None:
+            consumer.subscription.flow(consumer, body.messagePermits)
+
+    def _on_redeliver(self, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+        consumer = self.consumers.get(body.consumer_id)
+        if consumer is not None:
+            places = [(signed(each.ledgerId), signed(each.entryId)) for each in body.message_ids]
+            epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
+            consumer.subscription.redeliver(consumer, places, epoch)
+
+    # -- opening a producer or a consumer
+
+    def _begin_opening(
+        self, openings: dict[int, _Opening], attempt: int, opening: _Opening
+    ) -> None:
+        assert attempt not in openings
+        # `begin` may run the request in this very call, and its task looks itself up here.
+        openings[attempt] = opening
+        if not self._requests.begin(opening.request):
+            del openings[attempt]
+            opening.give_up(_too_many(self._requests))
+
+    def _abort_opening(self, openings: dict[int, _Opening], attempt: int, what: str) -> None:
+        """Give up an opening that its client has closed.
+
+        One that still waits for its turn is answered at once.
+        """
+        opening = openings[attempt]
+        if self._requests.withdraw(opening.request):
+            del openings[attempt]
+            opening.give_up(_closed_early(what))
+        else:
+            # The task answers when the opening is undone; until then the id stays taken.
+            opening.scope.cancel()
+
+    # -- producers
+
+    def _forget_producer(self, producer: Producer) -> None:
+        """Note that the topic has closed a producer and told the client."""
+        # The client may have opened another producer under the same id already.
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+            self._handle_producing(producing.Dropped(producer.producer_id, trio.current_time()))
+
+    def _handle_producing(
+        self,
+        event: producing.Event,
+        body: pb.CommandProducer | None = None,
+        frame_bytes: int = 0,
+    ) -> None:
+        connection = self._connection
+        for effect in self._producing.step(event):
+            match effect:
+                case producing.Attach(_, attempt):
+                    assert body is not None
+                    opening = self._producer_opening(body, attempt, frame_bytes)
+                    self._begin_opening(self._opening_producers, attempt, opening)
+                case producing.Abort(_, attempt):
+                    self._abort_opening(self._opening_producers, attempt, "producer")
+                case producing.Drain(producer_id):
+                    self._drain(self.producers[producer_id])
+                case producing.Detach(producer_id):
+                    self._detach_producer(self.producers.pop(producer_id))
+                case producing.Confirm(request_id):
+                    connection.send_command(pb.CommandSuccess(request_id=request_id))
+                case producing.Repeat(producer_id, request_id):
+                    opened = self.producers[producer_id]
+                    success = _producer_success(request_id, opened.name, opened.epoch)
+                    connection.send_command(success)
+                case producing.Refuse(_, code, reason):
+                    assert body is not None
+                    self.refuse(T.PRODUCER, body, RefusedError(code, reason))
+                case _:
+                    assert_never(effect)
+
+    def _drain(self, producer: Producer) -> None:
+        drained = producing.Drained(producer.producer_id)
+        producer.drain(lambda: self._handle_producing(drained))
+
+    def _detach_producer(self, producer: Producer) -> None:
+        topic = producer.topic
+        topic.producers.remove(producer)
+
+    def _producer_opening(
+        self, body: pb.CommandProducer, attempt: int, frame_bytes: int
+    ) -> _Opening:
+        scope = trio.CancelScope()
+        request = Request(partial(self._open_producer, body, attempt, scope), frame_bytes)
+        return _Opening(scope, request, partial(self._producer_not_opened, body, attempt))
+
+    def _producer_not_opened(
+        self, body: pb.CommandProducer, attempt: int, error: BrokerError
+    ) -> None:
+        self.refuse(T.PRODUCER, body, error)
+        self._handle_producing(producing.OpenFailed(body.producer_id, attempt))
+
+    async def _open_producer(
+        self, body: pb.CommandProducer, attempt: int, scope: trio.CancelScope
+    ) -> None:
+        connection, producer_id = self._connection, body.producer_id
+        producer: Producer | None = None
+        error: BrokerError = _closed_early("producer")
+        request = self._opening_producers[attempt].request
+        try:
+            with scope:
+                producer = await self._attach_producer(body, request)
+        except BrokerError as refused:
+            error = refused
+        finally:
+            del self._opening_producers[attempt]
+        # The client may have closed the producer, or the topic dropped it, after it was admitted
+        # and before this task ran again.
+        if producer is not None and (scope.cancel_called or connection.closing or producer.closed):
+            self._detach_producer(producer)
+            producer = None
+        if producer is None:
+            self._producer_not_opened(body, attempt, error)
+            return
+        assert producer_id not in self.producers
+        self.producers[producer_id] = producer
+        self._handle_producing(producing.Opened(producer_id, attempt))
+        connection.send_command(_producer_success(body.request_id, producer.name, producer.epoch))
+
+    async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
+        broker = self._broker
+        _check_untyped(body)
+        if body.txn_enabled:
+            raise NotAllowedError("this broker has no transactions")
+        self._check_chars(body.producer_name, body.initial_subscription_name)
+        name = topic_name(body.topic)
+        topic = await broker.topics.get(name, create=broker.config.auto_create_topics)
+        if body.initial_subscription_name:
+            await topic.subscriptions.ensure(body.initial_subscription_name)
+        request = ProducerRequest(
+            body.producer_id,
+            body.producer_name or broker.topics.producer_name(),
+            AccessMode(body.producer_access_mode),
+            body.topic_epoch if body.HasField("topic_epoch") else None,
+            _pairs(body.metadata),
+        )
+
+        def must_wait() -> None:
+            success = _producer_success(body.request_id, request.name, None)
+            success.producer_ready = False
+            self._connection.send_command(success)
+            # This one waits for as long as another producer stays.  It gives its place to
+            # other requests.
+            self._requests.step_aside(opening)
+
+        return await topic.producers.add(request, self._connection.client, on_wait=must_wait)
+
+    # -- consumers
+
+    def _forget_consumer(self, consumer: Consumer) -> None:
+        """Note that the subscription has closed a consumer and told the client."""
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            del self.consumers[consumer.consumer_id]
+            self._handle_consuming(consuming.Dropped(consumer.consumer_id))
+
+    def _handle_consuming(
+        self,
+        event: consuming.Event,
+        body: pb.CommandSubscribe | None = None,
+        frame_bytes: int = 0,
+    ) -> None:
+        connection = self._connection
+        for effect in self._consuming.step(event):
+            match effect:
+                case consuming.Attach(_, attempt):
+                    assert body is not None
+                    opening = self._consumer_opening(body, attempt, frame_bytes)
+                    self._begin_opening(self._opening_consumers, attempt, opening)
+                case consuming.Abort(_, attempt):
+                    self._abort_opening(self._opening_consumers, attempt, "consumer")
+                case consuming.Detach(consumer_id):
+                    self._detach_consumer(self.consumers.pop(consumer_id))
+                case consuming.Confirm(request_id):
+                    connection.send_command(pb.CommandSuccess(request_id=request_id))
+                case consuming.Refuse(_, code, reason):
+                    assert body is not None
+                    self.refuse(T.SUBSCRIBE, body, RefusedError(code, reason))
+                case _:
+                    assert_never(effect)
+
+    def _detach_consumer(self, consumer: Consumer) -> None:
+        consumer.subscription.remove(consumer)
+
+    def _consumer_opening(
+        self, body: pb.CommandSubscribe, attempt: int, frame_bytes: int
+    ) -> _Opening:
+        scope = trio.CancelScope()
+        request = Request(partial(self._open_consumer, body, attempt, scope), frame_bytes)
+        return _Opening(scope, request, partial(self._consumer_not_opened, body, attempt))
+
+    def _consumer_not_opened(
+        self, body: pb.CommandSubscribe, attempt: int, error: BrokerError
+    ) -> None:
+        self.refuse(T.SUBSCRIBE, body, error)
+        self._handle_consuming(consuming.OpenFailed(body.consumer_id, attempt))
+
+    async def _open_consumer(
+        self, body: pb.CommandSubscribe, attempt: int, scope: trio.CancelScope
+    ) -> None:
+        connection, consumer_id = self._connection, body.consumer_id
+        found: tuple[Topic, Subscription] | None = None
+        error: BrokerError = _closed_early("consumer")
+        request = consumer_request(body)
+        try:
+            with scope:
+                found = await self._prepare(body, request)
+        except BrokerError as refused:
+            error = refused
+        finally:
+            del self._opening_consumers[attempt]
+        # A volatile subscription that was created for this consumer goes with it.
+        if found is not None and (scope.cancel_called or connection.closing):
+            found[1].drop_if_unused()
+            found = None
+        if found is None:
+            self._consumer_not_opened(body, attempt, error)
+            return
+        topic, subscription = found
+        # The answer has to be sent before anything that the subscription sends.
+        success = pb.CommandSuccess(request_id=body.request_id)
+        self._add_move(success, subscription)
+        connection.send_command(success)
+        # No checkpoint since `_prepare`: the subscription is still the one that was made ready.
+        consumer = topic.subscriptions.join(subscription, request, connection.client)
+        assert consumer_id not in self.consumers
+        self.consumers[consumer_id] = consumer
+        self._handle_consuming(consuming.Opened(consumer_id, attempt))
+
+    async def _prepare(
+        self, body: pb.CommandSubscribe, request: ConsumerRequest
+    ) -> tuple[Topic, Subscription]:
+        broker = self._broker
+        _check_untyped(body)
+        if body.subType not in TYPE_NAMES:
+            raise NotAllowedError("this broker has no subscriptions of that type")
+        if body.read_compacted:
+            raise NotAllowedError("this broker does not compact topics")
+        if body.replicate_subscription_state:
+            raise NotAllowedError("this broker does not replicate subscriptions")
+        if request.durable and request.start_offset is not None:
+            raise NotAllowedError("only volatile subscriptions start at an offset")
+        self._check_chars(body.subscription, body.consumer_name)
+        create = broker.config.auto_create_topics and body.force_topic_creation
+        topic = await broker.topics.get(topic_name(body.topic), create=create)
+        return topic, await topic.subscriptions.prepare(request, self._connection.client)
+
+    def _check_chars(self, *names: str) -> None:
+        for name in names:
+            if len(name) > self._broker.limits.names_chars_max:
+                raise PreconditionError(f"a name of {len(name)} characters")
+
+    # -- other requests
+
+    def _begin_request(self, command: int, body: Any, frame_bytes: int) -> None:  # noqa: ANN401
+        """Answer a request in its turn, in a task of its own; refuse it if too many wait."""
+        # The request is for the consumer that has this id now, not when its turn comes.
+        consumer: Consumer | None = None
+        if command in _OF_CONSUMERS:
+            consumer = self.consumers.get(body.consumer_id)
+        queue = self._lookups if command in _LOOKUPS else self._requests
+        parts: _TwoPartRequest | None = None
+        if command == T.SEEK:
+            parts = _TwoPartRequest(partial(self._begin_seek, body, consumer))
+        elif command == T.UNSUBSCRIBE:
+            parts = _TwoPartRequest(partial(self._begin_unsubscription, body, consumer))
+        run = partial(self._answer, command, body, consumer, parts)
+        request = Request(run, frame_bytes, None if parts is None else parts.begin)
+        if not queue.begin(request):
+            self.refuse(command, body, _too_many(queue))
+
+    async def _answer(
+        self,
+        command: int,
+        body: Any,  # noqa: ANN401  generated messages
+        consumer: Consumer | None,
+        parts: _TwoPartRequest | None,
+    ) -> None:
+        try:
+            match command:
+                case T.LOOKUP:
+                    answer = await self._lookup(body)
+                case T.PARTITIONED_METADATA:
+                    answer = await self._partitioned_metadata(body)
+                case T.GET_TOPICS_OF_NAMESPACE:
+                    answer = await self._topics_of_namespace(body)
+                case T.GET_LAST_MESSAGE_ID:
+                    answer = await self._last_message_id(body, consumer)
+                case T.CONSUMER_STATS:
+                    known = self._known(body.consumer_id, consumer, pb.ConsumerNotFound)
+                    now_ms = self._broker.clock.now_ms()
+                    answer = consumer_stats_response(known, body.request_id, now_ms)
+                case _:
+                    assert parts is not None  # for a seek or an unsubscription
+                    await parts.finish()
+                    answer = pb.CommandSuccess(request_id=body.request_id)
+                    if command == T.SEEK:  # so the client knows the move as its own
+                        assert consumer is not None
+                        self._add_move(answer, consumer.subscription)
+        except BrokerError as error:
+            self.refuse(command, body, error)
+        else:
+            self._connection.send_command(answer)
+
+    async def _lookup(self, body: pb.CommandLookupTopic) -> Message:
+        name = topic_name(body.topic)
+        if body.advertised_listener_name.strip():
+            listener = body.advertised_listener_name.strip()
+            raise UnavailableError(f"the broker do not have {listener} listener")
+        found = await self._broker.lookups.lookup(name, authoritative=body.authoritative)
+        answer = pb.CommandLookupTopicResponse(
+            request_id=body.request_id,
+            response=pb.CommandLookupTopicResponse.Connect,
+            brokerServiceUrl=found.service_url,
+            authoritative=found.authoritative,
+        )
+        if found.redirect:
+            answer.response = pb.CommandLookupTopicResponse.Redirect
+        if found.service_url_tls:
+            answer.brokerServiceUrlTls = found.service_url_tls
+        return answer
+
+    async def _partitioned_metadata(self, body: pb.CommandPartitionedTopicMetadata) -> Message:
+        broker, name = self._broker, topic_name(body.topic)
+        partitions = await broker.policies.partitions(name)
+        if not partitions:
+            await broker.policies.namespace(name.namespace)
+            create = broker.config.auto_create_topics and body.metadata_auto_creation_enabled
+            if not create and not await broker.topics.exists(name):
+                raise NotFoundError(f"there is no topic {name}")
+        return pb.CommandPartitionedTopicMetadataResponse(
+            request_id=body.request_id,
+            partitions=partitions,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+        )
+
+    async def _topics_of_namespace(self, body: pb.CommandGetTopicsOfNamespace) -> Message:
+        broker = self._broker
+        try:
+            namespace = check_namespace(body.namespace)
+        except MalformedError as error:
+            raise InvalidNameError(str(error)) from None
+        names: list[str] = []
+        # A missing namespace has no topics.  Go's client would repeat an error for 30 s.
+        with suppress(NotFoundError):
+            await broker.policies.namespace(namespace)
+            if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+                names = await broker.topics.names_in(namespace)
+        # `filtered` stays false: the client applies its pattern itself.
+        answer = pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=body.request_id, topics_hash=topics_hash(names)
+        )
+        if answer.topics_hash == body.topics_hash:
+            answer.changed = False
+        else:
+            answer.topics.extend(names)
+        if answer.ByteSize() > broker.config.max_message_size:
+            raise NotAllowedError(f"{namespace} has too many topics for one answer")
+        return answer
+
+    async def _last_message_id(
+        self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
+    ) -> Message:
+        subscription = self._known(body.consumer_id, consumer).subscription
+        topic = subscription.topic
+        answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
+        last = await topic.last_message()
+        position, batch_index = last if last is not None else (Position(-1, -1), -1)
+        _set_id(answer.last_message_id, position)
+        answer.last_message_id.partition = topic.name.partition
+        answer.last_message_id.batch_index = batch_index
+        mark_delete = subscription.cursor.mark_delete
+        if mark_delete.ledger_id >= 0:
+            _set_id(answer.consumer_mark_delete_position, mark_delete)
+        if self._connection.is_ours:
+            answer.next_offset = topic.log.confirmed_offset + 1
+            answer.first_offset = min(await topic.first_offset(), answer.next_offset)
+        return answer
+
+    def _begin_seek(
+        self, body: pb.CommandSeek, consumer: Consumer | None
+    ) -> Callable[[], Awaitable[None]]:
+        subscription = self._known(body.consumer_id, consumer).subscription
+        topic = subscription.topic
+        pending: int | None = None
+
+        async def find() -> Position:
+            if body.HasField("offset"):
+                return await topic.position_of_offset(body.offset)
+            if body.HasField("message_id"):
+                return topic.position_of_id(_position(body.message_id))
+            return await topic.position_of_time(body.message_publish_time)
+
+        if body.HasField("message_id"):
+            try:
+                pending = decode_ack_set(body.message_id.ack_set)
+            except MalformedError as error:
+                raise PreconditionError(str(error)) from None
+        elif not (body.HasField("offset") or body.HasField("message_publish_time")):
+            raise PreconditionError("SEEK without a target")
+        return subscription.begin_move(find, pending)
+
+    def _begin_unsubscription(
+        self, body: pb.CommandUnsubscribe, asked: Consumer | None
+    ) -> Callable[[], Awaitable[None]]:
+        consumer = self._known(body.consumer_id, asked)
+        subscription = consumer.subscription
+        if len(subscription.consumers) > 1 and not body.force:
+            raise ConsumerBusyError(f"{subscription.name} has other consumers")
+        topic = subscription.topic
+        # No CLOSE_CONSUMER for this client: it would subscribe again.
+        self._forget_consumer(consumer)
+        subscription.remove(consumer)
+        return topic.subscriptions.begin_removal(subscription)
+
+    def _add_move(self, success: pb.CommandSuccess, subscription: Subscription) -> None:
+        """Add the number of the subscription's latest move, if the client knows the field."""
+        if self._connection.is_ours and subscription.moved is not None:
+            success.moved = subscription.moved
+
+    def _known(
+        self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError
+    ) -> Consumer:
+        """Return the consumer that a request was for, if it is still open."""
+        if consumer is None or self.consumers.get(consumer_id) is not consumer:
+            raise RefusedError(code, f"there is no consumer {consumer_id}")
+        return consumer
+
+
+def _too_many(queue: RequestQueue) -> UnavailableError:
+    return UnavailableError(
+        f"the request was not begun: {len(queue)} requests of this connection wait already, and"
+        " neither it nor the broker has room for more; ask again after some have been answered"
+    )
+
+
+def _closed_early(what: str) -> UnavailableError:
+    return UnavailableError(f"the {what} was closed before it was open")
+
+
+def topic_name(text: str) -> TopicName:
+    """Parse a topic name.  Raises InvalidNameError."""
+    try:
+        return TopicName.parse(text)
+    except MalformedError as error:
+        raise InvalidNameError(str(error)) from None
+
+
+def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
+    return ConsumerRequest(
+        body.consumer_id,
+        body.subscription,
+        int(body.subType),
+        body.consumer_name,
+        body.durable,
+        body.initialPosition == pb.CommandSubscribe.Earliest,
+        _position(body.start_message_id) if body.HasField("start_message_id") else None,
+        body.start_offset if body.HasField("start_offset") else None,
+        body.start_message_rollback_duration_sec,
+        body.priority_level,
+        body.consumer_epoch if body.HasField("consumer_epoch") else None,
+        _pairs(body.metadata),
+        _pairs(body.subscription_properties),
+    )
+
+
+def topics_hash(names: Iterable[str]) -> str:
+    """Return the hash by which clients compare lists of topics."""
+    return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
+
+
+def _check_untyped(body: pb.CommandProducer | pb.CommandSubscribe) -> None:
+    if body.HasField("schema") and body.schema.type not in _UNTYPED:
+        raise NotAllowedError("this broker has no schemas: send bytes")
+
+
+def _position(message_id: pb.MessageIdData) -> Position:
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
+
+
+def _set_id(target: pb.MessageIdData, position: Position) -> None:
+    target.ledgerId, target.entryId = unsigned(position.ledger_id), unsigned(position.entry_id)
+
+
+def _pairs(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
+    return {pair.key: pair.value for pair in pairs}
+
+
+def _producer_success(request_id: int, name: str, epoch: int | None) -> pb.CommandProducerSuccess:
+    success = pb.CommandProducerSuccess(
+        request_id=request_id, producer_name=name, last_sequence_id=-1, schema_version=b""
+    )
+    if epoch is not None:
+        success.topic_epoch = epoch
+    return success
+
+
+def _type_of(command: AnyCommand) -> int:
+    match command:
+        case Send():
+            return T.SEND
+        case Ack():
+            return T.ACK
+        case Command():
+            return command.type
+        case _:
+            return T.MESSAGE if hasattr(command, "payload") else T.SEND_RECEIPT
