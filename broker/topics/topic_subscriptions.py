@@ -17,6 +17,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.limits import TopicLimits, check_properties
+from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.topic_log import TopicCursor, translated
 from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
@@ -69,8 +70,7 @@ class TopicSubscriptions:
         self._limits = limits
         self._clock = clock
         self._keys = keys
-        self._changing = trio.Lock()  # what durable ones there are: one is made at a time
-        self._removing: dict[str, trio.Event] = {}  # set when its cursor is deleted
+        self._changing: dict[str, trio.Event] = {}  # set when its cursor is created, or deleted
         for name, cursor in topic.log.cursors.items():
             if not is_internal(name):
                 self._new(name, cursor, durable=True)
@@ -124,8 +124,9 @@ class TopicSubscriptions:
         return consumer
 
     async def _get_or_create(self, request: ConsumerRequest) -> Subscription:
-        async with self._changing:
-            await self._wait_removed(request.subscription)
+        initial: Position | None = None
+        while True:
+            await self._wait_changed(request.subscription)
             self._topic.check_serving()
             known = self.by_name.get(request.subscription)
             if known is not None:
@@ -133,44 +134,60 @@ class TopicSubscriptions:
                     kind = "durable" if known.durable else "not durable"
                     raise NotAllowedError(f"the subscription {known.name} is {kind}")
                 return known
-            initial = await self._initial(request)
-            if request.durable:
-                properties = dict(request.properties or {})
-                return await self._create(request.subscription, initial, properties)
-            cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
-            return self._new(request.subscription, cursor, durable=False)
+            if initial is not None:
+                break
+            initial = await self._initial(request)  # Another one may create it meanwhile.
+        if request.durable:
+            properties = dict(request.properties or {})
+            return await self._create(request.subscription, initial, properties)
+        cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
+        return self._new(request.subscription, cursor, durable=False)
 
     async def create(
         self, name: str, mark_delete: Position, properties: Mapping[str, str] | None = None
     ) -> Subscription:
         """A durable one, which begins behind `mark_delete`.  ConflictError if it exists."""
         check_name(name)
-        async with self._changing:
-            await self._wait_removed(name)
-            if name in self.by_name:
-                raise ConflictError(f"{self._topic.name} has a subscription {name} already")
-            return await self._create(name, mark_delete, dict(properties or {}))
+        await self._wait_changed(name)
+        if name in self.by_name:
+            raise ConflictError(f"{self._topic.name} has a subscription {name} already")
+        return await self._create(name, mark_delete, dict(properties or {}))
 
     async def ensure(self, name: str) -> None:
         """Have a durable subscription, from the first message on if it is new."""
         check_name(name)
-        async with self._changing:
-            await self._wait_removed(name)
-            if name not in self.by_name:
-                await self._create(name, self._topic.log.before_first, {})
+        await self._wait_changed(name)
+        if name not in self.by_name:
+            await self._create(name, self._topic.log.before_first, {})
 
     async def _create(
         self, name: str, mark_delete: Position, properties: dict[str, str]
     ) -> Subscription:
-        if len(self.by_name) >= self._limits.subscriptions_max:
+        """There is none of that name, and nothing of that name is being changed.
+
+        What was begun goes on if the one who asked for it stops waiting: the subscription is there
+        then, as it is with Pulsar.
+        """
+        if len(self.by_name) + len(self._changing) >= self._limits.subscriptions_max:
             raise NotAllowedError(f"{self._topic.name} has too many subscriptions")
         check_properties(f"subscription {name}", properties)
-        with translated(self._topic.name):
-            cursor = await self._topic.log.open_cursor(
-                name, initial=mark_delete, properties=properties
-            )
         self._topic.check_serving()
-        return self._new(name, cursor, durable=True, properties=properties)
+        creation = self._changing[name] = trio.Event()
+        act = partial(self._finish_creation, name, mark_delete, properties, creation)
+        return await to_the_end(self._topic.nursery, act, self._ended(name))()
+
+    async def _finish_creation(
+        self, name: str, mark_delete: Position, properties: dict[str, str], creation: trio.Event
+    ) -> Subscription:
+        try:
+            with translated(self._topic.name):
+                cursor = await self._topic.log.open_cursor(
+                    name, initial=mark_delete, properties=properties
+                )
+            self._topic.check_serving()
+            return self._new(name, cursor, durable=True, properties=properties)
+        finally:
+            self._changed(name, creation)
 
     def _new(
         self,
@@ -216,15 +233,16 @@ class TopicSubscriptions:
         await self.begin_removal(subscription)()
 
     def begin_removal(self, subscription: Subscription) -> Callable[[], Awaitable[None]]:
-        """It is not there any more; what is returned deletes what is stored, and must run.
+        """It is not there any more; what is returned waits until nothing of it is stored.
 
         Until then nobody gets a new one of that name: it would find the old cursor.
         """
         subscription.drop()
-        removal = trio.Event()
-        before = self._removing.get(subscription.name)
-        self._removing[subscription.name] = removal
-        return partial(self._finish_removal, subscription, before, removal)
+        name, removal = subscription.name, trio.Event()
+        before = self._changing.get(name)
+        self._changing[name] = removal
+        act = partial(self._finish_removal, subscription, before, removal)
+        return to_the_end(self._topic.nursery, act, self._ended(name))
 
     async def _finish_removal(
         self, subscription: Subscription, before: trio.Event | None, removal: trio.Event
@@ -237,14 +255,20 @@ class TopicSubscriptions:
                 with translated(self._topic.name):
                     await self._topic.log.delete_cursor(name)
         finally:
-            removal.set()
-            if self._removing.get(name) is removal:
-                del self._removing[name]
+            self._changed(name, removal)
 
-    async def _wait_removed(self, name: str) -> None:
-        """Nothing of the subscription that had the name before is stored any more."""
-        while (removal := self._removing.get(name)) is not None:
-            await removal.wait()
+    def _changed(self, name: str, change: trio.Event) -> None:
+        change.set()
+        if self._changing.get(name) is change:
+            del self._changing[name]
+
+    async def _wait_changed(self, name: str) -> None:
+        """No subscription of that name is being created, and none is being deleted."""
+        while (change := self._changing.get(name)) is not None:
+            await change.wait()
+
+    def _ended(self, name: str) -> UnavailableError:
+        return UnavailableError(f"{self._topic.name} was let go meanwhile, with its {name}")
 
     def _forget(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
