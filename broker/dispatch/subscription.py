@@ -43,6 +43,7 @@ from daybook.broker.protocol.dispatch.events import (
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.backlog import Backlog, BacklogSize
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger.errors import ManagedLedgerError
@@ -383,9 +384,10 @@ class Subscription:
     def begin_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None
     ) -> Callable[[], Awaitable[None]]:
-        """Close the consumers, and let nobody join; what is returned does the rest, and must run.
+        """Close the consumers, and let nobody join until it is done, which what is returned awaits.
 
-        Raises BrokerError: then nothing was done.
+        It goes on if the one who asked for it stops waiting: a move is whole, or not begun.  Raises
+        BrokerError: then nothing was done.
         """
         if self._moving is not None:
             raise BrokerError(f"{self.name} is being moved already")
@@ -393,15 +395,16 @@ class Subscription:
         self._moving = trio.Event()
         self._awaits_return = not self.durable
         self.disconnect_all()
-        return partial(self._finish_move, find, pending)
+        act = partial(self._finish_move, find, pending)
+        ended = UnavailableError(f"{self.name} was let go meanwhile: it may have been moved")
+        return to_the_end(self.topic.nursery, act, ended)
 
     async def _finish_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None
     ) -> None:
         try:
             start = await find()
-            await self._reset(start)
-            self._partial.keep_only((start.ledger_id, start.entry_id), pending)
+            await self._reset(start, pending)
         finally:
             moving, self._moving = self._moving, None
             assert moving is not None
@@ -409,14 +412,16 @@ class Subscription:
             if self._awaits_return and not self.gone:
                 self.topic.nursery.start_soon(self._wait_return)
 
-    async def _reset(self, start: Position) -> None:
+    async def _reset(self, start: Position, pending: int | None) -> None:
         mark_delete = self.topic.log.previous_position(start)
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
             await self.cursor.reset(mark_delete, {MOVED: self.moved})
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name} could not be moved: {error}") from error
-        self.feeder.start_over()
+        finally:  # The cursor stands there in any case, though that may not be stored.
+            self.feeder.start_over()
+            self._partial.keep_only((start.ledger_id, start.entry_id), pending)
 
     async def _wait_return(self) -> None:
         await trio.sleep(self._limits.return_s)
