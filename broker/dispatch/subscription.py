@@ -6,10 +6,10 @@ consumers are fed is in `feeder`.
 An acknowledgement counts at once in memory, and is durable within the flush interval of the log; a
 receipt is given when it is durable.
 
-While the cursor is being moved (`seek`), consumers are closed and newcomers wait.  What consumers
-were given before is void with the move, and so are their acknowledgements of it: those of entries
-that nobody was given since are not noted.  A volatile subscription is gone when its last consumer
-is, unless it was just moved and they are to come back.
+While the cursor is being moved (`seek`), consumers are closed and newcomers wait, or are told after
+a while to come again.  What consumers were given before is void with the move, and so are their
+acknowledgements of it: those of entries that nobody was given since are not noted.  A volatile
+subscription is gone when its last consumer is, unless it was just moved and they are to come back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -172,10 +172,16 @@ class Subscription:
             raise ConsumerBusyError(f"{self.name} has a consumer, and is {kind}")
 
     async def _wait_moved(self) -> None:
-        """Until the cursor is not being moved; UnavailableError if this is the end of it."""
-        while self._moving is not None:
-            await self._moving.wait()
+        """Until the cursor is not being moved.
+
+        UnavailableError if that takes long, as the store may be away, or if it is the end of it.
+        """
+        with trio.move_on_after(self._limits.change_s):
+            while self._moving is not None:
+                await self._moving.wait()
         self._check_here()
+        if self._moving is not None:
+            raise UnavailableError(f"the subscription {self.name} is being moved")
 
     def _in_the_way(self, wanted: int) -> list[Consumer]:
         if self.type == wanted and wanted != EXCLUSIVE:
@@ -397,7 +403,7 @@ class Subscription:
         self.disconnect_all()
         act = partial(self._finish_move, find, pending)
         ended = UnavailableError(f"{self.name} was let go meanwhile: it may have been moved")
-        return to_the_end(self.topic.nursery, act, ended)
+        return to_the_end(self.topic.nursery, act, over=self._moved, ended=ended)
 
     async def _finish_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None
@@ -406,11 +412,13 @@ class Subscription:
             start = await find()
             await self._reset(start, pending)
         finally:
-            moving, self._moving = self._moving, None
-            assert moving is not None
-            moving.set()
             if self._awaits_return and not self.gone:
                 self.topic.nursery.start_soon(self._wait_return)
+
+    def _moved(self) -> None:
+        moving, self._moving = self._moving, None
+        assert moving is not None
+        moving.set()
 
     async def _reset(self, start: Position, pending: int | None) -> None:
         mark_delete = self.topic.log.previous_position(start)

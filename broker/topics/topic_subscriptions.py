@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -24,6 +24,7 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
 
+T = TypeVar("T")
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
 _INTERNAL_PREFIX = "pulsar.repl."
 
@@ -94,7 +95,7 @@ class TopicSubscriptions:
         try:
             await subscription.make_way(request.type, connection)
         except UnavailableError:
-            if request.durable:
+            if request.durable or not subscription.gone:
                 raise
             # It died with a consumer that was dead already; this is a new one.
             subscription = await self._get_or_create(request)
@@ -173,21 +174,19 @@ class TopicSubscriptions:
         check_properties(f"subscription {name}", properties)
         self._topic.check_serving()
         creation = self._changing[name] = trio.Event()
-        act = partial(self._finish_creation, name, mark_delete, properties, creation)
-        return await to_the_end(self._topic.nursery, act, self._ended(name))()
+        return await self._to_the_end(
+            name, creation, partial(self._finish_creation, name, mark_delete, properties)
+        )()
 
     async def _finish_creation(
-        self, name: str, mark_delete: Position, properties: dict[str, str], creation: trio.Event
+        self, name: str, mark_delete: Position, properties: dict[str, str]
     ) -> Subscription:
-        try:
-            with translated(self._topic.name):
-                cursor = await self._topic.log.open_cursor(
-                    name, initial=mark_delete, properties=properties
-                )
-            self._topic.check_serving()
-            return self._new(name, cursor, durable=True, properties=properties)
-        finally:
-            self._changed(name, creation)
+        with translated(self._topic.name):
+            cursor = await self._topic.log.open_cursor(
+                name, initial=mark_delete, properties=properties
+            )
+        self._topic.check_serving()
+        return self._new(name, cursor, durable=True, properties=properties)
 
     def _new(
         self,
@@ -241,34 +240,38 @@ class TopicSubscriptions:
         name, removal = subscription.name, trio.Event()
         before = self._changing.get(name)
         self._changing[name] = removal
-        act = partial(self._finish_removal, subscription, before, removal)
-        return to_the_end(self._topic.nursery, act, self._ended(name))
+        return self._to_the_end(name, removal, partial(self._finish_removal, subscription, before))
 
-    async def _finish_removal(
-        self, subscription: Subscription, before: trio.Event | None, removal: trio.Event
-    ) -> None:
-        name = subscription.name
-        try:
-            if before is not None:
-                await before.wait()
-            if subscription.durable:
-                with translated(self._topic.name):
-                    await self._topic.log.delete_cursor(name)
-        finally:
-            self._changed(name, removal)
+    async def _finish_removal(self, subscription: Subscription, before: trio.Event | None) -> None:
+        if before is not None:
+            await before.wait()
+        if subscription.durable:
+            with translated(self._topic.name):
+                await self._topic.log.delete_cursor(subscription.name)
 
-    def _changed(self, name: str, change: trio.Event) -> None:
-        change.set()
-        if self._changing.get(name) is change:
-            del self._changing[name]
+    def _to_the_end(
+        self, name: str, change: trio.Event, act: Callable[[], Awaitable[T]]
+    ) -> Callable[[], Awaitable[T]]:
+        """Whoever waits for that name goes on when `act` is done."""
+
+        def over() -> None:
+            change.set()
+            if self._changing.get(name) is change:
+                del self._changing[name]
+
+        ended = UnavailableError(f"{self._topic.name} was let go meanwhile, with its {name}")
+        return to_the_end(self._topic.nursery, act, over=over, ended=ended)
 
     async def _wait_changed(self, name: str) -> None:
-        """No subscription of that name is being created, and none is being deleted."""
-        while (change := self._changing.get(name)) is not None:
-            await change.wait()
+        """No subscription of that name is being created, and none is being deleted.
 
-    def _ended(self, name: str) -> UnavailableError:
-        return UnavailableError(f"{self._topic.name} was let go meanwhile, with its {name}")
+        UnavailableError if the change takes long: the store may be away.
+        """
+        with trio.move_on_after(self._limits.change_s):
+            while (change := self._changing.get(name)) is not None:
+                await change.wait()
+        if name in self._changing:
+            raise UnavailableError(f"the subscription {name} is being created or deleted")
 
     def _forget(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
