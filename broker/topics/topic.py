@@ -150,6 +150,11 @@ class Topic:
     def append_failed(self, error: Exception) -> None:
         self._fail(error)
 
+    def removal_failed(self, error: Exception) -> None:
+        """A cursor that records nothing more may be stored: the next loading finds it."""
+        if self.serving:
+            self._fail(error)
+
     def _fenced(self) -> None:
         self._fail(UnavailableError(f"{self.name} was taken over"))
 

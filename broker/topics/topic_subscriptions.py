@@ -55,6 +55,10 @@ class SubscribedTopic(SubscriptionTopic, Protocol):
         """Raises UnavailableError."""
         ...
 
+    def removal_failed(self, error: Exception) -> None:
+        """There may be a cursor without its subscription."""
+        ...
+
     async def position_of_time(self, publish_ms: int) -> Position: ...
 
     async def position_of_offset(self, offset: int) -> Position: ...
@@ -246,8 +250,12 @@ class TopicSubscriptions:
         if before is not None:
             await before.wait()
         if subscription.durable:
-            with translated(self._topic.name):
-                await self._topic.log.delete_cursor(subscription.name)
+            try:
+                with translated(self._topic.name):
+                    await self._topic.log.delete_cursor(subscription.name)
+            except UnavailableError as error:
+                self._topic.removal_failed(error)
+                raise
 
     def _to_the_end(
         self, name: str, change: trio.Event, act: Callable[[], Awaitable[T]]
