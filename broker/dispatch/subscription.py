@@ -6,10 +6,10 @@ the last consumer has left.  `broker.dispatch.dispatcher` chooses which consumer
 An acknowledgement counts in memory at once, and is durable within the flush interval of the log.  A
 receipt for it is given when it is durable.
 
-While the cursor is being moved (`seek`), its consumers are closed and new ones wait.  A move voids
-all earlier deliveries.  So an acknowledgement of an entry that was not delivered since the move is
-ignored.  A volatile subscription is removed together with its last consumer, unless it was just
-moved and its consumers are expected back.
+While the cursor is being moved (`seek`), its consumers are closed and new ones wait, for a bounded
+time.  A move voids all earlier deliveries.  So an acknowledgement of an entry that was not delivered
+since the move is ignored.  A volatile subscription is removed together with its last consumer,
+unless it was just moved and its consumers are expected back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,6 +46,7 @@ from daybook.broker.protocol.dispatch.events import (
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.topic_log import TopicCursor
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
@@ -322,10 +323,17 @@ class Subscription:
             raise ConsumerBusyError(f"{self.name} has a consumer, and is {kind}")
 
     async def _wait_moved(self) -> None:
-        """Wait while the cursor is moved.  Raise UnavailableError if the subscription is gone."""
-        while self._moving is not None:
-            await self._moving.wait()
+        """Wait while the cursor is moved.
+
+        Raise UnavailableError if that takes long, as the store may be away, or if the subscription
+        is gone.
+        """
+        with trio.move_on_after(self._limits.change_s):
+            while self._moving is not None:
+                await self._moving.wait()
         self._check_not_gone()
+        if self._moving is not None:
+            raise UnavailableError(f"the subscription {self.name} is being moved")
 
     def _in_the_way(self, wanted: int) -> list[Consumer]:
         """Return the consumers that exclude a new one of the wanted type."""
@@ -583,9 +591,10 @@ class Subscription:
     def begin_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None
     ) -> Callable[[], Awaitable[None]]:
-        """Close all consumers, admit no new ones, and return the function that does the rest.
+        """Close all consumers, admit no new ones, and return a function that awaits the move.
 
-        The caller must run that function.  If this raises a BrokerError, nothing was done.
+        The move goes on if the caller stops waiting: it is done as a whole, or not begun.  If this
+        raises a BrokerError, nothing was done.
         """
         if self._moving is not None:
             raise BrokerError(f"{self.name} is being moved already")
@@ -594,23 +603,26 @@ class Subscription:
         self._moving = trio.Event()
         self._awaits_return = not self.durable
         self.disconnect_all()
-        return partial(self._finish_move, find, pending)
+        act = partial(self._finish_move, find, pending)
+        ended = UnavailableError(f"{self.name} was let go meanwhile: it may have been moved")
+        return to_the_end(self.topic.start_task, act, over=self._moved, ended=ended)
 
     async def _finish_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None
     ) -> None:
         try:
             start = await find()
-            await self._reset(start)
-            self._partial.keep_only((start.ledger_id, start.entry_id), pending)
+            await self._reset(start, pending)
         finally:
-            moving, self._moving = self._moving, None
-            assert moving is not None
-            moving.set()
             if self._awaits_return and not self.gone:
                 self.topic.start_task(self._wait_return)
 
-    async def _reset(self, start: Position) -> None:
+    def _moved(self) -> None:
+        moving, self._moving = self._moving, None
+        assert moving is not None
+        moving.set()
+
+    async def _reset(self, start: Position, pending: int | None) -> None:
         mark_delete = self.topic.log.previous_position(start)
         # The number grows even if the clock goes back: no two moves may have the same one.
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
@@ -618,8 +630,11 @@ class Subscription:
             await self.cursor.reset(mark_delete, {MOVED: self.moved})
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name} could not be moved: {error}") from error
-        self._furthest = NOWHERE
-        self.dispatcher.restart()
+        finally:
+            # In memory the cursor stands there now, even if that could not be stored.
+            self._furthest = NOWHERE
+            self.dispatcher.restart()
+            self._partial.keep_only((start.ledger_id, start.entry_id), pending)
 
     async def _wait_return(self) -> None:
         """Drop the volatile subscription if no consumer comes back in time."""

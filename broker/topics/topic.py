@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import trio
 
@@ -53,6 +53,7 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
+from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
@@ -62,6 +63,7 @@ from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
 
+T = TypeVar("T")
 _BACKLOG_READS_S = 2.0  # for reads that only make the statistics exact
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
 _INTERNAL_PREFIX = "pulsar.repl."
@@ -200,6 +202,14 @@ class Topic:
     def append_failed(self, error: Exception) -> None:
         """Give the topic up, because its log takes no more entries."""
         self._fail(error)
+
+    def removal_failed(self, error: Exception) -> None:
+        """Give the topic up, because a removed subscription may still have its cursor.
+
+        The next loading of the topic finds that cursor.
+        """
+        if self.serving:
+            self._fail(error)
 
     def _fenced(self) -> None:
         self._fail(UnavailableError(f"{self.name} was taken over"))
@@ -613,8 +623,8 @@ class TopicSubscriptions:
     def __init__(self, topic: Topic) -> None:
         self.by_name: dict[str, Subscription] = {}
         self._topic = topic
-        self._creating = trio.Lock()  # Two tasks must not open the same cursor.
-        self._removing: dict[str, trio.Event] = {}  # set when the cursor is deleted
+        # By name: set when the cursor is created or deleted.  Two tasks must not open the same one.
+        self._changing: dict[str, trio.Event] = {}
         for name, cursor in topic.log.cursors.items():
             if not is_internal(name):
                 self._new(name, cursor, durable=True)
@@ -639,7 +649,7 @@ class TopicSubscriptions:
         try:
             await subscription.make_way(request.type, connection)
         except UnavailableError:
-            if request.durable:
+            if request.durable or not subscription.gone:
                 raise
             # A volatile subscription is removed together with its last consumer.  Here the last
             # consumer was dead and has just been removed, so a new subscription takes its place.
@@ -670,8 +680,9 @@ class TopicSubscriptions:
         return consumer
 
     async def _get_or_create(self, request: ConsumerRequest) -> Subscription:
-        async with self._creating:
-            await self._wait_removed(request.subscription)
+        initial: Position | None = None
+        while True:
+            await self._wait_changed(request.subscription)
             self._topic.check_serving()
             known = self.by_name.get(request.subscription)
             if known is not None:
@@ -679,12 +690,15 @@ class TopicSubscriptions:
                     kind = "durable" if known.durable else "not durable"
                     raise NotAllowedError(f"the subscription {known.name} is {kind}")
                 return known
+            if initial is not None:
+                break
+            # Somebody else may create it meanwhile, so this looks again afterwards.
             initial = await self._initial(request)
-            if request.durable:
-                properties = dict(request.properties or {})
-                return await self._create(request.subscription, initial, properties)
-            cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
-            return self._new(request.subscription, cursor, durable=False)
+        if request.durable:
+            properties = dict(request.properties or {})
+            return await self._create(request.subscription, initial, properties)
+        cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
+        return self._new(request.subscription, cursor, durable=False)
 
     async def create(
         self, name: str, mark_delete: Position, properties: Mapping[str, str] | None = None
@@ -694,27 +708,42 @@ class TopicSubscriptions:
         Raise ConflictError if there is one of that name.
         """
         check_name(name)
-        async with self._creating:
-            await self._wait_removed(name)
-            if name in self.by_name:
-                raise ConflictError(f"{self._topic.name} has a subscription {name} already")
-            return await self._create(name, mark_delete, dict(properties or {}))
+        await self._wait_changed(name)
+        if name in self.by_name:
+            raise ConflictError(f"{self._topic.name} has a subscription {name} already")
+        return await self._create(name, mark_delete, dict(properties or {}))
 
     async def ensure(self, name: str) -> None:
         """Create a durable subscription from the first message on, unless there is one."""
         check_name(name)
-        async with self._creating:
-            await self._wait_removed(name)
-            if name not in self.by_name:
-                await self._create(name, self._topic.log.before_first, {})
+        await self._wait_changed(name)
+        if name not in self.by_name:
+            await self._create(name, self._topic.log.before_first, {})
 
     async def _create(
         self, name: str, mark_delete: Position, properties: dict[str, str]
     ) -> Subscription:
+        """Create a subscription whose name nobody has and nobody changes at the moment.
+
+        The creation goes on if the caller stops waiting.  Then the subscription exists: its cursor
+        would hold back trimming otherwise, and nobody would see it.
+        """
         topic = self._topic
-        if len(self.by_name) >= topic.limits.subscriptions_max:
+        assert name not in self.by_name
+        assert name not in self._changing
+        # Creations under way count, so that opens that are given up cannot pile up.
+        if len(self.by_name) + len(self._changing) >= topic.limits.subscriptions_max:
             raise NotAllowedError(f"{topic.name} has too many subscriptions")
         check_properties(f"subscription {name}", properties)
+        topic.check_serving()
+        creation = self._changing[name] = trio.Event()
+        act = partial(self._finish_creation, name, mark_delete, properties)
+        return await self._to_the_end(name, creation, act)()
+
+    async def _finish_creation(
+        self, name: str, mark_delete: Position, properties: dict[str, str]
+    ) -> Subscription:
+        topic = self._topic
         with translated(topic.name):
             cursor = await topic.log.open_cursor(name, initial=mark_delete, properties=properties)
         topic.check_serving()
@@ -763,36 +792,51 @@ class TopicSubscriptions:
         await self.begin_removal(subscription)()
 
     def begin_removal(self, subscription: Subscription) -> Callable[[], Awaitable[None]]:
-        """Remove a subscription, and return the function that deletes its cursor.
+        """Remove a subscription, and return a function that waits until its cursor is deleted.
 
-        The caller must run that function.  Until it has finished, a new subscription of the same
-        name has to wait, because it would find the old cursor.
+        Until then a new subscription of the same name has to wait, because it would find the old
+        cursor.
         """
         subscription.drop()
-        removal = trio.Event()
-        before = self._removing.get(subscription.name)
-        self._removing[subscription.name] = removal
-        return partial(self._finish_removal, subscription, before, removal)
+        name, removal = subscription.name, trio.Event()
+        before = self._changing.get(name)
+        self._changing[name] = removal
+        return self._to_the_end(name, removal, partial(self._finish_removal, subscription, before))
 
-    async def _finish_removal(
-        self, subscription: Subscription, before: trio.Event | None, removal: trio.Event
-    ) -> None:
-        name = subscription.name
-        try:
-            if before is not None:
-                await before.wait()
-            if subscription.durable:
+    async def _finish_removal(self, subscription: Subscription, before: trio.Event | None) -> None:
+        if before is not None:
+            await before.wait()
+        if subscription.durable:
+            try:
                 with translated(self._topic.name):
-                    await self._topic.log.delete_cursor(name)
-        finally:
-            removal.set()
-            if self._removing.get(name) is removal:  # unless another removal waits for this one
-                del self._removing[name]
+                    await self._topic.log.delete_cursor(subscription.name)
+            except UnavailableError as error:
+                self._topic.removal_failed(error)
+                raise
 
-    async def _wait_removed(self, name: str) -> None:
-        """Return when nothing of an earlier subscription of that name is stored any more."""
-        while (removal := self._removing.get(name)) is not None:
-            await removal.wait()
+    def _to_the_end(
+        self, name: str, change: trio.Event, act: Callable[[], Awaitable[T]]
+    ) -> Callable[[], Awaitable[T]]:
+        """Begin a change of the subscription of that name; see `to_the_end`."""
+
+        def over() -> None:
+            change.set()
+            if self._changing.get(name) is change:  # unless another removal waits for this one
+                del self._changing[name]
+
+        ended = UnavailableError(f"{self._topic.name} was closed while its {name} was changed")
+        return to_the_end(self._topic.start_task, act, over=over, ended=ended)
+
+    async def _wait_changed(self, name: str) -> None:
+        """Return when no subscription of that name is being created or deleted.
+
+        Raise UnavailableError if the change takes long, as the store may be away.
+        """
+        with trio.move_on_after(self._topic.limits.change_s):
+            while (change := self._changing.get(name)) is not None:
+                await change.wait()
+        if name in self._changing:
+            raise UnavailableError(f"the subscription {name} is being created or deleted")
 
     def _forget(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:

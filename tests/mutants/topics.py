@@ -134,8 +134,8 @@ MUTANTS = [
         id="MV06",
         rule="a new subscription waits until the old one of its name is deleted -> finds it",
         module="daybook.broker.topics.topic",
-        name="TopicSubscriptions._wait_removed",
-        replacement=Edit("await removal.wait()", "break"),
+        name="TopicSubscriptions._wait_changed",
+        replacement=Edit("await change.wait()", "break"),
         caught_by=f"{_ORDER} -k new_subscription",
     ),
     Mutant(

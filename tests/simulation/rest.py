@@ -1,7 +1,8 @@
 """What brokers hold when nobody does anything: what living clients hold, and nothing else (L7).
 
 at rest          consumers of nobody, producers of nobody, permits that were lost or made up, sends
-                 that are pending, requests that are under way
+                 that are pending, requests that are under way, cursors without a subscription,
+                 moves of cursors that do not end
 after the end    of the clients: the same of nobody; and, when topics are unloaded, no more tasks
                  than the broker had before its first client
 """
@@ -14,6 +15,7 @@ import trio
 from daybook.broker.ownership.membership import _READS_AT_ONCE
 from daybook.broker.server import RunningBroker
 from daybook.broker.topics.stats import TopicStats, statistics
+from daybook.broker.topics.topic import Topic, is_internal
 from tests.simulation.held_back import is_held_back
 from tests.simulation.scheduler import HOST
 
@@ -46,6 +48,7 @@ def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: 
     for topic in broker.topics.loaded.values():
         about = f"{name} has of {topic.name.full}"
         found += [f"{about} {text}" for text in _of_topic(statistics(topic), consumers, readers)]
+        found += [f"{about} {text}" for text in _of_cursors(topic)]
         if topic.log.pending_bytes:
             found.append(f"{about} {topic.log.pending_bytes} bytes that are pending")
     context = broker.context
@@ -76,6 +79,20 @@ def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Ite
                 yield f"{permits} permits for {consumer.consumer_name}, whose queue takes {queue}"
     if volatile > readers and not is_held_back(_READERS):
         yield f"{volatile} readers, and only {readers} are there"
+
+
+def _of_cursors(topic: Topic) -> Iterator[str]:
+    """Every durable subscription has its cursor, and nothing else has one."""
+    by_name, cursors = topic.subscriptions.by_name, topic.log.cursors
+    durable = {name for name, each in by_name.items() if each.durable}
+    for name in sorted(set(cursors) - durable):
+        if not is_internal(name):
+            yield f"the cursor {name}, which holds back trimming, and no subscription shows it"
+    for name in sorted(durable - set(cursors)):
+        yield f"the subscription {name}, which has no cursor"
+    for name, subscription in by_name.items():
+        if subscription.moving:
+            yield f"the subscription {name}, whose move does not end"
 
 
 def tasks_left(life: str, connections: int) -> list[str]:

@@ -1,0 +1,55 @@
+"""Changes that a client asks for, and that go on to their end if the client stops waiting."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from daybook.broker.errors import BrokerError
+
+T = TypeVar("T")
+
+
+def to_the_end(
+    start_task: Callable[[Callable[[], Awaitable[None]]], None],
+    act: Callable[[], Awaitable[T]],
+    *,
+    over: Callable[[], None],
+    ended: BrokerError,
+) -> Callable[[], Awaitable[T]]:
+    """Begin `act` in a task of its own, and return a function that waits for its outcome.
+
+    The caller has to call that function, and may be cancelled in it.  `over` lets others go on who
+    wait for the change.  It is called when `act` is done: in the turn of the event loop in which
+    the caller goes on, so that the caller is first, or at once if the caller waits no longer.  The
+    function raises `ended` if the task was stopped before the end of `act`.
+    """
+    done, left = trio.Event(), trio.Event()
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            results.append(await act())
+        except Exception as error:  # The caller raises it.
+            errors.append(error)
+        finally:
+            done.set()
+            if left.is_set():
+                over()
+
+    async def outcome() -> T:
+        try:
+            await done.wait()
+        finally:
+            if done.is_set():
+                over()
+            left.set()
+        if errors:
+            raise errors[0]
+        if not results:
+            raise ended
+        return results[0]
+
+    start_task(run)
+    return outcome
