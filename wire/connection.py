@@ -54,6 +54,15 @@ CLIENT_PACE = FramePace()
 """What clients expect of servers, which may stand still for a while."""
 
 
+class PendingTotal:
+    """How many bytes wait to be sent on several connections together."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class FrameConnection:
     """One connection of a host, in frames."""
 
@@ -67,9 +76,11 @@ class FrameConnection:
         pace: FramePace = CLIENT_PACE,
         newcomer_frame_bytes_max: int | None = None,
         newcomer_arenas: ArenaPool | None = None,
+        pending_total: PendingTotal | None = None,
         name: str = "",
     ) -> None:
         """Until `trust` is called the `newcomer_` limits hold, where they are given."""
+        self._pending_total = pending_total or PendingTotal()
         self.peer = stream.peer
         self.name = name
         self.pending_bytes = 0
@@ -338,6 +349,7 @@ class FrameConnection:
         self._out += buffers
         for buffer in buffers:
             self.pending_bytes += len(buffer)
+            self._pending_total.bytes += len(buffer)
         if not self._marked:
             self._marked = True
             self._flusher.mark(self)
@@ -373,6 +385,7 @@ class FrameConnection:
             chunk = out if len(out) <= _IOV_MAX else out[:_IOV_MAX]
             sent = self._stream.try_send(chunk)
             self.pending_bytes -= sent
+            self._pending_total.bytes -= sent
             self.sent_bytes += sent
             whole = 0
             for buffer in chunk:
@@ -405,6 +418,7 @@ class FrameConnection:
         self.closed = True
         self.close_reason = reason
         self._out.clear()
+        self._pending_total.bytes -= self.pending_bytes
         self.pending_bytes = 0
         self._stream.close()
         self._home.keep(self)

@@ -7,9 +7,9 @@ An acknowledgement counts in memory at once, and is durable within the flush int
 receipt for it is given when it is durable.
 
 While the cursor is being moved (`seek`), its consumers are closed and new ones wait, for a bounded
-time.  A move voids all earlier deliveries.  So an acknowledgement of an entry that was not delivered
-since the move is ignored.  A volatile subscription is removed together with its last consumer,
-unless it was just moved and its consumers are expected back.
+time.  A move voids all earlier deliveries.  So an acknowledgement of an entry that was not
+delivered since the move is ignored.  A volatile subscription is removed together with its last
+consumer, unless it was just moved and its consumers are expected back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

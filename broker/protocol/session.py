@@ -9,7 +9,8 @@ closed.  A command that is known but not offered is answered with its error and 
 
 Keep-alive: at each tick of the interval, a client that sent nothing since the last tick is sent a
 PING.  If it has sent nothing by the next tick either, it counts as dead.  Any byte counts.  While
-the broker does not read, because of back-pressure, silence says nothing.
+the broker does not read, because of back-pressure, silence says nothing.  A client that takes no
+byte of what is queued for it in that time counts as dead, too, whatever it sends.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ T = pb.BaseCommand
 VERSION_MIN = VERSION_ACTIVE_CONSUMER
 """Clients before Pulsar 2.2 know neither last message ids nor acknowledgements of several entries.
 They are refused with this reason."""
+
+_IDLE_TICKS_MAX = 2  # as many as a silent client has: one until it is asked, one to answer
 
 
 class ClientState(Enum):
@@ -62,6 +65,8 @@ class Tick:
 
     received_bytes: int  # since the connection began
     reading: bool = True
+    sent_bytes: int = 0  # since the connection began
+    pending_bytes: int = 0  # that the client has still to take
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,8 @@ class SessionProtocol:
         self.sends_broker_metadata = False
         self._own_urls = own_urls
         self._received_bytes = 0
+        self._sent_bytes = 0
+        self._idle_ticks = 0  # in which the client took nothing of what waited for it
         self._pinged = False
 
     @property
@@ -188,8 +195,8 @@ class SessionProtocol:
         match event:
             case Connect():
                 return self._connect(event)
-            case Tick(received_bytes, reading):
-                return self._tick(received_bytes, reading)
+            case Tick():
+                return self._takes_nothing(event) or self._tick(event.received_bytes, event.reading)
             case GreetingOverdue():
                 if self.state is ClientState.GREETING:
                     return self._close("the client did not send CONNECT in time")
@@ -233,6 +240,15 @@ class SessionProtocol:
         self.protocol_version = min(connect.protocol_version, BROKER_PROTOCOL_VERSION)
         self.sends_broker_metadata = connect.wants_broker_metadata and self.is_ours
         return [Greet(self.protocol_version)]
+
+    def _takes_nothing(self, tick: Tick) -> list[Effect]:
+        """Close a client that has taken no queued byte for two ticks."""
+        taken = tick.sent_bytes != self._sent_bytes or not tick.pending_bytes
+        self._sent_bytes = tick.sent_bytes
+        self._idle_ticks = 0 if taken else self._idle_ticks + 1
+        if self._idle_ticks < _IDLE_TICKS_MAX:
+            return []
+        return self._close("the client takes nothing of what is queued for it")
 
     def _tick(self, received_bytes: int, reading: bool) -> list[Effect]:
         heard = received_bytes != self._received_bytes

@@ -27,7 +27,7 @@ from daybook.broker.protocol.session import SessionProtocol
 from daybook.broker.service.request_counts import RefusalLog, RequestCounts
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
-from daybook.wire.connection import FrameConnection
+from daybook.wire.connection import FrameConnection, PendingTotal
 from daybook.wire.logging import Log
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.outbox import Flusher
@@ -35,6 +35,8 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
 
 _PING = encode(pb.CommandPing())
+_PONG = encode(pb.CommandPong())
+_UNREAD_BYTES_MIN = 64 << 10  # with less queued, a client is read, whatever waits for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class ConnectionContext:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     feed_budget: DispatchMemoryLimit = field(init=False)
+    unread: PendingTotal = field(default_factory=PendingTotal)  # queued for all clients
     refusal_log: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +84,7 @@ class ClientConnection:
     ) -> None:
         self.closing = False  # the session has ended: nothing more is read or begun
         self.reading = True  # False while back-pressure stops the reading of frames
+        self.awaits_client = False  # not read until the client takes what is queued for it
         self.connected_ms = context.clock.now_ms()
         self._forget_producer = forget_producer
         self._forget_consumer = forget_consumer
@@ -94,6 +98,7 @@ class ClientConnection:
         self._when_writable: dict[Call, None] = {}
         self._heard = trio.Event()  # set when bytes arrive or the session changes
         self._client: ConnectedClient | None = None
+        self._pong_end = 0  # where the latest PONG ends, among all bytes that are sent
 
     # -- properties
 
@@ -122,7 +127,13 @@ class ClientConnection:
     @property
     def takes_answers(self) -> bool:
         """Return False while so many answers wait for the client that no request may begin."""
-        return self._frames.pending_bytes <= self._limits.unread_bytes_max
+        return self._frames.pending_bytes <= self._unread_bytes_max
+
+    @property
+    def _unread_bytes_max(self) -> int:
+        """Return what may wait for this client: less, once much waits for all clients together."""
+        free = self._limits.unread_total_bytes - self._context.unread.bytes
+        return min(self._limits.unread_bytes_max, max(_UNREAD_BYTES_MIN, free))
 
     # -- lifetime
 
@@ -168,13 +179,18 @@ class ClientConnection:
         while True:
             await trio.sleep(config.keep_alive_s)
             # Silence means nothing while the broker itself does not read.
-            tick = session.Tick(self._frames.received_bytes, self.reading)
+            frames = self._frames
+            tick = session.Tick(
+                frames.received_bytes, self.reading, frames.sent_bytes, frames.pending_bytes
+            )
             self.handle_session(tick)
 
     async def _is_alive(self, within_s: float) -> bool:
         """Return True if the client answers a PING in time.  Any byte that it sends will do."""
         if self.closing or self._frames.closed:
             return False
+        if self.awaits_client:
+            return await self._takes_something(within_s)
         if not self.reading:
             return True  # Its bytes are not read now, so nothing shows that it is dead.
         before = self._frames.received_bytes
@@ -183,6 +199,14 @@ class ClientConnection:
             while self._frames.received_bytes == before and not self.closing:
                 await self._wait_heard()
         return self._frames.received_bytes != before and not self.closing
+
+    async def _takes_something(self, within_s: float) -> bool:
+        """Return True if the client takes a byte of what is queued for it in time."""
+        frames, before = self._frames, self._frames.sent_bytes
+        with trio.move_on_after(within_s):
+            await frames.wait_below(frames.pending_bytes - 1)
+        taken = frames.sent_bytes != before or not self.awaits_client
+        return taken and not frames.closed
 
     async def _wait_heard(self) -> None:
         """Return when bytes have arrived or the session has changed."""
@@ -194,6 +218,13 @@ class ClientConnection:
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._frames.send(buffers)
+
+    def answer_ping(self) -> None:
+        """Send a PONG, unless one is queued: it answers any number of PINGs."""
+        frames = self._frames
+        if frames.sent_bytes >= self._pong_end:
+            frames.send((_PONG,))
+            self._pong_end = frames.sent_bytes + frames.pending_bytes
 
     def send_command(self, message: Message) -> None:
         self._frames.send((encode(message),))
@@ -225,7 +256,7 @@ class ClientConnection:
         await trio.lowlevel.checkpoint()
 
     async def wait_takes_answers(self) -> None:
-        await self._frames.wait_below(self._limits.unread_bytes_max // 2)
+        await self._frames.wait_below(self._unread_bytes_max // 2)
 
     def _call_once_writable(self, call: Call) -> None:
         """Call once, when at least half of what may wait for this client has been sent."""
@@ -239,10 +270,11 @@ class ClientConnection:
         budget, frames = self._context.feed_budget, self._frames
         budget.slow += 1
         try:
-            while (before := frames.pending_bytes) > budget.share_bytes // 2:
+            while frames.pending_bytes > budget.share_bytes // 2:
+                before = frames.sent_bytes
                 with trio.move_on_after(2 * self._context.config.keep_alive_s):
                     await frames.wait_below(budget.share_bytes // 2)
-                if frames.pending_bytes >= before:
+                if frames.sent_bytes == before:
                     frames.close("the client does not read what it has asked for")
         finally:
             budget.slow -= 1

@@ -60,7 +60,6 @@ from daybook.wire.messages.registry import (
     AnyCommand,
     Command,
     decode_frame,
-    encode,
     signed,
     unsigned,
 )
@@ -84,7 +83,6 @@ FRAME_PADDING_BYTES = 10 * 1024
 _FRAME_MESSAGES = 2
 _FRAMES_PER_TURN = 128  # of one connection; then other tasks run
 _SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
-_PONG = encode(pb.CommandPong())
 
 
 async def serve_client(stream: Stream, broker: BrokerContext) -> None:
@@ -96,6 +94,7 @@ async def serve_client(stream: Stream, broker: BrokerContext) -> None:
         frame_bytes_max=_FRAME_MESSAGES * broker.config.max_message_size + FRAME_PADDING_BYTES,
         newcomer_frame_bytes_max=broker.config.connect_bytes_max,
         pace=FramePace(broker.config.frame_stall_s, broker.config.frame_bytes_per_s),
+        pending_total=broker.unread,
     )
     try:
         await Handlers(frames, broker).run()
@@ -202,7 +201,9 @@ class Handlers:
         for log in crowded:
             await self._wait_room_of(log)
         if not connection.takes_answers:
+            connection.awaits_client = True
             await connection.wait_takes_answers()
+            connection.awaits_client = False
         connection.reading = True
 
     async def _wait_room_of(self, log: TopicLog) -> None:
@@ -329,7 +330,7 @@ class Handlers:
             case T.FLOW:
                 self._on_flow(body)
             case T.PING:
-                self._connection.send((_PONG,))
+                self._connection.answer_ping()
             case T.PONG:
                 pass
             case T.REDELIVER_UNACKNOWLEDGED_MESSAGES:

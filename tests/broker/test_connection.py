@@ -417,9 +417,9 @@ async def test_who_asks_and_never_reads_is_not_answered_for_ever(
         (consumer,) = (
             cluster.broker.topics.loaded[TOPIC].subscriptions.get("bad").consumers.values()
         )
-        ping = encode(pb.CommandPing()) * 10_000
+        asked = encode(pb.CommandCloseProducer(producer_id=9, request_id=1)) * 10_000
         for _ in range(60):
-            bad.frames.send([ping])
+            bad.frames.send([asked])
             await trio.sleep(0.01)
         connection = connection_of(consumer)
         assert 0 < connection._frames.pending_bytes < 1_500_000
