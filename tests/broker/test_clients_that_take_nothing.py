@@ -11,7 +11,7 @@ from daybook.broker.protocol import session
 from daybook.broker.service.connection import ClientConnection
 from daybook.wire.messages.registry import encode
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
+from tests.broker.harness import TOPIC, Client, Cluster, connection_of, open_broker
 from tests.simulation import stream
 
 _LIMITS = ConnectionLimits(unread_bytes_max=100_000, unread_total_bytes=10_000_000)
@@ -25,9 +25,7 @@ def _short_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _connections(cluster: Cluster, name: str = "sub") -> list[ClientConnection]:
     subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name[name]
-    found = [consumer.connection for consumer in subscription.consumers.values()]
-    assert all(isinstance(each, ClientConnection) for each in found)
-    return [each for each in found if isinstance(each, ClientConnection)]
+    return [connection_of(consumer) for consumer in subscription.consumers.values()]
 
 
 async def _deaf_client(cluster: Cluster) -> Client:
