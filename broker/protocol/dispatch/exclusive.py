@@ -15,7 +15,6 @@ from typing import assert_never
 from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
-    Activate,
     Blocked,
     Brought,
     Cleared,
@@ -176,6 +175,3 @@ class ExclusiveDispatch:
         self._active = consumer
         self._batches.clear()
         return self._rewind()
-
-    def _activations(self) -> list[Effect]:
-        return [Activate(key, key == self._active) for key in self._consumers]

@@ -13,13 +13,18 @@ chosen instead, it has to wait a moment: consumers often come together, and each
 active one delivers entries twice.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
+from typing import TypeAlias
 
 from daybook.broker.protocol.dispatch.events import Activate, ConsumerKey, DispatchLimits, Effect
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch, Served
-from daybook.broker.protocol.dispatch.murmur import murmur3
+from daybook.broker.protocol.dispatch.murmur import murmur3, murmur3_each
 
-_POINTS = 100
+_POINTS = [str(point).encode() for point in range(100)]
+_RING = 1 << 31
+
+# Priority, how far it is on the ring from the topic's hash to its next point, name, key.
+_Rank: TypeAlias = tuple[int, int, str, ConsumerKey]
 
 
 class FailoverDispatch(ExclusiveDispatch):
@@ -32,6 +37,8 @@ class FailoverDispatch(ExclusiveDispatch):
         super().__init__(limits)
         self._topic_hash = murmur3(topic.encode())
         self._partition = partition
+        self._ranks: list[_Rank] = []  # of all consumers, sorted
+        self._rank: dict[ConsumerKey, _Rank] = {}
         self._change_due = False  # another consumer should be active than is
         self._deadline_ms: int | None = None
 
@@ -43,15 +50,18 @@ class FailoverDispatch(ExclusiveDispatch):
         return self._deadline_ms
 
     def _joined(self, consumer: ConsumerKey) -> list[Effect]:
+        rank = self._rank[consumer] = self._rank_of(self._consumers[consumer])
+        insort(self._ranks, rank)
         chosen = self._choose()
         if self._active is None:
-            return [*self._serve(chosen), *self._activations()]
+            return self._change(chosen)
         self._change_due = chosen != self._active
         self._deadline_ms = None
         return [Activate(consumer, active=False)]
 
     def _left(self, consumer: ConsumerKey) -> list[Effect]:
         effects = super()._left(consumer)
+        del self._ranks[bisect_left(self._ranks, self._rank.pop(consumer))]
         if self._active is not None:
             self._change_due = self._choose() != self._active
             self._deadline_ms = None
@@ -59,7 +69,7 @@ class FailoverDispatch(ExclusiveDispatch):
         self._change_due, self._deadline_ms = False, None
         if not self._consumers:
             return effects
-        return [*effects, *self._serve(self._choose()), *self._activations()]
+        return [*effects, *self._change(self._choose())]
 
     def _tick(self, now_ms: int) -> list[Effect]:
         if not self._change_due:
@@ -69,23 +79,28 @@ class FailoverDispatch(ExclusiveDispatch):
         if now_ms < self._deadline_ms:
             return []
         self._change_due, self._deadline_ms = False, None
-        return [*self._serve(self._choose()), *self._activations()]
+        return self._change(self._choose())
+
+    def _change(self, chosen: ConsumerKey) -> list[Effect]:
+        """Those who are not concerned have been told when they came."""
+        before = self._active
+        effects = self._serve(chosen)
+        if before is not None and before != chosen:
+            effects.append(Activate(before, active=False))
+        return [*effects, Activate(chosen, active=True)]
+
+    def _rank_of(self, served: Served) -> _Rank:
+        if self._partition >= 0:
+            return served.priority, 0, served.name, served.key
+        points = murmur3_each(served.name.encode(), _POINTS)
+        distance = min((point - self._topic_hash) % _RING for point in points)
+        return served.priority, distance, served.name, served.key
 
     def _choose(self) -> ConsumerKey:
-        best = min(served.priority for served in self._consumers.values())
-        candidates = sorted(
-            (served for served in self._consumers.values() if served.priority == best),
-            key=lambda served: (served.name, served.key),
-        )
+        ranks = self._ranks
+        priority, distance, _, _ = ranks[0]
         if self._partition >= 0:
-            return candidates[self._partition % len(candidates)].key
-        return self._on_ring(candidates)
-
-    def _on_ring(self, candidates: list[Served]) -> ConsumerKey:
-        ring = {
-            murmur3(f"{served.name}{point}".encode()): served.key
-            for served in candidates
-            for point in range(_POINTS)
-        }
-        points = sorted(ring)
-        return ring[points[bisect_left(points, self._topic_hash) % len(points)]]
+            best = bisect_right(ranks, priority, key=lambda rank: rank[0])
+            return ranks[self._partition % best][-1]
+        nearest = bisect_right(ranks, (priority, distance), key=lambda rank: rank[:2])
+        return ranks[nearest - 1][-1]  # Of those with the same point the last by name has it.

@@ -1,21 +1,37 @@
 """Murmur3 with 32 bits, seed 0, without the sign bit: Pulsar's hash of names and keys."""
 
+from collections.abc import Iterable, Iterator
+
 _MASK = 0xFFFFFFFF
 
 
 def murmur3(data: bytes) -> int:
     """Return the hash of `data`, 0 to 2**31 - 1."""
-    value = 0
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
+    return next(murmur3_each(data, (b"",)))
+
+
+def murmur3_each(prefix: bytes, ends: Iterable[bytes]) -> Iterator[int]:
+    """Yield the hash of `prefix + end` for each of `ends`."""
+    whole = len(prefix) & ~3
+    begun = _absorbed(0, prefix[:whole])
+    for end in ends:
+        rest = prefix[whole:] + end
+        words = len(rest) & ~3
+        value = _absorbed(begun, rest[:words])
+        if words < len(rest):
+            value ^= _scrambled(int.from_bytes(rest[words:], "little"))
+        value ^= whole + len(rest)
+        value = ((value ^ value >> 16) * 0x85EBCA6B) & _MASK
+        value = ((value ^ value >> 13) * 0xC2B2AE35) & _MASK
+        yield (value ^ value >> 16) & 0x7FFFFFFF
+
+
+def _absorbed(value: int, data: bytes) -> int:
+    """Return the state after whole words."""
+    for at in range(0, len(data), 4):
         value ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))
         value = (_rotated(value, 13) * 5 + 0xE6546B64) & _MASK
-    if whole < len(data):
-        value ^= _scrambled(int.from_bytes(data[whole:], "little"))
-    value ^= len(data)
-    value = ((value ^ value >> 16) * 0x85EBCA6B) & _MASK
-    value = ((value ^ value >> 13) * 0xC2B2AE35) & _MASK
-    return (value ^ value >> 16) & 0x7FFFFFFF
+    return value
 
 
 def _scrambled(word: int) -> int:
