@@ -9,6 +9,7 @@ A consumer with too many unacknowledged messages gets nothing until it is down t
 The same holds for all consumers together.  Delayed entries wait until their time has come.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -42,13 +43,18 @@ from daybook.broker.protocol.dispatch.events import (
 from daybook.broker.protocol.dispatch.pending import Delayed, MeanEntry, ReplayQueue, Unacked
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SharedConsumer:
     key: ConsumerKey
     priority: int
     permits: int = 0
     writable: bool = True
     blocked: bool = False  # it has too many unacknowledged messages
+    counted: int = 0  # the permits that `SharedDispatch._count` has counted
+
+    @property
+    def rank(self) -> tuple[int, ConsumerKey]:
+        return self.priority, self.key
 
     @property
     def available(self) -> bool:
@@ -60,8 +66,11 @@ class SharedDispatch:
 
     def __init__(self, limits: DispatchLimits) -> None:
         self._limits = limits
-        self._consumers: list[SharedConsumer] = []  # by priority, then in the order of joining
         self._by_key: dict[ConsumerKey, SharedConsumer] = {}
+        # The ranks of those that can take something: by priority, equals as they came.
+        self._available: list[tuple[int, ConsumerKey]] = []
+        self._permits = 0  # of all those
+        self._over: dict[ConsumerKey, None] = {}  # those that are blocked
         self._unacked = Unacked()
         self._replay = ReplayQueue()
         self._delayed = Delayed()
@@ -70,7 +79,7 @@ class SharedDispatch:
         self._generation = 0
         self._blocked = False  # all consumers together have too many unacknowledged messages
         self._some_blocked = False  # all together have, or one consumer has
-        self._last_served: ConsumerKey = -1
+        self._last_served = (0, -1)
 
     # -- properties
 
@@ -100,7 +109,7 @@ class SharedDispatch:
         return self._by_key[consumer].blocked
 
     def want(self) -> Want | None:
-        permits = sum(c.permits for c in self._consumers if c.available)
+        permits = self._permits
         if permits <= 0 or self._blocked:
             return None
         limits = self._limits
@@ -129,6 +138,7 @@ class SharedDispatch:
                 self._may_take(consumer)
             case Blocked(consumer):
                 self._by_key[consumer].writable = False
+                self._count(self._by_key[consumer])
             case Writable(consumer):
                 self._by_key[consumer].writable = True
                 self._may_take(consumer)
@@ -153,17 +163,18 @@ class SharedDispatch:
         return []
 
     def _joined(self, consumer: ConsumerKey, priority: int) -> list[Effect]:
-        first = not self._consumers
-        joined = self._by_key[consumer] = SharedConsumer(consumer, priority)
-        self._consumers.append(joined)
-        self._consumers.sort(key=lambda each: each.priority)
+        first = not self._by_key
+        self._by_key[consumer] = SharedConsumer(consumer, priority)
         self._unacked.join(consumer)
         return [Rewind()] if first else []
 
     def _left(self, consumer: ConsumerKey) -> None:
-        self._consumers.remove(self._by_key.pop(consumer))
+        left = self._by_key.pop(consumer)
+        left.permits = 0
+        self._count(left)
+        self._over.pop(consumer, None)
         self._replay.add([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
-        if not self._consumers:
+        if not self._by_key:
             self._clear()  # The next consumer begins at the first entry not acknowledged.
         self._unblock()
 
@@ -184,8 +195,20 @@ class SharedDispatch:
         self._may_take(consumer)
 
     def _may_take(self, consumer: ConsumerKey) -> None:
+        self._count(self._by_key[consumer])
         if self._chunks.held and self._by_key[consumer].available:
             self._replay.add(self._chunks.release(consumer))
+
+    def _count(self, consumer: SharedConsumer) -> None:
+        """Note that the consumer can take more or less than before."""
+        permits = consumer.permits if consumer.available else 0
+        if (permits > 0) != (consumer.counted > 0):
+            if permits > 0:
+                insort(self._available, consumer.rank)
+            else:
+                del self._available[bisect_left(self._available, consumer.rank)]
+        self._permits += permits - consumer.counted
+        consumer.counted = permits
 
     # -- assigning entries to consumers
 
@@ -220,7 +243,7 @@ class SharedDispatch:
 
         A handled entry is assigned, delayed or held; it need not be read again with the others.
         """
-        available = sum(c.available for c in self._consumers)
+        available = len(self._available)
         messages = sum(entry.messages for entry in entries)
         turn = max(self._limits.turn_messages_min, -(-messages // max(available, 1)))
         consumer: SharedConsumer | None = None
@@ -281,6 +304,8 @@ class SharedDispatch:
         limits = self._limits
         if self._unacked.of(consumer.key) >= limits.unacked_messages_max:
             consumer.blocked = self._some_blocked = True
+            self._over[consumer.key] = None
+        self._count(consumer)
         if self._unacked.messages >= limits.subscription_unacked_messages_max:
             self._blocked = self._some_blocked = True
 
@@ -289,15 +314,14 @@ class SharedDispatch:
 
         Among the consumers with the best priority it is the one behind the last one served.
         """
-        available = [c for c in self._consumers if c.available]
+        available = self._available
         if not available:
             return None
-        best = [c for c in available if c.priority == available[0].priority]
-        order = {c.key: index for index, c in enumerate(self._consumers)}
-        last = order.get(self._last_served, -1)
-        chosen = next((c for c in best if order[c.key] > last), best[0])
-        self._last_served = chosen.key
-        return chosen
+        at = bisect_right(available, self._last_served)
+        if at == len(available) or available[at][0] != available[0][0]:
+            at = 0
+        self._last_served = available[at]
+        return self._by_key[available[at][1]]
 
     def _unblock(self) -> None:
         if not self._some_blocked:
@@ -306,12 +330,14 @@ class SharedDispatch:
         if self._blocked:
             self._blocked = self._unacked.messages > limits.subscription_unacked_messages_max // 2
         self._some_blocked = self._blocked
-        for consumer in self._consumers:
-            if consumer.blocked:
-                few = limits.unacked_messages_max // 2
-                consumer.blocked = self._unacked.of(consumer.key) > few
-                self._some_blocked |= consumer.blocked
-                self._may_take(consumer.key)
+        few = limits.unacked_messages_max // 2
+        for key in list(self._over):
+            consumer = self._by_key[key]
+            consumer.blocked = self._unacked.of(key) > few
+            if not consumer.blocked:
+                del self._over[key]
+            self._some_blocked |= consumer.blocked
+            self._may_take(key)
 
 
 class _Given:
