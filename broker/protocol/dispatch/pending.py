@@ -6,7 +6,6 @@ read --> delivered, unacknowledged --ack--> done
  +-> delayed, given back (by the consumer, or because it left)
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
@@ -152,39 +151,47 @@ class ReplayQueue:
     """Entries to be delivered again, lowest place first."""
 
     def __init__(self) -> None:
-        self._places: list[Place] = []  # sorted
+        self._heap: list[Place] = []  # all of them, and some that were removed
+        self._in_heap: set[Place] = set()
         self._known: set[Place] = set()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._known)
 
     def __contains__(self, place: Place) -> bool:
         return place in self._known
 
     def add(self, places: Sequence[Place]) -> None:
-        fresh = [place for place in dict.fromkeys(places) if place not in self._known]
-        self._known.update(fresh)
-        if len(fresh) == 1:
-            insort(self._places, fresh[0])
-        elif fresh:
-            self._places += fresh
-            self._places.sort()
+        for place in places:
+            self._known.add(place)
+            if place not in self._in_heap:
+                self._in_heap.add(place)
+                heappush(self._heap, place)
 
     def first(self, count: int) -> tuple[Place, ...]:
-        return tuple(self._places[:count])
+        found: list[Place] = []
+        while self._heap and len(found) < count:
+            place = heappop(self._heap)
+            if place in self._known:
+                found.append(place)
+            else:
+                self._in_heap.remove(place)
+        for place in found:
+            heappush(self._heap, place)
+        return tuple(found)
 
     def remove(self, place: Place) -> None:
-        if place in self._known:
-            self._known.remove(place)
-            del self._places[bisect_left(self._places, place)]
+        self._known.discard(place)
 
     def remove_up_to(self, last: Place) -> None:
-        count = bisect_right(self._places, last)
-        self._known.difference_update(self._places[:count])
-        del self._places[:count]
+        while self._heap and self._heap[0] <= last:
+            place = heappop(self._heap)
+            self._in_heap.remove(place)
+            self._known.discard(place)
 
     def clear(self) -> None:
-        self._places.clear()
+        self._heap.clear()
+        self._in_heap.clear()
         self._known.clear()
 
 
