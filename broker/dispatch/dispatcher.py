@@ -196,7 +196,12 @@ class Dispatcher:
 
     def _read_bytes(self) -> int:
         """Return how much to read: not more than some consumer has room for."""
-        return max(_READ_BYTES_MIN, min(self._limits.read_bytes_max, self._room_bytes()))
+        most, room = self._limits.read_bytes_max, _READ_BYTES_MIN
+        for consumer in self._consumers.values():
+            room = max(room, consumer.connection.room_bytes)
+            if room >= most:  # Nearly always the first consumer has room for all of it.
+                return max(_READ_BYTES_MIN, most)
+        return room
 
     async def _read_again(self, places: Sequence[Place]) -> list[LogEntry]:
         """Read these entries, without those that are acknowledged or trimmed away.

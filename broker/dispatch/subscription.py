@@ -246,6 +246,7 @@ class Subscription:
         self.durable = durable
         self.type: int | None = None
         self.consumers: dict[int, Consumer] = {}
+        self._untold: dict[int, Consumer] = {}  # those that do not know that the topic has ended
         self.properties = properties or {}
         self.gone = False
         self.messages = 0  # delivered, redeliveries included
@@ -313,10 +314,13 @@ class Subscription:
         in_the_way = self._in_the_way(wanted)
         if not in_the_way:
             return
+        others: dict[ConsumerConnection, list[Consumer]] = {}
+        for consumer in in_the_way:
+            if consumer.connection is not connection:
+                others.setdefault(consumer.connection, []).append(consumer)
         async with trio.open_nursery() as nursery:
-            for consumer in in_the_way:
-                if consumer.connection is not connection:
-                    nursery.start_soon(self._probe, consumer)
+            for other, consumers in others.items():
+                nursery.start_soon(self._probe, other, consumers)
         await self._wait_moved()  # A move may have begun meanwhile.
         if self._in_the_way(wanted):
             kind = TYPE_NAMES[self.type or EXCLUSIVE]
@@ -341,11 +345,12 @@ class Subscription:
             return []
         return list(self.consumers.values())
 
-    async def _probe(self, consumer: Consumer) -> None:
-        """Remove the consumer if its client does not answer."""
-        if not await consumer.connection.is_alive(self._limits.probe_s):
-            consumer.disconnect()
-            self.remove(consumer)
+    async def _probe(self, connection: ConnectedClient, consumers: Sequence[Consumer]) -> None:
+        """Remove the consumers of a client that does not answer."""
+        if not await connection.is_alive(self._limits.probe_s):
+            for consumer in consumers:
+                consumer.disconnect()
+                self.remove(consumer)
 
     def _check_not_gone(self) -> None:
         if self.gone:
@@ -364,7 +369,7 @@ class Subscription:
             self.dispatcher.dispatch = self._new_dispatch(wanted)
             self.dispatcher.shared = wanted == SHARED
         self._awaits_return = False
-        self.consumers[consumer.key] = consumer
+        self.consumers[consumer.key] = self._untold[consumer.key] = consumer
         self.dispatcher.handle(Joined(consumer.key, consumer.name, consumer.priority))
         self.dispatcher.start()
         if wanted == FAILOVER:
@@ -389,6 +394,7 @@ class Subscription:
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer that has left or is lost.  Its entries go to other consumers."""
         consumer.closed = True
+        self._untold.pop(consumer.key, None)
         if self.consumers.pop(consumer.key, None) is None:
             return
         self.dispatcher.handle(Left(consumer.key))
@@ -658,8 +664,8 @@ class Subscription:
             return
         # A volatile subscription is done when everything is read, even if not acknowledged.
         if not self.cursor.backlog_entries if self.durable else self.dispatcher.at_end:
-            for consumer in self.consumers.values():
-                consumer.send_end_of_topic()
+            while self._untold:
+                self._untold.popitem()[1].send_end_of_topic()
 
 
 def _is_unread(consumer: Consumer, ack: Ack) -> bool:

@@ -1,0 +1,39 @@
+"""A client is asked once whether it is there, however many of its consumers are in the way."""
+
+import trio
+from trio.testing import MockClock
+
+from daybook.wire.proto import pulsar_pb2 as pb
+from tests.broker.harness import TOPIC, Client, open_broker
+
+_SHARED = pb.CommandSubscribe.Shared
+N = 20
+
+
+async def _answer_pings(client: Client) -> None:
+    await client.wait(pb.CommandPing)
+    client.tell(pb.CommandPong())
+
+
+async def test_a_client_is_asked_once_for_all_its_consumers(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        first, second = await cluster.client(), await cluster.client()
+        for n in range(N):
+            assert isinstance(await first.subscribe(n, kind=_SHARED), pb.CommandSuccess)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_answer_pings, first)
+            assert isinstance(await second.subscribe(), pb.CommandError)
+            await first.settle()
+            nursery.cancel_scope.cancel()
+        assert not first.bodies(pb.CommandPing)  # But for the one that was answered.
+
+
+async def test_all_consumers_of_a_client_that_is_gone_make_way(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        first, second = await cluster.client(), await cluster.client()
+        for n in range(N):
+            assert isinstance(await first.subscribe(n, kind=_SHARED), pb.CommandSuccess)
+        cluster.broker.network.block("client-1", "broker")
+        assert isinstance(await second.subscribe(), pb.CommandSuccess)
+        subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name["sub"]
+        assert len(subscription.consumers) == 1
