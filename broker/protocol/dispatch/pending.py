@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from daybook.broker.protocol.dispatch.events import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
+_DUE_MAX = 1_000  # of one step, so that others have their turn
 _BATCHES_MAX = 1_000  # A client sees at once that it cannot read a batch: few are on their way.
 
 
@@ -212,9 +213,9 @@ class Delayed:
         heappush(self._heap, (at_ms, place))
 
     def due(self, now_ms: int) -> list[Place]:
-        """Remove and return the entries that are due."""
+        """Remove and return the first entries that are due; the next `Tick` takes the others."""
         places: list[Place] = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= now_ms and len(places) < _DUE_MAX:
             places.append(heappop(self._heap)[1])
         return places
 
