@@ -68,7 +68,7 @@ class Dispatcher:
         call_when_appended: Callable[[Callable[[], None]], None],
         deliver: Callable[[ConsumerKey, Sequence[Entry], Sequence[int] | None], None],
         activate: Callable[[ConsumerKey, bool], None],
-        room_bytes: Callable[[], int],
+        room_bytes: Callable[[int], int],
         on_end: Callable[[], None],
     ) -> None:
         self.dispatch = dispatch
@@ -196,12 +196,8 @@ class Dispatcher:
 
     def _read_bytes(self) -> int:
         """Return how much to read: not more than some consumer has room for."""
-        most, room = self._limits.read_bytes_max, _READ_BYTES_MIN
-        for consumer in self._consumers.values():
-            room = max(room, consumer.connection.room_bytes)
-            if room >= most:  # Nearly always the first consumer has room for all of it.
-                return max(_READ_BYTES_MIN, most)
-        return room
+        most = self._limits.read_bytes_max
+        return max(_READ_BYTES_MIN, min(most, self._room_bytes(most)))
 
     async def _read_again(self, places: Sequence[Place]) -> list[LogEntry]:
         """Read these entries, without those that are acknowledged or trimmed away.

@@ -314,7 +314,7 @@ class Subscription:
         in_the_way = self._in_the_way(wanted)
         if not in_the_way:
             return
-        others: dict[ConsumerConnection, list[Consumer]] = {}
+        others: dict[ConnectedClient, list[Consumer]] = {}
         for consumer in in_the_way:
             if consumer.connection is not connection:
                 others.setdefault(consumer.connection, []).append(consumer)
@@ -454,9 +454,14 @@ class Subscription:
     def _activate(self, key: ConsumerKey, active: bool) -> None:
         self.consumers[key].send_active(active)
 
-    def _room_bytes(self) -> int:
-        """Return how many bytes the consumer with the most room can be sent."""
-        return max((c.connection.room_bytes for c in self.consumers.values()), default=0)
+    def _room_bytes(self, wanted: int) -> int:
+        """Return how many bytes the consumer with the most room can be sent, up to `wanted`."""
+        room = 0
+        for consumer in self.consumers.values():
+            room = max(room, consumer.connection.room_bytes)
+            if room >= wanted:  # Nearly always the first consumer has room for all of it.
+                break
+        return room
 
     # -- commands of consumers
 

@@ -40,10 +40,11 @@ class Chunks:
 
     def __init__(self) -> None:
         self._consumer: dict[str, ConsumerKey] = {}
+        self._groups: dict[ConsumerKey, set[str]] = {}  # the same, by consumer
         self._held: dict[ConsumerKey, dict[Place, None]] = {}
         # Undelivered chunks by message: held, about to be delivered, or delayed.
         self._waiting: dict[str, _Waiting] = {}
-        self._group: dict[Place, str] = {}  # the message of each chunk that waits
+        self._group_of: dict[Place, str] = {}  # the message of each chunk that waits
         self.held = 0
 
     def consumer_of(self, entry: Entry) -> ConsumerKey | None:
@@ -72,7 +73,7 @@ class Chunks:
         """Later chunks of the message must wait for this one."""
         assert entry.group is not None
         self._waiting.setdefault(entry.group, _Waiting()).add(entry.place, at_ms)
-        self._group[entry.place] = entry.group
+        self._group_of[entry.place] = entry.group
 
     def release(self, consumer: ConsumerKey) -> list[Place]:
         """Return the chunks that were held for the consumer, because it can take more now.
@@ -88,9 +89,11 @@ class Chunks:
             return
         self.gone((entry.place,))
         if entry.group_ends:
-            self._consumer.pop(entry.group, None)
+            if entry.group in self._consumer:
+                self._forget(entry.group)
         elif entry.group not in self._consumer:
             self._consumer[entry.group] = consumer
+            self._groups.setdefault(consumer, set()).add(entry.group)
             self._forget_some()
 
     def _forget_some(self) -> None:
@@ -98,19 +101,28 @@ class Chunks:
         for _ in range(2):  # For each that comes: so it is at most twice as many as wait.
             if len(self._consumer) > _GROUPS_MAX:
                 oldest = next(iter(self._consumer))
-                consumer = self._consumer.pop(oldest)
                 if oldest in self._waiting:
-                    self._consumer[oldest] = consumer
+                    self._consumer[oldest] = self._consumer.pop(oldest)
+                else:
+                    self._forget(oldest)
+
+    def _forget(self, group: str) -> None:
+        consumer = self._consumer.pop(group)
+        groups = self._groups[consumer]
+        groups.remove(group)
+        if not groups:
+            del self._groups[consumer]
 
     def leave(self, consumer: ConsumerKey) -> list[Place]:
         """Forget the messages of the consumer, and return the chunks that were held for it."""
-        self._consumer = {g: c for g, c in self._consumer.items() if c != consumer}
+        for group in self._groups.pop(consumer, ()):
+            del self._consumer[group]
         return self.release(consumer)
 
     def gone(self, places: Iterable[Place]) -> None:
         """Forget entries that are delivered or never will be, so that no chunk waits for them."""
         for place in places:
-            group = self._group.pop(place, None)
+            group = self._group_of.pop(place, None)
             if group is None:
                 continue
             waiting = self._waiting[group]
@@ -119,11 +131,12 @@ class Chunks:
                 del self._waiting[group]
 
     def gone_up_to(self, last: Place) -> None:
-        self.gone([place for place in self._group if place <= last])
+        self.gone([place for place in self._group_of if place <= last])
 
     def clear(self) -> None:
         self._consumer.clear()
+        self._groups.clear()
         self._held.clear()
         self._waiting.clear()
-        self._group.clear()
+        self._group_of.clear()
         self.held = 0

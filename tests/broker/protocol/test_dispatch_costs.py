@@ -146,3 +146,24 @@ def test_a_message_whose_chunks_wait_keeps_its_consumer(monkeypatch: pytest.Monk
         chunks.delivered(_chunk(n, f"u{n}"), consumer=2)
     assert chunks.consumer_of(_chunk(1, "a")) == 1
     assert len(chunks._consumer) <= 11
+
+
+def test_a_consumer_that_leaves_costs_the_messages_that_it_has_begun() -> None:
+    chunks = Chunks()
+    for n in range(N):
+        chunks.delivered(_chunk(n, f"u{n}"), consumer=1)
+    chunks.delivered(_chunk(N, "other"), consumer=2)
+    chunks.delivered(_chunk(N + 1, "done"), consumer=2)
+    end = _chunk(N + 2, "done")
+    end.group_ends = True
+    chunks.delivered(end, consumer=2)
+    consumers = _Watched(chunks._consumer)
+    chunks._consumer = consumers
+    chunks.leave(2)
+    assert not consumers.walked
+    assert chunks._consumer is consumers
+    assert chunks.consumer_of(_chunk(N + 3, "other")) is None
+    assert chunks.consumer_of(_chunk(N + 3, "u0")) == 1
+    chunks.leave(1)
+    assert not chunks._consumer
+    assert not chunks._groups
