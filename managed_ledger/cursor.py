@@ -250,6 +250,7 @@ class Cursor:
 
     def _settle(self, goal: int) -> None:
         """Note that the first `goal` changes are durable, and wake the callers of `flush`."""
+        assert goal <= self._state.changes
         self._recorded = max(self._recorded, goal)
         self._settled.set()
         self._settled = trio.Event()
@@ -275,6 +276,7 @@ class Cursor:
         """Record a change; None means that a snapshot or a new ledger is due."""
         self._check()
         if self._renewing:
+            # All cursors of a host are renewed at once, so the number of new ledgers is limited.
             async with self._context.renewals:
                 await self._start_ledger()
             return
@@ -294,8 +296,10 @@ class Cursor:
         mark_delete = self.mark_delete  # as these records have it; it may move while they are sent
         too_large = not whole and len(records[0]) > PART_BYTES_MAX
         if too_large or not await self._append(records):
+            # The change was taken out of the state, but the snapshot of the new ledger has it.
             await self._start_ledger()
             return
+        # Only now may the log trim up to here: a crash no longer sets the cursor back.
         self._records += len(records)
         self._stored = mark_delete
         self._old_records += sum(map(is_old, records))
@@ -310,6 +314,7 @@ class Cursor:
         # A seek goes back, and a Pulsar broker, which knows no resets, has to see the new position.
         if change.reset or trio.current_time() >= self._snapshot_due_s:
             return True
+        # Without holes each change tells Pulsar everything, and no snapshot is needed.
         limit = self._config().cursor_snapshot_records
         return bool(self._state.acked) and self._since_snapshot + 1 >= limit
 
@@ -336,6 +341,7 @@ class Cursor:
                 writer.append([record])
             await writer.wait_confirmed(writer.last_add_pushed)
         except LedgerError:
+            # The records may be durable or not; the next ledger begins with a whole snapshot.
             writer.abandon()
             self._writer = None  # A new ledger follows, if the log has the same owner.
             return False
@@ -357,6 +363,7 @@ class Cursor:
         """Make a whole snapshot durable in a new ledger, and then point the record to it."""
         while True:
             self._check()
+            # Each attempt takes the state anew: it may have changed while the last one waited.
             mark_delete, parts = self.mark_delete, self._snapshot()
             writer = await self._ledger_with(parts)
             if writer is not None:
@@ -364,6 +371,7 @@ class Cursor:
             await self._context.pause()
         old_id, old_writer = self.ledger_id, self._writer
         try:
+            # The snapshot is durable.  From here on recovery may read the new ledger.
             self._check()
             await self._point_to(writer.ledger_id, mark_delete)
         except BaseException:
@@ -371,6 +379,7 @@ class Cursor:
             raise
         finally:
             self._new_writer = None
+        assert self.ledger_id == writer.ledger_id
         self._writer, self._records = writer, 0
         self._old_records, self._renewing = sum(map(is_old, parts)), False
         self._count_since_snapshot(0)
@@ -432,7 +441,7 @@ class Cursor:
         context, writer = self._context, None
         try:
             writer = await context.create_ledger(self._config().quorums, self._owner.log, self.name)
-            self._new_writer = writer
+            self._new_writer = writer  # `check_stalled` and `abandon` find it here.
             if self._error is not None:  # The cursor was given up meanwhile.
                 writer.abandon()
             for part in parts:
@@ -478,6 +487,7 @@ class Cursor:
         """Store everything: in the record if the state is small enough, else as a last snapshot."""
         async with self._busy:
             self._check()
+            # Acknowledgements that come while the state is stored are stored by the next round.
             while self.durable and (
                 self.ledger_id != IN_RECORD or self._recorded < self._state.changes
             ):
@@ -501,7 +511,7 @@ class Cursor:
         if whole.ByteSize() > RECORD_BYTES_MAX:
             await self._start_ledger()
             return
-        self._state.take_change()
+        self._state.take_change()  # `whole` contains it.
         await self._record.store(whole)
         self._stored = mark_delete
         self._old_records = 0
@@ -512,6 +522,7 @@ class Cursor:
 
     async def delete(self) -> None:
         """Remove the record, then the ledger.  Raise FencedError, MetadataError."""
+        # `run` must write nothing more: it could point the record to a ledger again.
         self.abandon(ClosedError(f"the subscription {self.name} was deleted"))
         async with self._busy:
             await self._record.delete()

@@ -104,6 +104,7 @@ def encode_snapshot(
     info = PositionInfo(ledgerId=mark_delete.ledger_id, entryId=mark_delete.entry_id)
     for name, value in sorted(properties.items()):
         info.properties.add(name=name, value=value)
+    # Pulsar reads both forms: ranges for a few runs, words of bits for many.
     if acked.range_count(RANGES_MAX) > RANGES_MAX:
         for ledger_id, words in acked.words():
             info.individualDeletedMessageRanges.append(LongListMap(key=ledger_id, values=words))
@@ -119,6 +120,7 @@ def encode_snapshot(
     if version == _VERSION_1:
         head = bytes((0, _VERSION_1, _PART))
         return [head + encode_varint(i) + count + piece for i, piece in enumerate(pieces)]
+    # Each part is a record that Pulsar reads as a snapshot without holes.
     head, number = _head(mark_delete, encode_properties(properties)), encode_varint(VERSION)
     return [
         head + _delimited(_PART_TAG, number + encode_varint(i) + count + piece)
@@ -295,7 +297,7 @@ class Recovered:
             count, offset = decode_varint(data, offset)
         except WireError as error:
             raise LogCorruptError("a part of a cursor snapshot does not parse") from error
-        if number == 0:
+        if number == 0:  # A new snapshot begins, even if the one before was cut short.
             self._parts = []
         if number != len(self._parts):
             self._parts = []  # The snapshot was cut short; a later one follows.
@@ -310,6 +312,7 @@ class Recovered:
         self.properties = {p.name: p.value for p in info.properties}
         self.acked = AckSet()
         add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
+        # If a record has both forms, the ranges count.
         if not info.individualDeletedMessages:
             for ledger in info.individualDeletedMessageRanges:
                 try:
@@ -483,6 +486,7 @@ async def recover_state(
     ledger of a cursor that cannot be read *now* is an error: the record may be far behind it.
     """
     if info.cursorsLedgerId >= 0:
+        # Only the proof that the ledger or an entry is lost counts here, no other error.
         recovered = Recovered(lengths)
         with suppress(NoSuchLedgerError, NoSuchEntryError):
             await _replay(context, owner, info.cursorsLedgerId, recovered)

@@ -229,13 +229,16 @@ class LedgerList:
         last: ManagedLedgerError | None,
     ) -> None:
         async with self._lock:
+            # `change` runs under the lock: it sees what the writes before it have left.
             info = ManagedLedgerInfo()
             info.CopyFrom(self.info)
             change(info)
             if next_offset > stored_offset(info, self.path):
                 set_property(info, INDEX, str(next_offset - 1))
+            # A list of an older version gets the instance with its first write.
             if self._context.instance is not None:
                 set_property(info, INSTANCE, self._context.instance)
+            # A list that is being deleted is empty; positions still need its last id.
             ids = [ledger.ledgerId for ledger in info.ledgerInfo] or self.ids[-1:]
             # `before_first` moves before the write: no cursor starts in what is being dropped.
             self._first = max(self._first, ids[0])
@@ -272,6 +275,7 @@ class LedgerList:
                 await self._context.pause()
                 continue
             except OutcomeUnknownError:
+                # The store may have carried the request out, or may do so later.
                 lost = True
                 if not await self._was_applied(value):
                     await self._context.pause()
@@ -315,10 +319,12 @@ class LedgerList:
         """
         async with self._lock:
             self._check()
+            # No write of the list runs now, so this version is exact.
             check = Check(self.path, self.version)
             try:
                 return (await self._context.store.multi([check, *operations]))[1:]
             except (VersionConflictError, NoRecordError):
+                # The store does not say which of the operations has failed.
                 record = await self._context.read_newest(self.path)
                 if record is None or record.stat.version != self.version:
                     raise self._fenced() from None

@@ -283,6 +283,7 @@ async def count(
                 raise LogCorruptError(f"{ledger.ledger_id}:{entry.entry_id}: {error}") from error
             base = index
             offsets.append(base)
+    assert len(offsets) == ledger.entries
     return offsets
 
 

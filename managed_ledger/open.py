@@ -211,13 +211,14 @@ class ManagedLedgers:
 
     async def delete(self, log: ManagedLedger) -> None:
         """Delete an open log with its cursors and ledgers.  The record is deleted first."""
+        # The list is emptied first: a crash after that leaves orphans, and never a lost ledger.
         doomed = await log.clear()
         path, version = log.ledgers.path, log.ledgers.version
         while True:
             try:
                 await self._context.store.delete(path, version)
                 break
-            except NoRecordError:
+            except NoRecordError:  # An earlier request whose answer was lost has deleted it.
                 break
             except VersionConflictError:
                 raise FencedError(f"{log.name} was taken over while it was being deleted") from None
@@ -255,10 +256,10 @@ async def _take_over(
     """Carry out steps 2 to 5."""
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
-    _check_instance(context, path, info)
+    _check_instance(context, path, info)  # before anything is fenced
     ledgers = LedgerList(context, name, info, record.stat.version)
-    next_offset = await recover_tail(context, ledgers)
-    writer = await context.create_ledger(config.quorums, name)
+    next_offset = await recover_tail(context, ledgers)  # step 2
+    writer = await context.create_ledger(config.quorums, name)  # step 3
     learned = unrecorded(ledgers)
     empty = [ledger.ledger_id for ledger in learned if not ledger.entries]
     trimmed: list[int] = []
@@ -283,14 +284,15 @@ async def _take_over(
 
         await ledgers.update(change, next_offset)
 
-    # This write makes the log ours.
+    # Step 4: with this write the log belongs to this host.
     await put_on_list(context, ledgers, writer, update)
+    assert ledgers.lists(writer.ledger_id)
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
         await context.delete_ledgers(empty, ledgers.owner)
         # There may be thousands of trimmed ledgers, so the opening does not wait for that.
         context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
-        await _recover_cursors(log)
+        await _recover_cursors(log)  # step 5
     except BaseException:
         # Without this its writer would listen to the bookies for as long as the host lives.
         log.abandon()

@@ -144,6 +144,7 @@ class LogReader:
 
     def _has_read(self, stream: _Stream | None, found: Sequence[LogEntry], end: Position) -> None:
         """Note what a reader has read, and read ahead if it also read the entries before that."""
+        assert found  # A read returns at least one entry, or raises.
         behind = self._ledgers.next_position(found[-1].position)
         reads_on = stream is not None
         if stream is None:

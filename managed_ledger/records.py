@@ -177,6 +177,7 @@ def parse(message: _M, value: bytes, what: str) -> _M:
 def _inflate(value: bytes) -> bytes:
     if not value.startswith(_COMPRESSED):
         return value
+    # Magic, size of the header, header, compressed message: as Pulsar's MetaStoreImpl writes it.
     size = int.from_bytes(value[2:6], "big")
     head = CompressedInfo()
     head.ParseFromString(value[6 : 6 + size])

@@ -192,6 +192,7 @@ class LogProtocol:
         if self.state is LogState.SWITCHING:
             self.waiting += count
         else:
+            assert not self.waiting  # An append must not overtake one that waits.
             self.unconfirmed += count
             self._effects.append(Submit(count))
 

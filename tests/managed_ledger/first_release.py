@@ -1,6 +1,6 @@
 """How the first release of Daybook, and Pulsar, read a record in a cursor's ledger.
 
-Both know PositionInfo without the fields 1000 and 1001, and take a record for a snapshot.
+Both know PositionInfo without the fields 1000 and 1001, so they take each record for a snapshot.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Against a plain set of positions."""
+"""The ack set, compared with a plain set of positions."""
 
 import time
 

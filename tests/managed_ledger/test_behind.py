@@ -1,4 +1,4 @@
-"""How much lies behind a position: entries, messages and bytes, and what of it is an estimate."""
+"""How much lies behind a position: entries, messages and bytes, counted or estimated."""
 
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.offsets import offset_before
@@ -14,7 +14,7 @@ def all_positions(log: ManagedLedger) -> list[Position]:
 
 
 async def check(log: ManagedLedger, messages: int) -> None:
-    """Each entry has so many; what is read is the truth, and what is said to be exact agrees."""
+    """The numbers agree with the entries that are read, if they are said to be exact."""
     positions = all_positions(log)
     for index, position in enumerate(positions):
         found = log.behind(position)

@@ -1,4 +1,4 @@
-"""A bookie is killed while a log is appended to: it goes on, and is whole again later."""
+"""A bookie is killed while a log is appended to: the log continues, and is whole again later."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Records of cursors that Pulsar and the first release read right: when they are written, and how.
+"""Records of cursors that Pulsar and the first release read correctly: when and how.
 
 The world's `formats` are those that all brokers announce.
 """
@@ -33,7 +33,7 @@ async def records_of(host: Host, ledger_id: int) -> list[bytes]:
 
 
 def kinds(records: Sequence[bytes]) -> str:
-    """A letter for each record: S snapshot, c change, p part; 1 for those of version 1."""
+    """Return a letter for each record: S snapshot, c change, p part; 1 for those of version 1."""
     return "".join(map(_kind, records))
 
 
@@ -173,7 +173,7 @@ def test_records_of_version_1_are_left_when_the_last_old_broker_has_gone() -> No
 
 
 def test_an_older_broker_joins_later() -> None:
-    """A rollback: version 1 from then on; what is there is read exactly, and left in the end."""
+    """After a rollback version 1 is written; records of version 2 are read exactly."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -306,7 +306,7 @@ def test_a_seek_is_written_as_a_snapshot() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_crash_at_any_moment_nobody_skips_what_was_not_acknowledged(seed: int) -> None:
-    """Neither Pulsar nor the first release; and ours has all that it gave a receipt for."""
+    """No reader skips a message, and Daybook has every acknowledgement that it confirmed."""
     rng = random.Random(seed)
     config = replace(
         LONG,

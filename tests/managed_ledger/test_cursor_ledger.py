@@ -1,4 +1,4 @@
-"""How a cursor is kept in its ledger."""
+"""The records in a cursor's ledger."""
 
 import random
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_changes_apply_behind_a_snapshot(
 
 
 def scattered(words: int) -> AckSet:
-    """So many holes that neither form of a snapshot fits into one record."""
+    """The cursor has so many holes that neither form of a snapshot fits into one record."""
     rng, acked = random.Random(1), AckSet()
     for ledger in range(1, 5):
         acked.add_words(ledger, [rng.getrandbits(63) for _ in range(words)])
@@ -205,7 +205,7 @@ def random_position(rng: random.Random) -> Position:
 
 
 def test_the_first_release_takes_each_record_for_a_snapshot_with_exactly_that_position() -> None:
-    """It may deliver again what was acknowledged above, and never skips anything."""
+    """Pulsar may deliver acknowledged messages again, and never skips one."""
     rng = random.Random(1)
     for number in range(20_000):
         properties = {f"p{n}": rng.getrandbits(63) for n in range(rng.choice([0, 0, 0, 2]))}
@@ -224,7 +224,7 @@ def test_the_first_release_takes_each_record_for_a_snapshot_with_exactly_that_po
 
 
 def test_a_hundred_thousand_random_changes_are_read_exactly() -> None:
-    """In ledgers of 1,000 records, with snapshots, parts and seeks in between."""
+    """The ledgers have 1,000 records, with snapshots, parts and seeks in between."""
     rng, changes = random.Random(2), 0
     while changes < 100_000:
         mark_delete, acked = Position(5, -1), AckSet()

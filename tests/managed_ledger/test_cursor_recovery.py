@@ -1,4 +1,4 @@
-"""Cursors as they are found: by Pulsar's hand, damaged, half made, or out of reach."""
+"""Recovery of cursors that Pulsar wrote, or that are damaged, incomplete or out of reach."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ PATH = cursor_path(NAME, "s")
 
 
 def span(lower: Position, upper: Position) -> MessageRange:
-    """As Pulsar writes it: behind `lower`, up to and with `upper`."""
+    """Return a range in Pulsar's form: behind `lower`, up to and including `upper`."""
     return MessageRange(lowerEndpoint=nested(lower), upperEndpoint=nested(upper))
 
 
@@ -46,7 +46,7 @@ async def ledger_of(host: Host, records: Sequence[bytes]) -> int:
 
 
 async def closed_log(host: Host) -> list[Position]:
-    """Fourteen entries in three ledgers."""
+    """Make a closed log of fourteen entries in three ledgers; return their positions."""
     log = await host.open()
     positions = await append(log, range(14))
     await log.close()
@@ -102,7 +102,7 @@ def test_ranges_over_ledgers_as_pulsar_writes_them(where: str) -> None:
 @pytest.mark.parametrize("lower", [Position(-1, -1), Position(0, -1), Position(0, 900)])
 @pytest.mark.parametrize("upper", [Position(0, 900), Position(2**40, 7), Position(2**40, -1)])
 def test_ranges_that_begin_or_end_where_nothing_is(lower: Position, upper: Position) -> None:
-    """In ledgers that were trimmed, behind the end of one: what is no entry is not counted."""
+    """Positions in trimmed ledgers, or behind the end of one, are not counted."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -123,7 +123,7 @@ def test_ranges_that_begin_or_end_where_nothing_is(lower: Position, upper: Posit
 
 
 def test_a_ledger_that_is_appended_to_later_is_not_acknowledged_before() -> None:
-    """Its id is higher than any that is there, and a damaged record may name it."""
+    """A damaged record may name a ledger with a higher id than any that exists."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -157,7 +157,7 @@ def test_a_ledger_that_is_appended_to_later_is_not_acknowledged_before() -> None
     ],
 )
 def test_a_mark_delete_position_that_cannot_be(ledger: int, entry: int, expected: int) -> None:
-    """Behind the end is the end, before the beginning the beginning."""
+    """A position behind the end means the end, one before the beginning the beginning."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -192,7 +192,7 @@ def test_a_record_that_does_not_say_where_fails_the_open() -> None:
 
 @pytest.mark.parametrize("how", ["out of reach", "one bookie left", "metadata away"])
 def test_a_cursor_that_cannot_be_read_now_fails_the_open_and_stays_as_it_is(how: str) -> None:
-    """Unknown is neither earliest nor latest, nor what the record says as a last resort."""
+    """An unknown position is not replaced by earliest, by latest or by the one in the record."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -259,7 +259,7 @@ def test_a_stray_cursor_goes_with_its_log_and_with_its_ledger() -> None:
 
 @pytest.mark.parametrize("at", ["delete", "get"])
 def test_who_deletes_a_log_that_was_taken_over_removes_no_cursor_of_the_new_owner(at: str) -> None:
-    """The list was ours when it was emptied; now another one has it, and its subscriptions."""
+    """The list changed its owner after it was emptied, and has new subscriptions."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -301,7 +301,7 @@ def test_who_deletes_a_log_that_was_taken_over_removes_no_cursor_of_the_new_owne
 
 
 def test_a_name_that_is_encoded_as_nobody_does_it_fails_the_open() -> None:
-    """Else it would be written under another path, or two cursors have one name."""
+    """Otherwise it would be written under another path, or two cursors would have one name."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

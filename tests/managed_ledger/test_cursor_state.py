@@ -1,4 +1,4 @@
-"""The rules of a cursor, against a model: a set of positions, and the entries that exist."""
+"""The rules of a cursor, compared with a model: a set of positions and the existing entries."""
 
 import pytest
 from hypothesis import given

@@ -155,7 +155,7 @@ def test_reset_moves_back_and_is_durable() -> None:
 
 
 def test_acks_of_what_is_not_there_are_not_taken() -> None:
-    """Else an entry that is appended later would be skipped."""
+    """Otherwise an entry that is appended later would be skipped."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -300,7 +300,7 @@ def test_a_cursor_goes_over_to_a_new_ledger_after_so_many_records() -> None:
 
 
 def test_a_cursor_that_the_store_refuses_for_a_while_is_stored_afterwards() -> None:
-    """Simulated seed 4112: one refusal, and no acknowledgement was taken until the next owner."""
+    """In simulated seed 4112 one refusal stopped all acknowledgements until the next owner."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -375,7 +375,7 @@ def test_a_flush_that_waits_hears_of_the_end() -> None:
 
 
 def test_a_cursor_ledger_that_is_lost_falls_back_to_the_record() -> None:
-    """Behind what was stored: messages come again, none is skipped."""
+    """After a crash acknowledged messages may be delivered again; none is skipped."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -1,6 +1,6 @@
-"""The server that answers a host's reads may be behind: nothing is decided on what it says alone.
+"""The server that answers a host's reads may be behind: no decision depends on it alone.
 
-What a host sees is old, until it asks the server to catch up or writes something.
+A host sees an old state until it asks the server to sync, or writes something.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.managed_ledger.world import (
 
 
 def test_a_list_that_is_old_is_not_taken_over() -> None:
-    """It names ledgers that are gone, which would look like a log that is damaged."""
+    """An old list names ledgers that are gone, so the log would look damaged."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -87,7 +87,7 @@ def test_a_log_that_was_deleted_is_not_opened_from_an_old_answer() -> None:
 
 @pytest.mark.parametrize("what", ["list", "cursors"])
 def test_another_session_in_the_middle_of_opening(what: str) -> None:
-    """The new session is with a server that is behind; what the old one had seen says nothing."""
+    """The new session is with a server that is behind; the old session's sync does not count."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -118,7 +118,7 @@ def test_another_session_in_the_middle_of_opening(what: str) -> None:
 
 
 def test_reading_a_ledger_whose_closing_the_server_has_not_seen() -> None:
-    """What it says of the end is old: its last entries are confirmed, and are read."""
+    """The metadata have an old end of the ledger; its last entries are confirmed and are read."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -1,4 +1,4 @@
-"""Whoever waits may stop waiting, and a host may go down: what is stored stays whole."""
+"""A caller may stop waiting, and a host may go down: the stored state stays whole."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def test_an_opening_that_is_cancelled_while_its_list_is_under_way(applied: bool)
 def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seed 651176, once: all that the log runs was stopped already, and the broker died of that."""
+    """In seed 651176 the nursery of the log was cancelled already, and the broker died of that."""
 
     recover_cursor = ManagedLedger.recover_cursor
 
@@ -102,7 +102,7 @@ def test_a_log_that_is_lost_while_its_cursors_are_recovered_is_not_opened(
 def test_an_opening_that_fails_leaves_nobody_who_hears_of_bookies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A topic whose cursor cannot be read is tried again for days; each try has made a writer."""
+    """A topic whose cursor cannot be read is opened again for days; each attempt made a writer."""
 
     async def fail(log: ManagedLedger, name: str) -> Cursor:
         raise LogCorruptError(f"{name} cannot be read")
@@ -193,7 +193,7 @@ def test_a_log_that_is_given_up_while_it_rolls(applied: bool, how: str) -> None:
 
 
 def test_a_write_that_comes_late_names_a_ledger_that_is_there() -> None:
-    """No answer, then no contact, then the end; and only then is it carried out."""
+    """The request gets no answer, the host ends, and only then the store carries it out."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -368,7 +368,7 @@ def test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store() ->
 @pytest.mark.parametrize("away", ["bookies", "store"])
 @pytest.mark.parametrize("pending", ["appends", "acks", "nothing"])
 def test_closing_ends_in_bounded_time(away: str, pending: str) -> None:
-    """What is left is a log that somebody has to recover, and nothing is lost."""
+    """The next owner has to recover the log, and nothing is lost."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -466,7 +466,7 @@ def test_a_log_that_has_ended_runs_nothing(end: str) -> None:
 
 
 def running(module: str) -> list[str]:
-    """The tasks of that module, by name."""
+    """Return the names of the running tasks of a module."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
     todo, names = [root], list[str]()
@@ -494,7 +494,7 @@ def test_what_is_asked_of_a_log_that_has_ended_is_refused() -> None:
 
 
 def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
-    """While the metadata store does not say whether the ledger is closed."""
+    """The metadata store does not answer the request that closes the ledger."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -515,7 +515,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
 
 @pytest.mark.parametrize("pending", [0, 1])
 def test_a_log_that_takes_no_appends_because_it_was_terminated_is_terminated(pending: int) -> None:
-    """Also when whoever asked for it went away while appends were pending."""
+    """The log is terminated even if the caller went away while appends were pending."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -1,4 +1,4 @@
-"""The records of logs and cursors as they are kept, byte by byte: `docs/formats/managed_ledger.md`.
+"""The stored records of logs and cursors, byte by byte: `docs/formats/managed_ledger.md`.
 
 If a test here fails, a format has changed: it needs a new version and new golden files.
 """

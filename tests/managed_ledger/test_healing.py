@@ -1,4 +1,4 @@
-"""Rolling to get a missing copy back: soon when it helps, seldom when it does not."""
+"""Rollovers that restore a missing copy: soon when they help, seldom when they do not."""
 
 import itertools
 from dataclasses import replace
@@ -17,7 +17,7 @@ HEALING = replace(CONFIG, roll_entries=10_000, heal_interval_s=60.0)
 
 
 def rolls(healing: Healing, until_s: float, interval_s: float = 60.0) -> list[float]:
-    """When it rolls, looked at each second; no ledger is ever whole."""
+    """Return the times of rollovers, checked each second, if no ledger is ever whole."""
     found: list[float] = []
     now_s = 0.0
     while now_s < until_s:
@@ -86,7 +86,7 @@ def test_two_rolls_are_never_nearer_than_the_interval(
 def test_a_bookie_that_looks_usable_and_takes_nothing(
     monkeypatch: pytest.MonkeyPatch, entries: int
 ) -> None:
-    """As one does whose disk fails, again and again: every new ledger lacks copies, too."""
+    """A bookie whose disk fails does that again and again, so every new ledger lacks copies."""
     monkeypatch.setattr(LedgerWriter, "replaceable", True)
 
     async def scenario(world: World) -> None:

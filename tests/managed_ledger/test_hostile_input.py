@@ -1,4 +1,4 @@
-"""Positions and names that make no sense: a clear answer, and nothing skipped, kept or crashed."""
+"""Positions and names that make no sense get a clear answer, and do no harm."""
 
 import random
 
@@ -22,7 +22,7 @@ POSSIBLE = ["a/b", "a b", "ü€😀", "...", ".a", "a\0b", "~", "*", "%2F", "a%
 
 @pytest.mark.parametrize("entry_id", [-1, -2, -7, -(2**31), -(2**63), *HUGE])
 def test_a_cursor_that_is_set_to_an_entry_that_cannot_be(entry_id: int) -> None:
-    """Nothing is skipped that lies behind what was meant: not now, and not after a recovery."""
+    """No entry behind the position is skipped, neither now nor after a recovery."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -52,7 +52,7 @@ def test_a_cursor_that_is_set_to_an_entry_that_cannot_be(entry_id: int) -> None:
 
 
 def test_acks_drawn_at_random_never_reach_what_was_not_named() -> None:
-    """Bounded memory too: what is not an entry is not kept."""
+    """Memory stays bounded, since a position without an entry is not kept."""
 
     async def scenario(world: World) -> None:
         rng = random.Random(5)

@@ -1,4 +1,4 @@
-"""Positions along a list, against the plain list of all entries."""
+"""Positions along a list, compared with the plain list of all entries."""
 
 import random
 
@@ -17,7 +17,7 @@ SIZES = st.lists(st.integers(0, 4), max_size=5)
 
 
 def nothing() -> LogContext:
-    """These tests ask nobody."""
+    """Return a context for tests that use no store and no ledgers."""
     context = object.__new__(LogContext)
     object.__setattr__(context, "rng", random.Random(1))
     object.__setattr__(context, "cache", EntryCache())
@@ -32,7 +32,7 @@ def build(ids: list[int]) -> LedgerList:
 
 
 def make(sizes: list[int], present: int) -> tuple[LedgerList, list[Position]]:
-    """Ledgers 10, 12, 14... of those sizes, then the present one; and all entries."""
+    """Return ledgers 10, 12, 14... of these sizes with a present one, and all their entries."""
     ids = [10 + 2 * i for i in range(len(sizes) + 1)]
     ledgers = build(ids)
     for ledger_id, size in zip(ids, sizes, strict=False):

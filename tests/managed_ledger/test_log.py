@@ -95,7 +95,7 @@ def test_reading_begins_where_it_should_and_ends_at_the_end() -> None:
 
 
 def test_the_tail_of_a_ledger_is_read_while_it_is_being_closed() -> None:
-    """Readers of the ledger's own metadata would not see its last entries yet."""
+    """A reader that knows only the ledger's metadata would not see its last entries yet."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -171,7 +171,7 @@ def test_room() -> None:
 
 
 def test_room_for_small_entries() -> None:
-    """Each of them costs more than its bytes."""
+    """Each small entry costs more memory than its bytes."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -403,7 +403,7 @@ def test_a_log_deleted_while_it_rolls_leaves_nothing() -> None:
 
 
 def test_an_entry_that_no_bookie_would_take_is_refused_and_the_log_goes_on() -> None:
-    """The log was given up for it, and its client sent the same to the next owner, for ever."""
+    """Formerly the entry ended the log, and its client sent it to the next owner, forever."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

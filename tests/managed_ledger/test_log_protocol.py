@@ -1,4 +1,4 @@
-"""How a log goes from one ledger to the next: left what happens, right what is asked for."""
+"""How a log moves from one ledger to the next: events on the left, effects on the right."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A list of ledgers that comes up to what the metadata store takes: it is opened all the same."""
+"""A list of ledgers that reaches the limit of the metadata store can still be opened."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -41,9 +41,9 @@ FULL = replace(CONFIG, retention=ENDLESS)
 
 
 async def lengthened(world: World, host: Host, size: int) -> int:
-    """A log of seven messages whose list is as long as one of `size` bytes; how many ledgers.
+    """Make a log of seven messages with a list of `size` bytes; return the number of ledgers.
 
-    The ledgers in front, which nobody has, are of one message each.
+    The ledgers in front do not exist; the list gives them one message each.
     """
     world.metadata.tree._nodes["/ledgers/idgen"].children_created = 1_000_000
     log = await host.open(FULL)
@@ -98,7 +98,7 @@ def test_a_list_at_its_limit_is_trimmed_by_the_write_that_opens_it() -> None:
 
 
 def test_a_list_at_its_limit_of_which_nothing_may_go_is_opened_again_and_again() -> None:
-    """Reading goes on; only appends are refused, until somebody makes room."""
+    """Reads continue; only appends are refused until the list has room."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -129,8 +129,8 @@ def test_a_list_at_its_limit_of_which_nothing_may_go_is_opened_again_and_again()
 
 
 def test_a_full_ledger_is_not_rolled_when_its_length_would_not_fit() -> None:
-    """Before, the list took the new ledger, and never the length of the old one: the seal was
-    repeated for ever, and after that nobody could open the log.
+    """Formerly the list took the new ledger, and never the length of the old one.  The log repeated
+    that write forever, and no broker could open the log after that.
     """
 
     async def scenario(world: World) -> None:
@@ -217,7 +217,7 @@ def test_a_ledger_that_is_too_young_is_not_rolled() -> None:
 
 
 def test_takeovers_without_end_do_not_fill_the_list() -> None:
-    """Each leaves a ledger of one entry, while appends are taken; then none."""
+    """While appends are taken, each takeover leaves a ledger of one entry; then it leaves none."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -441,7 +441,7 @@ def test_a_claim_that_nobody_finished_is_taken_over() -> None:
 
 
 def years_until_no_roll(entries_per_s: float, row_bytes: int) -> float:
-    """With the settings of a broker, when nothing is ever trimmed."""
+    """The settings are those of a broker, and nothing is ever trimmed."""
     size, seconds, most = 0, 0.0, 3 << 24
     while (room := Room(size, VALUE_BYTES_MAX)).allows_roll:
         entries = max(50_000 * room.stretch, entries_per_s * 600.0 * room.stretch)

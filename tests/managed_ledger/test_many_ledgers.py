@@ -1,4 +1,4 @@
-"""Logs of thousands of ledgers, and of cursors: what it costs to have many."""
+"""The cost of thousands of ledgers, and of many cursors."""
 
 import time
 from collections.abc import Generator
@@ -22,14 +22,14 @@ MANY = 20_000
 
 @contextmanager
 def cheap(cpu_s: float = 10.0) -> Generator[None]:
-    """Linear: some tens of milliseconds.  Quadratic: minutes."""
+    """A linear algorithm takes some tens of milliseconds, a quadratic one minutes."""
     started_s = time.process_time()
     yield
     assert time.process_time() - started_s < cpu_s
 
 
 def long_list(count: int) -> ManagedLedgerInfo:
-    """Ledgers 0 to count - 1, of ten entries each, closed."""
+    """Return a list of closed ledgers 0 to count - 1, of ten entries each."""
     info = ManagedLedgerInfo()
     for ledger_id in range(count):
         info.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=1000, timestamp=1000)
@@ -95,7 +95,7 @@ def test_ranges_over_many_ledgers_are_read_in_linear_time() -> None:
 
 
 def test_a_log_of_thousands_of_ledgers_opens_and_is_trimmed() -> None:
-    """Only the last two are looked at when it opens; all go with one write of the list."""
+    """Opening looks only at the last two ledgers; one write of the list drops all."""
 
     async def scenario(world: World) -> None:
         count = 3000

@@ -1,4 +1,4 @@
-"""Offsets are exact, and never start anew."""
+"""Offsets are exact, and never start again."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def test_offsets_go_on_when_everything_was_trimmed() -> None:
 
 
 async def pulsar_log(world: World, entries: list[list[int]]) -> None:
-    """A log as a Pulsar broker without an index leaves it; entries by their numbers of messages."""
+    """Make a log as a Pulsar broker without an index leaves it; a number of messages per entry."""
     async with world.host("pulsar") as host:
         info = ManagedLedgerInfo()
         number = 0

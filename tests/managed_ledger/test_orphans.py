@@ -1,4 +1,4 @@
-"""Ledgers that nothing names are removed; nothing else is, whatever it looks like."""
+"""Ledgers that nothing names are removed; no other ledger is, even if it looks like one."""
 
 import pytest
 import trio
@@ -94,7 +94,7 @@ def test_the_suspects_that_are_remembered_are_bounded() -> None:
 
 
 async def made(host: Host, log: str = NAME, cursor: str | None = None) -> int:
-    """A ledger of a host that died before anything named it."""
+    """Create a ledger of a host that dies before anything names it."""
     custom = custom_metadata(log, cursor, TREE)
     writer = await host.client.create(CONFIG.quorums, custom=custom)
     writer.abandon()
@@ -164,7 +164,7 @@ def test_a_topic_that_is_made_between_two_looks_loses_nothing() -> None:
 
 
 def test_what_is_being_created_is_no_orphan() -> None:
-    """Its list, or its cursor, is about to name it: however often, and from where, one looks."""
+    """A list, or a cursor, is about to name the ledger, however often the hosts look."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -263,9 +263,9 @@ def test_without_a_tree_nothing_is_removed_and_ledgers_name_none() -> None:
 
 
 def test_a_list_that_is_not_seen_now_is_not_gone() -> None:
-    """The server that is asked is behind: it knows a ledger, and not that its topic is there again.
+    """The server is behind: it knows the ledger, and not that its topic exists again.
 
-    The owner decides then.
+    The owner of the topic decides then.
     """
 
     async def scenario(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Who reads on finds what comes next; who does not, costs nothing; nothing is given out twice."""
+"""A reader that reads on finds the next entries in the cache; others cost nothing."""
 
 import trio
 import trio.lowlevel
@@ -45,7 +45,7 @@ def test_who_comes_while_it_is_on_its_way_waits_for_it() -> None:
 
 
 def test_a_log_that_is_lost_while_it_is_read_begins_nothing() -> None:
-    """What was asked for is given out, and its broker lives on."""
+    """The read returns its entries, and the broker lives on."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -1,4 +1,4 @@
-"""What cannot be read now is read later: it is an error of the ledger, and never a gap."""
+"""An entry that cannot be read now is an error, and never a gap; it is read later."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_what_cannot_be_read_now_is_not_skipped(away: str, where: str) -> None:
 
 
 def test_one_entry_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the next one could be."""
+    """The entry behind it could be read."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -1,4 +1,4 @@
-"""Ledgers that get no ack quorum any more, though new ones would: they are left, but seldom."""
+"""Ledgers that get no ack quorum any more, though new ones would, are left, but seldom."""
 
 import itertools
 from collections.abc import Callable, Collection
@@ -38,7 +38,7 @@ KEY = ("log",)
 
 
 def times(backoffs: Backoffs, until_s: int, interval_s: float = 60.0) -> list[int]:
-    """When a ledger is left, looked at each second; it is stuck always."""
+    """Return the times at which a ledger is left, checked each second; it is always stuck."""
     return [s for s in range(until_s) if backoffs.may_leave(KEY, float(s), interval_s, 1.0)]
 
 
@@ -115,7 +115,7 @@ def refuse(
     names: Collection[str],
     refused: Callable[[int], bool],
 ) -> None:
-    """Of these ledgers the bookies take the entries of recoveries only, and say READ_ONLY."""
+    """The bookies answer READ_ONLY for these ledgers, except to recoveries."""
     for name in names:
         store = world.bookies[name].store
         add = store.add
@@ -141,7 +141,7 @@ def refuse(
 
 
 async def look(log: ManagedLedger, seconds: int, each_s: int = 1) -> None:
-    """As the broker's timer does."""
+    """Check the log every `each_s` seconds, as the broker's timer does."""
     for _ in range(0, seconds, each_s):
         await trio.sleep(each_s)
         log.check_roll()
@@ -190,7 +190,7 @@ def test_two_of_three_take_no_more_of_this_ledger(
 
 
 def test_a_spare_that_was_reborn_takes_what_is_recovered() -> None:
-    """All three have to confirm; one dies, and the only spare takes no entries of older ledgers."""
+    """All three must confirm; one dies, and the only spare takes no entries of older ledgers."""
 
     async def scenario(world: World) -> None:
         await world.add_bookie("bookie-4")
@@ -223,7 +223,7 @@ def test_a_spare_that_was_reborn_takes_what_is_recovered() -> None:
 
 
 def test_what_could_not_be_recovered_is_not_given_up() -> None:
-    """Two bookies are in limbo: of what they lack nobody knows whether it was confirmed."""
+    """Two bookies are in limbo: an entry that they lack may have been confirmed."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -278,7 +278,7 @@ def test_a_cursor_that_could_not_be_recovered_keeps_its_log_from_being_given_up(
 
 @pytest.mark.parametrize("ack", [2, 3])
 def test_with_too_few_bookies_for_a_new_ledger_it_waits(ack: int) -> None:
-    """Of three that have to confirm one would do to recover."""
+    """Three bookies must confirm, and one would be enough to recover."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -345,7 +345,7 @@ def test_a_log_that_goes_on_while_its_bookies_are_asked_is_not_given_up(
 def test_who_is_stuck_again_and_again_is_opened_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two bookies answer, and take nothing of any ledger."""
+    """Two bookies answer, and take no entries of any ledger."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -358,7 +358,7 @@ def test_who_is_stuck_again_and_again_is_opened_less_and_less_often(
 
 
 async def opened_anew(monkeypatch: pytest.MonkeyPatch, world: World, host: Host) -> list[float]:
-    """When the log was; it is appended to all the time."""
+    """Append to a log all the time; return the times at which it was opened again."""
     log = await host.open(STUCK)
     await append(log, range(3))
     refuse(monkeypatch, world, ["bookie-2", "bookie-3"], lambda _: True)

@@ -1,4 +1,4 @@
-"""Two owners, and crashes at every step: what was acknowledged survives, in order."""
+"""Two owners, and crashes at every step: acknowledged entries survive, in order."""
 
 import pytest
 import trio
@@ -22,7 +22,7 @@ LIST = f"/managed-ledgers/{NAME}"
 
 
 def is_kept(acked: list[int], kept: list[int]) -> None:
-    """Everything acknowledged is there, in order, and what else is there was sent."""
+    """Check that all acknowledged entries are there, in order, and that all others were sent."""
     assert kept == sorted(kept)
     assert len(set(kept)) == len(kept)
     assert set(acked) <= set(kept), sorted(set(acked) - set(kept))
@@ -150,7 +150,7 @@ def test_of_two_who_open_at_once_one_has_it() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_crash_at_any_moment_of_a_roll(seed: int) -> None:
-    """The host stops without a word; what another one finds is right, and is served on."""
+    """The host stops at any step; another host finds a correct log, and serves it."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -179,7 +179,7 @@ def test_a_crash_at_any_moment_of_a_roll(seed: int) -> None:
 
 
 def test_both_open_ledgers_of_a_roll_are_recovered() -> None:
-    """K60: with only the last one fenced, the old owner would go on in the one before."""
+    """K60: with only the last ledger fenced, the old owner would continue in the one before."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -207,7 +207,7 @@ def test_both_open_ledgers_of_a_roll_are_recovered() -> None:
 
 
 def test_a_ledger_takes_nothing_before_the_list_names_it() -> None:
-    """K61: what is acknowledged meanwhile lies in the old ledger, where the next owner looks."""
+    """K61: entries acknowledged meanwhile lie in the old ledger, where the next owner looks."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:
@@ -251,7 +251,7 @@ def test_nothing_is_served_before_the_list_is_ours() -> None:
 
 @pytest.mark.parametrize("entries", [0, 2])
 def test_a_ledger_is_fenced_before_its_successor_is_served(entries: int) -> None:
-    """K63, K66: its owner may be asleep, and wake when the ledger has been closed, or deleted."""
+    """K63, K66: the owner may sleep, and wake after the ledger was closed or deleted."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:

@@ -1,4 +1,4 @@
-"""Which ledgers may go."""
+"""The ledgers that may be dropped."""
 
 import pytest
 

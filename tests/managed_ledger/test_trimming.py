@@ -1,4 +1,4 @@
-"""What nobody needs goes; nothing else does.  And ledgers that nothing names."""
+"""Trimming drops the ledgers that are not needed, and no others.  Orphans are removed."""
 
 from dataclasses import replace
 
@@ -225,7 +225,7 @@ def test_deletions_that_fail_after_the_list_was_written_leave_orphans_and_no_har
 @pytest.mark.parametrize("who", ["reset", "new"])
 @pytest.mark.parametrize("first", ["trim", "cursor", "another write"])
 def test_a_cursor_that_comes_to_what_is_being_trimmed(who: str, first: str) -> None:
-    """Either it holds the ledger, or it begins behind it: never is it stored where nothing is."""
+    """The cursor holds the ledger or starts behind it; it never stands in a dropped ledger."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -1,4 +1,4 @@
-"""Answers of the metadata store that are lost: whether it was carried out is found out."""
+"""Answers of the metadata store that are lost: the log reads what became of its request."""
 
 import pytest
 import trio
@@ -50,7 +50,7 @@ def test_in_a_roll_and_when_a_ledger_is_sealed(applied: bool) -> None:
 
 
 def test_a_write_that_is_carried_out_after_we_looked_is_ours() -> None:
-    """Lost, looked up too early, repeated: the repetition meets our own write."""
+    """The answer is lost, the look-up comes too early, and the repetition meets its own write."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -138,7 +138,7 @@ def test_of_cursors(applied: bool, step: str) -> None:
 
 
 def test_a_cursor_write_that_comes_late_changes_nothing() -> None:
-    """Each names the version of the record that it replaces."""
+    """Each write names the version of the record that it replaces."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -6,7 +6,7 @@
 
     play(scenario)
 
-What was appended is told by number: payload number n is a message `n` published at time n.
+Entries have numbers: the payload of number n is a message `n` published at time n.
 """
 
 import copy
@@ -56,7 +56,7 @@ class VirtualClock:
 
 
 def message(number: int, messages: int = 1, *, size: int = 0) -> list[bytes]:
-    """An entry as a producer sends it: `messages` of them, published at `number`."""
+    """Return an entry as a producer sends it, with `messages` messages published at `number`."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=number)
     if messages > 1:
         metadata.num_messages_in_batch = messages
@@ -69,7 +69,7 @@ def number_of(data: memoryview) -> int:
 
 @dataclass
 class Sent:
-    """What became of the appends of one handle, in the order in which it was told."""
+    """The results of the appends of one handle, in the order of the calls of `done`."""
 
     acked: list[int] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
@@ -109,13 +109,13 @@ async def settle(sent: Sent) -> Sent:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Time is virtual: looking costs nothing, and a deadlock shows as too many steps."""
+    """Wait for a condition in virtual time; a deadlock shows as too many steps."""
     while not condition():  # noqa: ASYNC110
         await trio.sleep(0.01)
 
 
 async def append(log: ManagedLedger, numbers: range, messages: int = 1) -> list[Position]:
-    """Append and wait; all are confirmed.  A handful at a time, so that rolls find their place."""
+    """Append and wait until all are confirmed, a few at a time, so that rollovers happen."""
     positions: list[Position] = []
     for first in range(numbers.start, numbers.stop, 2):
         part = range(first, min(first + 2, numbers.stop))
@@ -127,7 +127,7 @@ async def append(log: ManagedLedger, numbers: range, messages: int = 1) -> list[
 
 
 async def read_all(log: ManagedLedger, start: Position | None = None) -> list[int]:
-    """The numbers of all entries; checks that positions and offsets ascend."""
+    """Return the numbers of all entries; check that positions and offsets ascend."""
     at = start or log.next_position(log.before_first)
     numbers: list[int] = []
     offset = -1
@@ -144,7 +144,7 @@ async def read_all(log: ManagedLedger, start: Position | None = None) -> list[in
 
 
 class Held:
-    """A request that is under way, until it is let go: it arrives then, whoever still waits."""
+    """A request that is held up until it is let go; it arrives then, even without a caller."""
 
     def __init__(self, operation: str, path: str) -> None:
         self.operation = operation
@@ -165,11 +165,11 @@ class Held:
 
 
 def _nothing() -> None:
-    """Nothing was asked for yet."""
+    """Do nothing; the scenario has set no handler yet."""
 
 
 class HostLink(DirectLink):
-    """A host's way to the metadata store.
+    """A host's link to the metadata store.
 
     Requests can be held up, and the server that answers reads can fall behind the others: until it
     is asked to catch up (`sync`), or the host has written something, which it must have seen.
@@ -201,7 +201,7 @@ class HostLink(DirectLink):
 
 
 class FollowedTree:
-    """What a host sees of the tree: all of it, or an older state."""
+    """The tree as a host sees it: the present state, or an older one."""
 
     def __init__(self, tree: Tree, link: HostLink) -> None:
         self._tree = tree
@@ -276,7 +276,7 @@ class World:
     async def add_bookie(
         self, name: str, *, root: str = "/ledgers", log: Log | None = None
     ) -> None:
-        """A new one; the machine may have a disk already."""
+        """Start a bookie; its machine may have a disk already."""
         self._roots[name] = root
         if name not in self.platters:
             self.platters[name] = Platter(self.rng, latency_s=(0.0002, 0.002))
@@ -284,7 +284,7 @@ class World:
         await self.start(name, log)
 
     def kill(self, name: str) -> None:
-        """The power of a bookie goes, and its session with it."""
+        """Cut the power of a bookie, which ends its session."""
         self.run.hold(f"{name}#{len(self._lives[name]) - 1}")
         self.network.crash(name)
         self.platters[name].lose_power()
@@ -342,14 +342,14 @@ class World:
         await until(lambda: len(client.directory.usable()) >= len(alive))
 
     def fall_behind(self, host: Host) -> None:
-        """What the host reads from here on is as it is now."""
+        """Let the host read the state of this moment from now on."""
         tree = self.metadata.tree
         host.link.stale = behind = copy.copy(tree)
         behind._nodes = copy.deepcopy(tree._nodes)
         behind._record_watches, behind._children_watches = {}, {}
 
     async def list_of(self, host: Host, name: str = NAME) -> ManagedLedgerInfo:
-        """What the metadata store holds."""
+        """Return the list that the metadata store holds."""
         record = await host.store.get(log_path(name))
         assert record is not None
         return ManagedLedgerInfo.FromString(record.value)
@@ -358,14 +358,14 @@ class World:
         return [ledger.ledgerId for ledger in (await self.list_of(host, name)).ledgerInfo]
 
     async def ledgers(self, host: Host) -> list[int]:
-        """All ledgers that there are."""
+        """Return the ids of all existing ledgers."""
         return [ledger_id async for ledger_id in host.client.list_ledgers()]
 
 
 def play(
     scenario: Callable[[World], Awaitable[None]], seed: int = 1, *, limit_s: float = LIMIT_S
 ) -> None:
-    """Run a scenario with three bookies; raises what it raises."""
+    """Run a scenario with three bookies, and raise what it raises."""
 
     async def main(run: Scheduler) -> None:
         async with trio.open_nursery() as nursery:

@@ -19,7 +19,7 @@ _READ_AHEAD = f"{_SCENARIOS}/test_read_ahead.py"
 _TAKEOVER = f"{_SCENARIOS}/test_takeover.py"
 _TRIMMING = f"{_SCENARIOS}/test_trimming.py"
 _UNKNOWN = f"{_SCENARIOS}/test_unknown_answers.py"
-_WHOSE = f"{_SCENARIOS}/test_whose.py"
+_WHOSE = f"{_SCENARIOS}/test_ledger_owners.py"
 
 OWNERS = [
     Mutant(

@@ -1,6 +1,6 @@
-"""A ledger proves whose it is before anything is done to it.
+"""A ledger proves its owner before anything is done to it.
 
-Two roots below one metadata store: ids of ledgers collide, and the lists of topics are shared.
+One metadata store has two roots here: ids of ledgers collide, and all topics share the lists.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ EARLIEST = Position(-1, -1)
 
 
 def two_roots(scenario: Callable[[World, Host, Host], Awaitable[None]]) -> None:
-    """Hosts of two clusters that share a metadata store."""
+    """Open hosts of two clusters that share a metadata store."""
 
     async def both(world: World) -> None:
         for number in range(1, 4):
@@ -52,7 +52,7 @@ def two_roots(scenario: Callable[[World, Host, Host], Awaitable[None]]) -> None:
 
 
 async def goes_on(log: ManagedLedger, numbers: range) -> None:
-    """The log can append: nobody has fenced its ledger."""
+    """Check that the log can append: its ledger was not fenced."""
     sent = await settle(send(log, numbers))
     assert not sent.failed
     assert log.fenced is None
@@ -80,7 +80,7 @@ def test_a_list_is_never_read_against_the_ledgers_of_another_root() -> None:
 
 
 def test_no_ledger_is_fenced_if_one_of_them_is_foreign() -> None:
-    """The last but one is the log's own, and somebody may be writing to it."""
+    """The last but one belongs to the log, and its owner may be writing to it."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host, world.host("b") as another:
@@ -98,7 +98,7 @@ def test_no_ledger_is_fenced_if_one_of_them_is_foreign() -> None:
 
 
 async def list_also(host: Host, ledger_id: int) -> None:
-    """Put a ledger on the list of the log, as nobody should."""
+    """Put a foreign ledger on the list of the log."""
     path = log_path(NAME)
     record = await host.store.get(path)
     assert record is not None
@@ -108,7 +108,7 @@ async def list_also(host: Host, ledger_id: int) -> None:
 
 
 async def point(host: Host, cursor: str, ledger_id: int) -> None:
-    """Have the record of a cursor name that ledger."""
+    """Make the record of a cursor name that ledger."""
     path = cursor_path(NAME, cursor)
     record = await host.store.get(path)
     assert record is not None
@@ -172,7 +172,7 @@ def test_a_foreign_ledger_in_the_middle_is_neither_read_nor_skipped() -> None:
 
 
 def test_nothing_that_says_it_is_another_logs_is_deleted() -> None:
-    """Not by trimming, not by the deletion of a log, not by that of a cursor."""
+    """Neither trimming nor the deletion of a log or a cursor deletes a foreign ledger."""
 
     async def scenario(world: World, one: Host, two: Host) -> None:
         cursor = await with_cursor(one)
