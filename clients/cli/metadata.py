@@ -1,4 +1,4 @@
-"""What the commands share that look into ZooKeeper themselves, past the brokers."""
+"""Shared by the commands that read ZooKeeper directly: a session, and checks of the ledgers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -43,10 +43,10 @@ def run_on_ledgers(
     *,
     writes: bool = False,
 ) -> T:
-    """As `run_with_store`, for a command about the ledgers below a root.
+    """Run `work` with a store, for a command on the ledgers below a root.
 
-    If the topics beside it are kept in other ledgers, one that only reads says so, and one that
-    writes refuses unless it was called with --other-instance.
+    If the topics in this ZooKeeper are bound to other ledgers, a command that only reads warns, and
+    a command that writes is refused unless the user gave --other-instance.
     """
 
     async def compared(store: MetadataStore) -> T:
@@ -64,9 +64,9 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
     try:
         found = await root_instance_id(store, paths)
         if found is None:
-            return  # There are no ledgers: the command says what that means for it.
+            return  # There are no ledgers; the command itself reports that.
     except LayoutError:
-        found = None  # The ledgers of an old BookKeeper are not those that are bound.
+        found = None  # The layout is that of an old BookKeeper, so it is not the bound instance.
     try:
         check_bound(bound, found, f"{zookeeper} below {root}")
     except ForeignInstanceError as error:
@@ -80,7 +80,7 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
 
 
 def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """Do `work` in a session of its own; errors become sentences."""
+    """Run `work` in a new session; errors become sentences."""
 
     async def run() -> T:
         contact = _Contact(zookeeper)
@@ -103,7 +103,7 @@ def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]
 
 
 class _Contact:
-    """With ZooKeeper: whether the command waits for it, and how long it will."""
+    """Tracks whether the command waits for ZooKeeper, and for how long."""
 
     def __init__(self, zookeeper: str) -> None:
         self.store: MetadataStore | None = None  # until there is a session

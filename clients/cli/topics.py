@@ -1,6 +1,6 @@
-"""`daybook topics`: create topics, list them, look at them, delete them.
+"""`daybook topics`: create, list, inspect and delete topics.
 
-All of it goes over the admin REST; only the offsets in `stats` come from the broker's own port.
+The commands use the admin REST; only the offsets in `stats` come from the broker's own port.
 """
 
 from collections import Counter
@@ -47,9 +47,9 @@ _SUBSCRIPTION_COLUMNS = (
 
 @click.group()
 def topics() -> None:
-    """Create, list, look at and delete topics.
+    """Create, list, inspect and delete topics.
 
-    A topic is NAME, which is short for persistent://public/default/NAME.
+    A topic NAME is short for persistent://public/default/NAME.
     """
 
 
@@ -136,7 +136,9 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also with connected producers and consumers.")
+@click.option(
+    "--force", is_flag=True, help="Delete the topic even if producers or consumers are connected."
+)
 @admin_url_option
 @output_option
 def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None:
@@ -149,7 +151,7 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
         except AdminError as error:
             if error.status != _IN_USE or force:
                 raise
-            raise UserError(f"{error}: --force deletes it all the same.") from error
+            raise UserError(f"{error}: --force deletes it nevertheless.") from error
 
     _ask(admin_url, ask, changes=True)
     write_record({"deleted": topic}, output)
@@ -175,10 +177,10 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
 def retention(
     namespace: str, minutes: int, megabytes: int, admin_url: str, output: OutputFormat
 ) -> None:
-    """Set how long the topics of a namespace keep what is acknowledged.
+    """Set how long the topics of a namespace keep acknowledged messages.
 
     Messages are kept until one of the two limits is reached; with 0 and 0 none is kept.  Messages
-    that a subscription has not acknowledged stay in any case.
+    that a subscription has not acknowledged are always kept.
     """
     name = parse_namespace(namespace)
     _ask(
@@ -245,7 +247,7 @@ def _rate(value: float | None) -> str | None:
 
 
 def _backlog(found: Mapping[str, Any]) -> str | None:
-    """An estimate is marked."""
+    """Return the number of messages, with ~ if it is an estimate."""
     messages = found.get("msgBacklog")
     if messages is None:
         return None

@@ -207,7 +207,7 @@ def test_an_order_that_is_taken_back_is_said_to_programs_too(
     for other in ("--wait-retention", "--no-wait"):
         code, _, err = daybook("bookies", "decommission", "b1", "--cancel", other)
         assert code == 2
-        assert "leave the other options away" in err
+        assert "leave out the other options" in err
         assert trio.run(order) is not None
     code, out, _ = daybook("bookies", "decommission", "b1", "--cancel", "--output", "json")
     assert code == 0
@@ -346,7 +346,7 @@ def test_health_says_when_nothing_can_be_published(
 
 def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) -> None:
     assert daybook("ledgers", "check")[1] == (
-        "There is nothing to check: no entries that are settled.\n"
+        "There is nothing to check: no closed fragment has entries.\n"
     )
     trio.run(stored.ledger, closed())
     code, out, _ = daybook("ledgers", "check")
@@ -415,9 +415,9 @@ def test_why_a_ledger_is_kept(daybook: Daybook, stored: Stored) -> None:
     dropped, held, last, plain, orphan = trio.run(fill)
     expected = {
         dropped: (False, [], "does not list it"),
-        held: (True, ["billing"], f"acknowledged all up to {held}:4"),
+        held: (True, ["billing"], f"acknowledged everything up to {held}:4"),
         last: (True, [], "new messages go there"),
-        plain: (False, [], "not a topic's"),
+        plain: (False, [], "No topic owns it"),
         orphan: (False, [], "orphan"),
     }
     for ledger_id, (listed, holders, words) in expected.items():

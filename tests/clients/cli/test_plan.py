@@ -120,7 +120,7 @@ def test_bookies_with_data_are_not_left_out(directory: Directory) -> None:
 def test_a_cluster_stays_with_its_zookeeper(directory: Directory) -> None:
     plan(EPHEMERAL, directory)
     assert plan(replace(EPHEMERAL, zookeeper=None), directory).zookeeper == "zk:2181"
-    with pytest.raises(UserError, match="is known to zk:2181"):
+    with pytest.raises(UserError, match="is registered in zk:2181"):
         plan(replace(EPHEMERAL, zookeeper="other:2181"), directory)
 
 

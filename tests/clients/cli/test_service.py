@@ -77,10 +77,10 @@ def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> No
     [
         (["--metadata", "etcd://h:1/ledgers"], "'etcd' is none of"),
         (["--metadata", "zk+flat://h:1/ledgers"], "'zk+flat' is none of"),
-        (["--metadata", "zk://h/l", "--zookeeper", "h:1"], "leave --zookeeper"),
-        (["--metadata", "zk://h/l", "--ledgers-root", "/l"], "leave --zookeeper"),
+        (["--metadata", "zk://h/l", "--zookeeper", "h:1"], "leave them out"),
+        (["--metadata", "zk://h/l", "--ledgers-root", "/l"], "leave them out"),
         (["--zookeeper", "zk://h/l"], "write that as --zookeeper h:2181 --ledgers-root /l."),
-        (["--ledgers-root", "l"], "'l' is no path"),
+        (["--ledgers-root", "l"], "'l' is not a path"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_said(
