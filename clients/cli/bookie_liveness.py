@@ -51,6 +51,7 @@ class BookieLiveness:
                 here = bookie in writable
                 presence[bookie] = Presence.WRITABLE if here else Presence.READONLY
             else:
+                # Not registered is not enough: a frozen host loses its registration, too.
                 gone = await self._is_gone(bookie)
                 presence[bookie] = Presence.LOST if gone else Presence.AWAY
         return presence
@@ -101,6 +102,7 @@ class BookieLiveness:
             order = await Orders(self._store, self._paths).read(bookie)
             if order is not None and order.kind in (Kind.LEAVE, Kind.LEFT):
                 return "it was asked to leave"
+        # Only a refused connection proves that the process has ended; a timeout proves nothing.
         try:
             connection = await self._bookies.connect(bookie)
         except NobodyListensError:

@@ -147,7 +147,7 @@ def _why_not_writable(rows: Sequence[Mapping[str, Any]], ack_quorum: int) -> str
 
 
 async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]], int]:
-    """One row for each bookie; and how many are known, by which brokers choose quorums."""
+    """Return a row for each bookie, and the number of known ones, by which brokers set quorums."""
     paths = LedgerPaths(root)
     known = await known_bookies(store, paths)
     writable = await writable_bookies(store, paths)
@@ -246,7 +246,7 @@ async def _without_order(store: MetadataStore, paths: LedgerPaths, bookie: Booki
     """
     with trio.move_on_after(_OBEY_S):
         while True:
-            changed = trio.Event()
+            changed = trio.Event()  # set by the watch of the next read, so no change is missed
             if bookie in await writable_bookies(store, paths, changed.set):
                 return f"{bookie} takes entries again."
             if bookie not in await readonly_bookies(store, paths):

@@ -70,7 +70,7 @@ class Child:
             finally:
                 trio.lowlevel.notify_closing(pid_fd)
                 os.close(pid_fd)
-            code = self._popen.wait()
+            code = self._popen.wait()  # returns at once: a readable pidfd means that it has ended
         else:
             code = await trio.to_thread.run_sync(self._popen.wait, abandon_on_cancel=True)
         for pipe in (self._popen.stdin, self._popen.stdout):

@@ -254,7 +254,7 @@ async def _rebind(store: MetadataStore, instance_id: str, left: frozenset[str]) 
 
     The record is last: as long as it names the old instance, a second run finds what is left to do.
     """
-    await _check_nobody_is_there(store)
+    await _check_nobody_is_there(store)  # again: a broker may have started during the question
     changed = 0
     async for name in log_names(store):
         if name not in left:
@@ -270,4 +270,4 @@ async def _rebind(store: MetadataStore, instance_id: str, left: frozenset[str]) 
             version = ANY if record is None else record.stat.version
             await store.set(PATH, encoded(instance_id), version)
         except VersionConflictError:
-            continue
+            continue  # another process wrote the record: read it again

@@ -267,7 +267,7 @@ class _Copier:
         try:
             await client.partitions(options.topic, create=False)
         except TopicNotFoundError:
-            self._created = True  # by what follows, unless that is refused, too
+            self._created = True  # by the subscription below, unless the broker refuses that, too
         if options.subscription is not None:
             self.consumer = await client.subscribe(
                 options.topic,
@@ -302,6 +302,7 @@ class _Copier:
                 self.consumer.ack_nowait(messages)
             if left is not None:
                 left -= len(messages)
+                assert left >= 0, "no more messages than asked for"
 
     async def _write(self, messages: list[Message]) -> bool:
         """Write to the output; return False if nobody reads it any more.

@@ -77,6 +77,7 @@ async def _answer(supervisor: Supervisor, stream: trio.abc.Stream) -> dict[str, 
 
 
 async def _carry_out(keeper: Keeper, command: str) -> None:
+    # One command at a time: two that wait for opposite states of a part would never end.
     async with keeper.lock:
         match command:
             case "kill":

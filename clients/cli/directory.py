@@ -120,6 +120,8 @@ def open_directory(path: Path) -> Generator[Directory]:
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise UserError(f"{path} cannot be used: {error.strerror}.") from error
+    # The lock file is never removed: a process could lock the removed file while another one locks
+    # a new file of that name.  The kernel releases the lock however this process ends.
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

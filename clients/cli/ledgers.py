@@ -95,7 +95,7 @@ _DECOMPRESSED_MAX = 64 << 20
 
 @click.group()
 def ledgers() -> None:
-    """Look at ledgers straight in ZooKeeper and on the bookies.
+    """Inspect and repair ledgers directly in ZooKeeper and on the bookies.
 
     A ledger is an append-only log with one writer, replicated on several bookies; a topic is a
     chain of ledgers.  To fence a ledger is to make its bookies refuse its writer, so that the
@@ -395,7 +395,7 @@ async def _check(
             except NoSuchLedgerError:
                 if ids:
                     raise
-                continue  # deleted meanwhile
+                continue  # deleted since it was listed
             except MalformedMetadataError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
@@ -595,6 +595,7 @@ async def _look(store: MetadataStore, root: str, ledger_id: int, force: bool) ->
 
 async def _delete(store: MetadataStore, root: str, ledger_id: int, force: bool) -> None:
     async with open_client(store, root) as client:
+        # Again, though `_look` did it: a topic may have listed the ledger while the user thought.
         await _check_deletable(store, client, ledger_id, force)
         await client.delete(ledger_id)
 

@@ -97,7 +97,7 @@ def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]
             try:
                 return await work(store)
             finally:
-                contact.needed = False
+                contact.needed = False  # closing the session is no wait to report
 
     return run_async(run, lambda error: _say(error, zookeeper))
 

@@ -162,6 +162,7 @@ class _Tally:
 
     def settle(self, line: int, message_id: MessageId | None, error: BrokerError | None) -> None:
         self.resolved += 1
+        assert self.resolved <= self.taken + 1, "one result for each line, the current one included"
         if error is None:
             self.stored += 1
         elif self.failure is None or line < self.failure[0]:

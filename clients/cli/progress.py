@@ -149,7 +149,7 @@ async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
             try:
                 yield
             except Exception as caught:
-                error = caught
+                error = caught  # raised outside of the nursery, which would wrap it
             nursery.cancel_scope.cancel()
     finally:
         if error is not None:  # also if the nursery is being cancelled: the error is the cause

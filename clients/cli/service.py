@@ -82,7 +82,7 @@ def run_service(
             command += ["--config", str(value)]
         elif value is not None:
             environ[prefix + name.upper()] = str(value)
-    sys.stdout.flush()
+    sys.stdout.flush()  # execve discards what is buffered
     os.execve(sys.executable, command, environ)  # noqa: S606  the server is a program of Daybook
 
 

@@ -144,9 +144,10 @@ def standalone(
         plan = make_plan(options, opened, os.environ, ports)
         for name in plan.ignored:
             _report(f"{name} is ignored: every part of a standalone cluster has its own value")
-        ports.release()
+        ports.release()  # the parts bind them; the claims last as long as the cluster
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
+        # Before the start: bookies are known by their ports, so a failed start must keep them, too.
         opened.save(plan.saved)
         failure = trio.run(_run, plan, opened, output)
         if failure:
@@ -189,6 +190,7 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, stop, supervisor)
             nursery.start_soon(supervisor.run)
+            # Before the parts are ready: `daybook local` has to work while one of them hangs.
             await nursery.start(serve_control, supervisor, socket_path)
             failure, lacking = await _wait_ready(supervisor, stop)
             if failure is None and not stop.is_set():

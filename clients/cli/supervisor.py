@@ -151,7 +151,7 @@ class Keeper:
         self._wake()
 
     async def _end(self, number: signal.Signals) -> None:
-        self._wanted = False
+        self._wanted = False  # before the signal: `run` must not restart the part
         self._signal(number)
         if self.state is PartState.PAUSED:
             self._signal(signal.SIGCONT)  # a stopped process handles no other signal
@@ -205,6 +205,7 @@ class Keeper:
             self._failed_starts = min(self._failed_starts + 1, _FAILED_STARTS_MAX)
             self._wake()
             return f"cannot be started ({error})"
+        assert self._child is None, "one process for each part"
         self._child = child
         self.starts += 1
         try:
@@ -217,10 +218,11 @@ class Keeper:
                 nursery.cancel_scope.cancel()
         finally:
             self._child = None
-            if child.exit_code is None:
+            if child.exit_code is None:  # cancelled: nobody else would end the process
                 child.send_signal(signal.SIGKILL)
         part.exited(code)
         if self.state is PartState.STARTING:
+            # Read only what this start logged: `since` excludes the reason of an earlier failure.
             words = last_words(part.log, since) or describe_exit(code)
             self._failure = f"{part.name} did not start: {words}"
             self._failed_starts = min(self._failed_starts + 1, _FAILED_STARTS_MAX)
@@ -257,6 +259,7 @@ class Keeper:
             self._wake()
 
     def _wake(self) -> None:
+        # Waiters hold the old event and look at the state again; the next change needs a new one.
         self._changed.set()
         self._changed = trio.Event()
 
@@ -296,6 +299,7 @@ class Supervisor:
         async with trio.open_nursery() as nursery:
             for keeper in self.keepers.values():
                 nursery.start_soon(wait, keeper)
+        # `failures` is in order of time: the earliest vital failure is raised.
         for name, error in failures.items():
             if self._is_vital(self.keepers[name].part, failures):
                 raise error
@@ -323,7 +327,7 @@ class Supervisor:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """Return the reason in the last line of a log, as far as it is behind `since`; or ''."""
+    """Return the reason in the last line of a log, ignoring all before byte `since`; or ''."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(since, log.stat().st_size - _LAST_WORDS_BYTES))
         return reason_in(file.read().decode(errors="replace"))
@@ -331,7 +335,7 @@ def last_words(log: Path, since: int = 0) -> str:
 
 
 def reason_in(text: str) -> str:
-    """Return the last line that is not empty; if it is a structured one, the reason in it."""
+    """Return the last line that is not empty, or the value of `why` in it."""
     for line in reversed(text.splitlines()):
         if line.strip():
             reason = _REASON.search(line)

@@ -58,10 +58,10 @@ class Server:
 
     @property
     def lone_stop(self) -> signal.Signals:
-        """SIGKILL.  On SIGTERM, Java first stops to archive its classes.
+        """SIGKILL.  On SIGTERM, Java freezes the server and archives its classes.
 
-        Archiving can take longer than the session timeout of a broker, and the server would expire
-        the session before it exits.  A kill is safe: every answered transaction is on disk.
+        Archiving can take longer than the session timeout of a broker; the server then expires the
+        session before it exits.  A kill is safe: every answered transaction is on disk.
         """
         return signal.SIGKILL
 
@@ -177,8 +177,8 @@ async def is_serving(host: str, port: int) -> bool:
                 await stream.wait_readable()
                 count = stream.try_recv_into(view[got:])
                 if count == 0:
-                    return False
-                got += count or 0
+                    return False  # the server closed the connection
+                got += count or 0  # None: nothing was readable after all
             return bytes(answer) == b"imok"
         except ConnectionLostError:
             return False

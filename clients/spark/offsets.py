@@ -163,6 +163,7 @@ def limit(start: Mapping[int, int], end: Mapping[int, int], offsets_max: int) ->
         more = min(left, sizes[p] - taken[p], 1)
         taken[p] += more
         left -= more
+    assert sum(taken.values()) == offsets_max
     return {p: start.get(p, end[p]) + taken[p] for p in sizes}
 
 
@@ -176,6 +177,7 @@ def split(found: list[OffsetRange], partitions_min: int) -> list[OffsetRange]:
         count = max(1, min(len(whole), round(partitions_min * len(whole) / total)))
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
         parts += [OffsetRange(whole.partition, low, high) for low, high in pairwise(edges)]
+    # Rounding can leave too few: halve the largest range until there are enough.
     while len(parts) < min(partitions_min, total):
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
         part = parts[largest]
@@ -184,4 +186,5 @@ def split(found: list[OffsetRange], partitions_min: int) -> list[OffsetRange]:
             OffsetRange(part.partition, part.start, middle),
             OffsetRange(part.partition, middle, part.end),
         ]
+    assert sum(map(len, parts)) == total, "each offset is in exactly one range"
     return parts

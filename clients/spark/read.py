@@ -61,6 +61,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     part = task.part
     with blocking.connect(task.service_url, timeout_s=None) as client:
         topic = partition_topic(client, task.topic, part.partition)
+        # The driver checked the range when it planned the query; trimming may have passed it since.
         held = client.offsets(topic)
         expected = max(part.start, held.first)
         if expected > part.start and task.fail_on_data_loss:
@@ -76,6 +77,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
                 got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=RECEIVE_TIMEOUT_S)
                 if not got:
                     raise TimeoutError(f"{topic}: nothing arrived from offset {expected} on")
+                # Messages come in order, so a gap or a repetition shows at once.
                 offsets = [_offset(message) for message in got]
                 if offsets != list(range(expected, expected + len(got))):
                     got, offsets = _from(expected, got, offsets)

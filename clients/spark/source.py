@@ -130,6 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             # Partitions created after the target are left to the next run.
             until = {p: min(next_, self._target.get(p, begin[p])) for p, next_ in until.items()}
+        # An end before the start would be a negative range.
         end = {p: max(begin[p], next_) for p, next_ in until.items()}
         if isinstance(limit_, ReadMaxRows):
             end = limit(begin, end, limit_.max_rows)
