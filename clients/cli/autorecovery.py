@@ -130,7 +130,9 @@ def trigger(zookeeper: str, root: str) -> None:
     help="A settings file (TOML).",
 )
 @click.option("--name", help="The name of the worker, unique in the cluster.")
-@click.option("--rate-bytes-per-s", type=click.FloatRange(min=1), help="How fast it copies.")
+@click.option(
+    "--rate-bytes-per-s", type=click.FloatRange(min=1), help="The limit on the rate of copying."
+)
 @click.option(
     "--lost-delay-s", type=click.FloatRange(min=0), help="How long to wait for a lost bookie."
 )

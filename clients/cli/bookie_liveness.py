@@ -106,7 +106,7 @@ class BookieLiveness:
         try:
             connection = await self._bookies.connect(bookie)
         except NobodyListensError:
-            return "not registered, and nobody listens where its id says"
+            return "not registered, and its address refuses connections"
         except ConnectionLostError:
             return None
         connection.close()

@@ -236,7 +236,7 @@ class _Copier:
         brokers = brokers_at(client.service_url)
 
         def waits() -> Waiting | None:
-            """The client looks for its brokers for as long as the command runs."""
+            """Return what the command waits for.  The client looks for its brokers without end."""
             trouble = client.trouble
             return None if trouble is None else Waiting(brokers, None, trouble)
 

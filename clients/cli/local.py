@@ -61,8 +61,8 @@ def status(name: str | None, directory: Path, output: OutputFormat) -> None:
                 click.echo(f"\n{part['why'].rstrip('.')}.", err=True)
                 if part["name"].startswith("bookie"):
                     click.echo(
-                        f"`daybook bookies repair {part['name']}` lets it start without what it"
-                        " lost, and copies that back.",
+                        f"`daybook bookies repair {part['name']}` lets it start without the lost"
+                        " entries, and copies them back.",
                         err=True,
                     )
     if trouble:

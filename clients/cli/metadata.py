@@ -74,8 +74,8 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
             click.echo(f"Warning: {error}.", err=True)
         elif not other_instance_allowed():
             raise UserError(
-                f"Nothing was changed: {error}. If these ledgers are meant nevertheless, and no"
-                " topics are kept in them, call the command with --other-instance."
+                f"Nothing was changed: {error}. If you mean these ledgers, and no topics are"
+                " kept in them, run the command with --other-instance."
             ) from error
 
 
@@ -129,7 +129,7 @@ def _say(error: Exception, zookeeper: str) -> str | None:
             why = f" ({error.why})" if isinstance(error, NoContactError) and error.why else ""
             return (
                 f"No ZooKeeper answers at {zookeeper}{why}: start a cluster with"
-                " `daybook standalone` (`daybook local start zookeeper` if it has only lost that),"
+                " `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is down),"
                 " or say where yours is with --zookeeper."
             )
         case LayoutError():

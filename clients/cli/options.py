@@ -110,7 +110,7 @@ def _shown_default(usual: str) -> str:
 
 
 def output_option(function: Function) -> Function:
-    """Adds `--output table|json`, as the parameter `output`."""
+    """Add `--output table|json`, as the parameter `output`."""
     option = click.option(
         "--output",
         type=click.Choice(["table", "json"]),
@@ -122,7 +122,7 @@ def output_option(function: Function) -> Function:
 
 
 def dir_option(function: Function) -> Function:
-    """Adds `--dir`, as the parameter `directory`."""
+    """Add `--dir`, as the parameter `directory`."""
     option = click.option(
         "--dir",
         "directory",
@@ -137,7 +137,7 @@ def dir_option(function: Function) -> Function:
 
 
 def service_url_option(function: Function) -> Function:
-    """Adds `--service-url`."""
+    """Add `--service-url`."""
     option = click.option(
         "--service-url",
         default=_service_url,
@@ -151,7 +151,7 @@ def service_url_option(function: Function) -> Function:
 
 
 def admin_url_option(function: Function) -> Function:
-    """Adds `--admin-url`."""
+    """Add `--admin-url`."""
     option = click.option(
         "--admin-url",
         default=_admin_url,
@@ -211,7 +211,7 @@ _OTHER_INSTANCE = "daybook.clients.cli.other-instance"
 
 
 def other_instance_option(function: Function) -> Function:
-    """Adds `--other-instance`, for commands that write; see `other_instance_allowed`."""
+    """Add `--other-instance`, for commands that write; see `other_instance_allowed`."""
 
     def note(context: click.Context, _: click.Parameter, given: bool) -> None:
         context.meta[_OTHER_INSTANCE] = given
@@ -232,7 +232,7 @@ def other_instance_allowed() -> bool:
 
 
 def zookeeper_options(function: Function) -> Function:
-    """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
+    """Add `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(
         "--zookeeper",
         default=intended_zookeeper,

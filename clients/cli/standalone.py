@@ -124,7 +124,7 @@ def standalone(
     if ephemeral and named:
         raise UserError("--ephemeral makes a directory of its own: leave out --dir.")
     if zookeeper and (zookeeper_home or zookeeper_port is not None):
-        raise UserError("With --zookeeper none is started: leave out the other ZooKeeper options.")
+        raise UserError("With --zookeeper no ZooKeeper is started: leave out its other options.")
     options = ClusterOptions(
         bookies=bookies,
         brokers=brokers,
@@ -251,7 +251,7 @@ def _warn(lacking: Sequence[str], supervisor: Supervisor, ack_quorum: int) -> No
     if len(running) < ack_quorum:
         _report(
             f"NOTHING CAN BE PUBLISHED: a message is stored on at least {ack_quorum} bookies"
-            " before it is acknowledged.  `daybook local status` shows how the parts are"
+            " before it is acknowledged.  `daybook local status` shows the states of the parts"
         )
 
 

@@ -106,8 +106,8 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 
     "messages in" and "messages out" count since the broker loaded the topic: they start at 0 again
     when a broker restarts or the topic moves to another broker.  "stored messages" and "offsets"
-    say what the topic holds; they are asked of the broker that serves it, and are - if that broker
-    cannot be reached from here.
+    describe what the topic holds.  They come from the port for clients of the broker that serves
+    the topic, and a - is shown if this port cannot be reached from here.
 
     The backlog of a subscription is the number of messages that it has not acknowledged; ~ marks
     an estimate, which it is while some batches of messages are acknowledged ahead of others.

@@ -1,4 +1,4 @@
-"""`daybook autorecovery`, and what cares for ledgers and bookies, on a metadata store in memory."""
+"""`daybook autorecovery`, `ledgers` and `bookies` on a metadata store in memory."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -34,7 +34,7 @@ LOG = "public/default/persistent/t"
 
 
 class Stored:
-    """What commands find, and what they leave."""
+    """The metadata store that commands read and write."""
 
     def __init__(self) -> None:
         self.memory = MemoryStore(SystemClock())
@@ -102,7 +102,7 @@ def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> Non
         return -1 if record is None else record.stat.version
 
     assert daybook("autorecovery", "trigger")[0] == 0
-    assert trio.run(version) == -1  # nobody has said how long to wait, and this does not either
+    assert trio.run(version) == -1  # no delay is set, and this does not set one
     trio.run(Marks(stored.session, PATHS, "").set_delay_s, 90)
     first = trio.run(version)
     assert daybook("autorecovery", "trigger")[0] == 0
@@ -318,7 +318,7 @@ def test_health_says_when_nothing_can_be_published(
     ack: int | None,
     code: int,
 ) -> None:
-    """All bookies are there and answer; so many of three take no entries."""
+    """All three bookies answer; `readonly` of them take no entries."""
 
     async def fill() -> None:
         for number in (5, 6, 7):

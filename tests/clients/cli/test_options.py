@@ -1,4 +1,4 @@
-"""Where commands look for the cluster when nobody says where it is."""
+"""The places where commands look for the address of the cluster."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a standalone cluster decides before it starts."""
+"""The plan of a standalone cluster: ports, settings and parts."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
 from daybook.clients.cli.ports import PortChooser
 
-# An outside ZooKeeper, so that nothing here needs Java.
+# An external ZooKeeper, so that no test here needs Java.
 EPHEMERAL = ClusterOptions(
     bookies=None,
     brokers=2,

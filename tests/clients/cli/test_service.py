@@ -1,4 +1,4 @@
-"""Which settings a bookie or a broker is given on the command line."""
+"""The settings that `daybook bookie` and `daybook broker` pass to the server."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tests.clients.cli.test_options import write_cluster
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of the part that would have been started."""
+    """The environment of the server that would have been started."""
     environment: dict[str, str] = {}
 
     def execve(path: str, command: list[str], environ: Mapping[str, str]) -> None:
@@ -107,7 +107,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_repair_cookie_of_a_standalone_cluster_takes_the_settings_of_its_bookie(
     started: dict[str, str], cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had waited for a ZooKeeper at 127.0.0.1:2181."""
+    """Regression: it waited for a ZooKeeper at 127.0.0.1:2181."""
     config = cluster / "conf" / "bookie-1.toml"
     for directory, here in (("daybook-data/bookie-1", cluster.parent), ("bookie-1", cluster)):
         monkeypatch.chdir(here)

@@ -1,4 +1,4 @@
-"""The arithmetic of offsets: nothing left out, nothing twice."""
+"""The arithmetic of offsets: no offset is left out or read twice."""
 
 import pytest
 from hypothesis import given
