@@ -4,9 +4,9 @@ The commands use the admin REST; only the offsets in `stats` come from the broke
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 import trio
@@ -33,6 +33,7 @@ from daybook.clients.python.reader import OffsetRange
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
+_Offsets: TypeAlias = Mapping[int, OffsetRange]  # by partition; -1: the topic has no partitions
 _IN_USE = 412
 _OFFSETS_S = 5.0  # for the broker's own port, which may not be reachable where its HTTP port is
 _PARTITION_COLUMNS = ("partition", "stored messages", "offsets")
@@ -124,7 +125,7 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
         click.echo()
         rows = [
             {"partition": index, "stored messages": each.next - each.first, "offsets": _span(each)}
-            for index, each in enumerate(held)
+            for index, each in held.items()
         ]
         write_rows(rows, _PARTITION_COLUMNS, output)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
@@ -204,17 +205,19 @@ def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: 
     )
 
 
-async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], list[OffsetRange]]:
-    found = await admin.stats(topic)
-    first = f"{topic}-partition-0" if found.get("partitions") else topic
+async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], _Offsets]:
+    found: dict[str, Any] = await admin.stats(topic)
+    # Only partitions that have statistics: asking a partition that was never used would create it.
+    partitions = [TopicName.parse(name) for name in found.get("partitions", {})]
+    names = sorted(partitions or [TopicName.parse(topic)], key=lambda name: name.partition)
     # The admin REST counts entries, not messages: the offsets come from the broker's own protocol.
     with suppress(BrokerError, ValueError), trio.move_on_after(_OFFSETS_S):
-        where: Mapping[str, Any] = await admin.lookup(first)
+        where: Mapping[str, Any] = await admin.lookup(names[0].full)
         url = str(where.get("brokerUrl"))
         await check_reachable(url)
         async with connect(url, limits=LIMITS) as client:
-            return found, await client.offset_ranges(topic)
-    return found, []
+            return found, {name.partition: await client.offsets(name.full) for name in names}
+    return found, {}
 
 
 def _span(held: OffsetRange) -> str:
@@ -223,15 +226,14 @@ def _span(held: OffsetRange) -> str:
     return f"{held.first} to {held.next - 1}"
 
 
-def _summary(
-    topic: str, found: Mapping[str, Any], held: Sequence[OffsetRange]
-) -> dict[str, object]:
+def _summary(topic: str, found: Mapping[str, Any], held: _Offsets) -> dict[str, object]:
+    ranges = list(held.values())
     return {
         "topic": topic,
         "partitions": len(found.get("partitions", {})) or None,
         "producers": len(found.get("publishers", [])),
-        "stored messages": sum(each.next - each.first for each in held) if held else None,
-        "offsets": _span(held[0]) if len(held) == 1 else None,
+        "stored messages": sum(each.next - each.first for each in ranges) if ranges else None,
+        "offsets": _span(ranges[0]) if len(ranges) == 1 else None,
         "stored bytes": found.get("storageSize"),
         "messages in (since the topic was loaded)": found.get("msgInCounter"),
         "messages out (since the topic was loaded)": found.get("msgOutCounter"),
