@@ -1,21 +1,32 @@
-"""The program `daybook`.
+"""The command line program `daybook`.
 
-    main                     the group: commands are imported when they run
-    options, output, errors  what commands have in common: options, tables or JSON, sentences
-    progress                 what they say while it takes long
-    run                      trio inside a command, signals
+    main, lazy               the group of commands; a command is imported when it runs
+    options, output, errors  shared by commands: options, tables or JSON, errors as sentences
+    progress                 reports on standard error while a command takes long
+    run                      runs the asynchronous side of a command; signals
 
 Clusters:
 
     standalone               ZooKeeper, bookies and brokers on this machine
-    plan, ports, directory   ... what it consists of, where it listens, where its data are
-    supervisor, child        ... its parts as processes; zookeeper is one of them
-    local, control           look at the parts and break them; control_server is the other side
-    bookie, broker, part     one part in the foreground
+    plan, ports, directory   the parts of such a cluster, their ports, the directory of its data
+    supervisor, child        run its parts as processes
+    zookeeper, zookeeper_jars  the ZooKeeper server as one of them
+    local, control           show the parts and break them; control_server is the other side
+    bookie, broker, service  run one server in the foreground
+    bookie_directory         work on the directories of a stopped bookie
 
-Users of one:
+Topics, over the brokers:
 
-    produce, consume, topics over the brokers; service is what they share
-    ledgers, bookies         past the brokers; metadata and entries are what they share
+    produce, consume, topics
+    broker_client            shared by them: time limits, names, sentences for errors
+
+Ledgers and bookies, directly in ZooKeeper and on the bookies:
+
+    ledgers, bookies, cluster, autorecovery
+    metadata, ledger_client  shared by them: a session with ZooKeeper, a ledger client
+    ledger_references        the topics and subscriptions that refer to a ledger
+    bookie_liveness          the bookies that serve, do not answer, or are gone
+    recovery_status          the state of auto-recovery
+
     version
 """

@@ -1,14 +1,14 @@
-"""`daybook autorecovery`: what looks after copies: how it is, and whether it may work.
+"""`daybook autorecovery`: show and control auto-recovery, which restores lost copies.
 
     daybook autorecovery status
     daybook autorecovery pause | resume
     daybook autorecovery trigger
     daybook autorecovery run
 
-Bookies run it beside themselves; `run` is a process that does nothing else.
+Each bookie process also runs auto-recovery; `run` starts a process that does nothing else.
 
 Exit codes of `status`: 0 all is well, 3 there are alarms, 4 it is paused, 5 ledgers lack copies
-and nobody works.
+and no worker runs.
 """
 
 import sys
@@ -33,17 +33,17 @@ _ALARM_COLUMNS = ("ledger", "trouble", "entries", "since", "why")
 
 @click.group()
 def autorecovery() -> None:
-    """Restore copies that were lost: how far it is, pause and resume, look now."""
+    """Show and control auto-recovery, which restores lost copies of entries."""
 
 
 @autorecovery.command()
 @zookeeper_options
 @output_option
 def status(zookeeper: str, root: str, output: OutputFormat) -> None:
-    """Show who works, how far they are, and what cannot be mended.
+    """Show the workers, their progress, and the ledgers that cannot be repaired.
 
-    Exits with 3 if there are alarms, with 4 if it is paused, with 5 if ledgers lack copies and
-    nobody is there to copy.
+    The exit code is 3 if there are alarms, 4 if auto-recovery is paused, 5 if ledgers lack copies
+    and no worker runs.
     """
     from daybook.clients.cli.metadata import run_on_ledgers
     from daybook.clients.cli.output import write_record, write_rows
@@ -74,7 +74,7 @@ def status(zookeeper: str, root: str, output: OutputFormat) -> None:
 
 
 def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger"]) -> bool:
-    """Whether it is paused then."""
+    """Pause, resume or trigger auto-recovery; return True if it is paused afterwards."""
     from daybook.bookie.registry.layout import check_layout
     from daybook.bookie.registry.paths import LedgerPaths
     from daybook.bookie.replication.marks import Marks
@@ -82,7 +82,9 @@ def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger
     from daybook.wire.metadata.store import MetadataStore
 
     async def switch(store: MetadataStore) -> bool:
-        await check_layout(store, LedgerPaths(root))  # else it would be made there
+        await check_layout(
+            store, LedgerPaths(root)
+        )  # otherwise `marks` would create a layout there
         marks = Marks(store, LedgerPaths(root), "")
         await {"pause": marks.pause, "resume": marks.resume, "trigger": marks.trigger}[what]()
         return await marks.is_paused()
@@ -94,7 +96,7 @@ def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger
 @other_instance_option
 @zookeeper_options
 def pause(zookeeper: str, root: str) -> None:
-    """Audit and copy nothing until it is resumed."""
+    """Stop auditing and copying until `resume`."""
     _switch(zookeeper, root, "pause")
     click.echo("Auto-recovery is paused.")
 
@@ -103,7 +105,7 @@ def pause(zookeeper: str, root: str) -> None:
 @other_instance_option
 @zookeeper_options
 def resume(zookeeper: str, root: str) -> None:
-    """Go on after `pause`."""
+    """Continue after `pause`."""
     _switch(zookeeper, root, "resume")
     click.echo("Auto-recovery goes on.")
 
@@ -112,7 +114,7 @@ def resume(zookeeper: str, root: str) -> None:
 @other_instance_option
 @zookeeper_options
 def trigger(zookeeper: str, root: str) -> None:
-    """Look now: who is gone, and whether all copies are there.  Nobody is waited for."""
+    """Look for lost bookies and missing copies now, without the usual delay."""
     if _switch(zookeeper, root, "trigger"):
         click.echo(
             "Auto-recovery is paused: the auditor looks after `daybook autorecovery resume`."
@@ -127,9 +129,13 @@ def trigger(zookeeper: str, root: str) -> None:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A settings file (TOML).",
 )
-@click.option("--name", help="Of the worker, unique in the cluster.")
-@click.option("--rate-bytes-per-s", type=click.FloatRange(min=1), help="How fast it copies.")
-@click.option("--lost-delay-s", type=click.FloatRange(min=0), help="How long one is waited for.")
+@click.option("--name", help="The name of the worker, unique in the cluster.")
+@click.option(
+    "--rate-bytes-per-s", type=click.FloatRange(min=1), help="The limit on the rate of copying."
+)
+@click.option(
+    "--lost-delay-s", type=click.FloatRange(min=0), help="How long to wait for a lost bookie."
+)
 @zookeeper_options
 def run(
     config: Path | None,
@@ -149,7 +155,7 @@ def run(
         "name": name,
         "rate_bytes_per_s": rate_bytes_per_s,
         "lost_delay_s": lost_delay_s,
-        # What the file says goes over what is only the usual place.
+        # A settings file wins over a default address.
         "zookeeper": None if given else zookeeper,
         "ledgers_root": None if given_root else root,
     }

@@ -1,4 +1,4 @@
-"""`daybook bookie`: run one in the foreground, or look after a directory of one that is stopped."""
+"""`daybook bookie`: run a bookie in the foreground, or work on the directory of a stopped one."""
 
 import json
 from collections.abc import Mapping
@@ -11,22 +11,28 @@ from daybook.clients.cli.lazy import LazyCommand, LazyGroup
 from daybook.clients.cli.service import run_service, service_options
 
 
-class _Care(LazyGroup):
+class _DirectoryCommands(LazyGroup):
     lazy: ClassVar[Mapping[str, LazyCommand]] = {
-        "check": LazyCommand("bookie_directory", "Read all of a directory; change nothing."),
-        "rebuild-index": LazyCommand("bookie_directory", "Make its index again from the log."),
-        "export": LazyCommand("bookie_directory", "Write its entries as lines of JSON."),
-        "repair-cookie": LazyCommand("bookie_directory", "Let it start with empty directories."),
+        "check": LazyCommand("bookie_directory", "Read a whole directory, and change nothing."),
+        "rebuild-index": LazyCommand(
+            "bookie_directory", "Rebuild the index of a directory from its log."
+        ),
+        "export": LazyCommand(
+            "bookie_directory", "Write the entries of a directory as lines of JSON."
+        ),
+        "repair-cookie": LazyCommand(
+            "bookie_directory", "Let a bookie start with empty directories."
+        ),
     }
 
 
-@click.group(cls=_Care, invoke_without_command=True)
+@click.group(cls=_DirectoryCommands, invoke_without_command=True)
 @click.option(
     "--directory",
     "directories",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where entries are kept; may be given more than once.",
+    help="Where entries are stored; may be given more than once.",
 )
 @click.option(
     "--bookie-id",
@@ -38,7 +44,8 @@ class _Care(LazyGroup):
     "reclaim_interval_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Between looks for deleted ledgers, whose room is given back; 0: only when asked to."
+    help="Interval of garbage collection, which frees the space of deleted ledgers; 0: only on"
+    " request."
     "  [default: 120]",
 )
 @click.option(
@@ -46,19 +53,20 @@ class _Care(LazyGroup):
     "scrub_interval_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Between looks for damage in all that is written; 0: only when asked to."
+    help="Interval of the search for damage in everything that is stored; 0: only on request."
     "  [default: 86400]",
 )
 @click.option(
     "--sync",
     type=click.Choice(["always", "deferred"]),
-    help="Acknowledge when it is on the disk, or before: read docs/bookie.md on what that gives up."
+    help="always: acknowledge an entry once it is on disk. deferred: acknowledge it before; see"
+    " docs/bookie.md for what can be lost."
     "  [default: always]",
 )
 @click.option(
     "--cookie-repair",
     type=click.Choice(["off", "auto"]),
-    help="Start with empty directories that took the place of lost ones, and copy what they had."
+    help="auto: start with empty directories in place of lost ones, and copy the lost entries back."
     "  [default: off]",
 )
 @service_options
@@ -70,7 +78,7 @@ def bookie(
     bookie_id: str | None,
     **options: object,
 ) -> None:
-    """Run one bookie; or check, export or mend a directory of one that is stopped.
+    """Run a bookie; or check, export or repair the directory of a stopped one.
 
     An option wins over the environment (DAYBOOK_BOOKIE_PORT and so on), and the environment wins
     over the settings file.

@@ -1,7 +1,7 @@
-"""`daybook bookie check | rebuild-index | export`: one directory of a bookie that is stopped.
+"""`daybook bookie check | rebuild-index | export | repair-cookie`: work on a stopped bookie.
 
-Exit codes: 0 all is well, 1 something is damaged or lost, 2 it cannot be done, for instance because
-a bookie uses the directory.
+Exit codes of the first three: 0 all is well, 1 something is damaged or lost, 2 the command cannot
+run, for instance because a bookie uses the directory.
 """
 
 import json
@@ -46,12 +46,12 @@ _directory = click.argument(
 @_directory
 @output_option
 def check(directory: Path, output: OutputFormat) -> None:
-    """Read all of DIRECTORY, and compare it with its index.  Changes nothing."""
+    """Read the whole DIRECTORY, and compare it with its index.  Nothing is changed."""
 
     async def run(progress: Progress) -> CheckReport:
         return await check_directory(directory, progress)
 
-    # What lies behind the last checkpoint is read twice.
+    # Entries behind the last checkpoint are read twice.
     report = _run("checking", directory, run)
     record = asdict(report)
     problems = record.pop("problems")
@@ -68,9 +68,9 @@ def check(directory: Path, output: OutputFormat) -> None:
 @click.command("rebuild-index")
 @_directory
 def rebuild_index(directory: Path) -> None:
-    """Make the index of DIRECTORY again, from the log alone.
+    """Rebuild the index of DIRECTORY from the log alone.
 
-    The old one stays until the new one is whole.
+    The old index stays until the new one is complete.
     """
 
     async def run(progress: Progress) -> list[str]:
@@ -80,25 +80,31 @@ def rebuild_index(directory: Path) -> None:
     for loss in losses:
         click.echo(f"lost: {loss}", err=True)
     if losses:
-        click.echo("The bookie will not say of anything that it was never here.", err=True)
+        click.echo("The bookie will answer 'unknown' for entries that it does not have.", err=True)
         sys.exit(_DAMAGED)
-    click.echo("the index is made again", err=True)
+    click.echo("the index is rebuilt", err=True)
 
 
 @click.command()
 @_directory
-@click.option("--ledger", "ledgers", type=click.IntRange(min=0), multiple=True, help="Only these.")
+@click.option(
+    "--ledger",
+    "ledgers",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Export only this ledger; may be given more than once.",
+)
 @click.option(
     "--to",
     "target",
     type=click.File("w", encoding="utf-8", lazy=True),
     default="-",
-    help="A file.  [default: standard output]",
+    help="The file to write.  [default: standard output]",
 )
 def export(directory: Path, ledgers: tuple[int, ...], target: IO[str]) -> None:
     """Write the entries in DIRECTORY as lines of JSON, with their bytes in base64.
 
-    By ledger and in order; of one that cannot be read the line says why.
+    They are ordered by ledger and entry.  The line of an entry that cannot be read has the reason.
     """
     damaged = 0
     missing = set(ledgers)
@@ -127,14 +133,14 @@ def export(directory: Path, ledgers: tuple[int, ...], target: IO[str]) -> None:
 
 @contextmanager
 def _writing(target: IO[str]) -> Generator[None]:
-    """What fails here says nothing of the directory."""
+    """Turn errors of the output file into OfflineError, so that they do not blame the directory."""
     try:
         yield
     except BrokenPipeError:
-        raise  # Who reads has enough: click ends us.
+        raise  # The reader of the pipe is done; click ends the command.
     except (OSError, click.FileError) as error:
         with suppress(OSError, click.FileError):
-            target.close()  # Now: click would fail in doing so.
+            target.close()  # here, since click would fail in closing it
         raise OfflineError(f"the entries cannot be written: {error}") from error
 
 
@@ -180,21 +186,21 @@ def _refuse(why: str) -> NoReturn:
     "directories",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="All directories of the bookie, in their order; also those that are empty.",
+    help="All directories of the bookie, in their order, including empty ones.",
 )
-@click.option("--bookie-id", help="Which bookie it is, if no directory says so.")
+@click.option("--bookie-id", help="The id of the bookie, if no directory contains it.")
 @service_options
 def repair_cookie(directories: tuple[Path, ...], bookie_id: str | None, **options: object) -> None:
-    """Give the directories of a stopped bookie their cookies again.
+    """Write new cookies into the directories of a stopped bookie.
 
-    For a bookie of which directories are empty, because a disk was lost or exchanged.  When it is
-    started then, it fences and suspects all ledgers that name it, serves, and copies from others
-    what it lacks; it takes part meanwhile.  Nothing is removed: a directory without a cookie that
-    holds data is refused.
+    Use it if directories are empty because a disk was lost or replaced.  At its next start the
+    bookie fences all ledgers that name it and puts them in limbo, serves, and copies the entries
+    that it lacks from other bookies.  Nothing is removed: a directory that holds data but no cookie
+    is refused.
 
-    A directory of a standalone cluster needs no settings: those of its bookie are taken.
+    For a directory of a standalone cluster the settings of its bookie are used.
 
-    Exit codes: 0 done, 1 the settings make no sense, 2 it cannot be done, and is said why.
+    Exit codes: 0 done, 1 the settings are invalid, 2 it cannot be done, with the reason.
     """
     paths = [str(directory.absolute()) for directory in directories]
     settings = {
@@ -213,7 +219,7 @@ def repair_cookie(directories: tuple[Path, ...], bookie_id: str | None, **option
 
 
 def _config_beside(directories: Sequence[Path]) -> Path | None:
-    """The settings of the bookie whose directories these are, in a standalone cluster."""
+    """Return the settings file of the bookie, if its directories are in a standalone cluster."""
     for directory in directories:
         cluster = standalone_of(directory)
         if cluster is not None:

@@ -1,9 +1,9 @@
-"""Who is here, who does not answer, and who is gone: as one command sees it.
+"""Find out which bookies serve, which do not answer, and which are gone, for one command.
 
-Gone is a bookie that is not registered and has no cookie, or was asked to leave, or nobody listens
-at the address that its id names; of one whose id names none the last is never known.  A host that
-is frozen or cut off loses its registration, too, and has all that it had: of one that only does not
-answer nothing is known.
+A bookie is gone if it is not registered and has no cookie, was told to leave, or the address in its
+id refuses connections.  If its id is not an address, the last test cannot be made.  A host that is
+frozen or cut off also loses its registration but keeps its data, so nothing is known about a bookie
+that merely does not answer.
 """
 
 from contextlib import suppress
@@ -22,10 +22,12 @@ from daybook.bookie.replication.protocol.copies import Presence, Report, names
 from daybook.wire.errors import ConnectionLostError, NobodyListensError
 
 _PROBE_S = 3.0
-_SILENT_S = 30.0  # so long one that did not answer is not asked again, nor where it was
+_SILENT_S = 30.0  # a bookie that did not answer, or is gone, is not probed again for this long
 
 
 class BookieLiveness:
+    """One instance per command; it remembers which bookies are silent or gone."""
+
     def __init__(self, context: LedgerContext) -> None:
         self._bookies = context.bookies
         self._store = context.catalog.store
@@ -37,7 +39,7 @@ class BookieLiveness:
         self._registered: set[str] = set()
 
     async def for_ledger(self, metadata: LedgerMetadata) -> dict[BookieId, Presence]:
-        """How each bookie is that the ledger names; of one that is AWAY nothing is known."""
+        """Return the status of each bookie in the ensembles; AWAY means that nothing is known."""
         writable = await writable_bookies(self._store, self._paths)
         readonly = await readonly_bookies(self._store, self._paths)
         self._registered = {*writable, *readonly}
@@ -49,12 +51,13 @@ class BookieLiveness:
                 here = bookie in writable
                 presence[bookie] = Presence.WRITABLE if here else Presence.READONLY
             else:
+                # Not registered is not enough: a frozen host loses its registration, too.
                 gone = await self._is_gone(bookie)
                 presence[bookie] = Presence.LOST if gone else Presence.AWAY
         return presence
 
     async def note_report(self, report: Report) -> None:
-        """Who is silent is not waited for at every ledger."""
+        """Mark the bookies that did not answer as silent, so that other ledgers skip them."""
         for bookie in report.unheard:
             if trio.current_time() < self._silent_until.get(bookie, 0.0):
                 continue
@@ -62,7 +65,7 @@ class BookieLiveness:
                 self._be_silent(bookie)
 
     def describe_silence(self, bookie: BookieId) -> str:
-        """Why nothing is known of it."""
+        """Return a sentence on why nothing is known about a bookie."""
         if bookie in self._registered:
             return f"{bookie} did not answer"
         if bookie in self._answering:
@@ -70,7 +73,7 @@ class BookieLiveness:
         return f"{bookie} did not answer, and is not registered any more"
 
     def why_gone(self, bookie: BookieId) -> str:
-        """In brackets; empty for one that is not."""
+        """Return in brackets why a bookie is gone; empty if it is not."""
         why = self._why_gone.get(bookie)
         return "" if why is None else f" ({why})"
 
@@ -92,17 +95,18 @@ class BookieLiveness:
         return gone
 
     async def _nobody_is_there(self, bookie: BookieId) -> str | None:
-        """Why, in words; None: it may be there."""
+        """Return the reason why a bookie is gone; None if it may still exist."""
         if bookie not in await known_bookies(self._store, self._paths):
             return "it has no cookie"
-        with suppress(MalformedRecordError):  # an order of another release: not one to leave
+        with suppress(MalformedRecordError):  # from another release: not an order to leave
             order = await Orders(self._store, self._paths).read(bookie)
             if order is not None and order.kind in (Kind.LEAVE, Kind.LEFT):
                 return "it was asked to leave"
+        # Only a refused connection proves that the process has ended; a timeout proves nothing.
         try:
             connection = await self._bookies.connect(bookie)
         except NobodyListensError:
-            return "not registered, and nobody listens where its id says"
+            return "not registered, and its address refuses connections"
         except ConnectionLostError:
             return None
         connection.close()

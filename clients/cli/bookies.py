@@ -1,4 +1,4 @@
-"""`daybook bookies`: which bookies belong to a cluster, how they are, and how they leave it.
+"""`daybook bookies`: list the bookies of a cluster, check them, remove them, bring them back.
 
 daybook bookies list
 daybook bookies health
@@ -59,7 +59,7 @@ from daybook.wire.metadata.store import MetadataStore
 _COLUMNS = ("bookie", "state", "address", "http")
 _HEALTH_COLUMNS = ("bookie", "state", "answers", "order", "ledgers", "at_writers", "marked")
 _UNWELL = 3
-_ACK_QUORUM = 2  # what brokers choose, where there are so many bookies
+_ACK_QUORUM = 2  # the default of brokers, if there are at least two bookies
 _ANSWER_S = 3.0
 _OBEY_S = 5.0  # for a bookie to take entries again
 _SHOWN = 5
@@ -67,14 +67,14 @@ _SHOWN = 5
 
 @click.group()
 def bookies() -> None:
-    """Look at the bookies of a cluster; take them out, and back."""
+    """List the bookies of a cluster, check them, remove them, bring them back."""
 
 
-@bookies.command(name="list", short_help="List the bookies and how they are.")
+@bookies.command(name="list", short_help="List the bookies and their states.")
 @zookeeper_options
 @output_option
 def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
-    """List the bookies: writable, readonly, or away (registered once, not there now)."""
+    """List the bookies: writable, readonly, or away (known by a cookie, but not registered)."""
     rows = run_on_ledgers(zookeeper, root, lambda store: _bookies(store, LedgerPaths(root)))
     write_rows(rows, _COLUMNS, output)
 
@@ -102,21 +102,22 @@ async def _bookies(store: MetadataStore, paths: LedgerPaths) -> list[dict[str, o
     return rows
 
 
-@bookies.command(short_help="Ask each bookie, and count what depends on it.")
+@bookies.command(short_help="Probe each bookie, and count the ledgers on it.")
 @zookeeper_options
 @click.option(
     "--ack-quorum",
     type=click.IntRange(min=1),
     envvar="DAYBOOK_BROKER_QUORUMS__ACK",
-    help="How many bookies store an entry before it is acknowledged; without it what brokers"
-    " choose by themselves: 2, or 1 if there is one bookie.",
+    help="The number of bookies that must store an entry before it is acknowledged."
+    "  [default: as brokers choose: 2, or 1 if there is one bookie]",
 )
 @output_option
 def health(zookeeper: str, root: str, ack_quorum: int | None, output: OutputFormat) -> None:
-    """Ask each bookie whether it answers; count the ledgers on it, and those that lack copies.
+    """Probe each bookie; count the ledgers on it, and those that lack copies.
 
-    `at_writers` are open ledgers whose last fragment names it.  Exits with 3 unless every bookie is
-    there and answers, and enough of them take entries for anything to be written.
+    `at_writers` counts the open ledgers whose last fragment names the bookie.  The exit code is 3
+    unless every bookie is registered and answers, and enough of them take entries for messages to
+    be published.
     """
     rows, known = run_on_ledgers(zookeeper, root, partial(_health, root=root))
     write_rows(rows, _HEALTH_COLUMNS, output)
@@ -128,7 +129,7 @@ def health(zookeeper: str, root: str, ack_quorum: int | None, output: OutputForm
 
 
 def _why_not_writable(rows: Sequence[Mapping[str, Any]], ack_quorum: int) -> str | None:
-    """In words; None if entries can be acknowledged."""
+    """Return the reason why entries cannot be acknowledged; None if they can."""
     writable = [row for row in rows if row["state"] == "writable" and row["answers"]]
     if len(writable) >= ack_quorum:
         return None
@@ -146,7 +147,7 @@ def _why_not_writable(rows: Sequence[Mapping[str, Any]], ack_quorum: int) -> str
 
 
 async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]], int]:
-    """One row for each bookie; and how many are known, by which brokers choose quorums."""
+    """Return a row for each bookie, and the number of known ones, by which brokers set quorums."""
     paths = LedgerPaths(root)
     known = await known_bookies(store, paths)
     writable = await writable_bookies(store, paths)
@@ -188,7 +189,7 @@ async def _count(client: LedgerClient, marks: Marks, rows: dict[str, dict[str, A
             continue
         mark = await marks.read(ledger_id)
         for name in sorted(names(metadata)):
-            # One that no cookie tells of was forgotten, or is not one of this cluster.
+            # A bookie without a cookie has left, or belongs to another cluster.
             row = rows.setdefault(
                 name,
                 {"bookie": name, "state": "away", "answers": False, "order": None}
@@ -201,22 +202,22 @@ async def _count(client: LedgerClient, marks: Marks, rows: dict[str, dict[str, A
                 row["marked"] += 1
 
 
-@bookies.command("read-only", short_help="Have a bookie take no new entries, or take them again.")
+@bookies.command("read-only", short_help="Make a bookie read-only, or writable again.")
 @click.argument("bookie")
-@click.option("--off", is_flag=True, help="Let it take entries again.")
+@click.option("--off", is_flag=True, help="Let the bookie take entries again.")
 @other_instance_option
 @zookeeper_options
 def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
-    """Have a bookie take no new entries; it goes on serving those that it has.
+    """Make a bookie read-only: it serves the entries that it has, and takes no new ones.
 
-    That holds across restarts, until `--off`.
+    The order holds across restarts, until `--off`.
     """
     work = partial(_read_only, root=root, bookie=BookieId(bookie), off=off)
     click.echo(run_on_ledgers(zookeeper, root, work, writes=True))
 
 
 async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: bool) -> str:
-    """How it is then."""
+    """Give or withdraw the order; return a sentence on the state of the bookie afterwards."""
     paths = LedgerPaths(root)
     orders = Orders(store, paths)
     await _check_known(store, paths, bookie)
@@ -239,25 +240,34 @@ async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: boo
 
 
 async def _without_order(store: MetadataStore, paths: LedgerPaths, bookie: BookieId) -> str:
-    """The order was one reason of several that a bookie may have."""
+    """Return a sentence on the state of a bookie whose order was withdrawn.
+
+    The bookie may have other reasons to be read-only.
+    """
     with trio.move_on_after(_OBEY_S):
         while True:
-            changed = trio.Event()
+            changed = trio.Event()  # set by the watch of the next read, so no change is missed
             if bookie in await writable_bookies(store, paths, changed.set):
                 return f"{bookie} takes entries again."
             if bookie not in await readonly_bookies(store, paths):
                 return f"{bookie} is away; it takes entries again when it is back."
             await changed.wait()
     return (
-        f"The order is taken back, but {bookie} takes no new entries yet, for a reason of its own:"
-        " it was asked over HTTP, has no room, or is in doubt; /healthz on its HTTP port says more."
+        f"The order is withdrawn, but {bookie} takes no new entries yet, for another reason: an"
+        " order over HTTP, a full disk, or a ledger in limbo; /healthz on its HTTP port says more."
     )
 
 
-@bookies.command(short_help="Move all copies away from a bookie, and forget it.")
+@bookies.command(short_help="Move all copies away from a bookie, and remove it.")
 @click.argument("bookie")
-@click.option("--wait-retention", is_flag=True, help="Copy nothing: wait until all is deleted.")
-@click.option("--no-wait", is_flag=True, help="Give the order and return; others carry it out.")
+@click.option(
+    "--wait-retention",
+    is_flag=True,
+    help="Copy nothing: wait until retention has deleted everything.",
+)
+@click.option(
+    "--no-wait", is_flag=True, help="Give the order and return; auto-recovery carries it out."
+)
 @click.option("--cancel", is_flag=True, help="The same as `recommission`.")
 @other_instance_option
 @zookeeper_options
@@ -271,15 +281,15 @@ def decommission(
     root: str,
     output: OutputFormat,
 ) -> None:
-    """Take a bookie out of the cluster.
+    """Remove a bookie from the cluster.
 
-    It takes no new entries, its copies are made elsewhere while it serves them, and when nothing
-    names it any more its cookie is deleted; then it may be stopped.  No entry has fewer copies
-    meanwhile.  May be interrupted and begun again.
+    The bookie takes no new entries and serves the old ones, while they are copied to other bookies.
+    When no ledger names it any more, its cookie is deleted, and the bookie may be stopped.  No
+    entry has fewer copies meanwhile.  The command may be interrupted and run again.
     """
     if cancel:
         if wait_retention or no_wait:
-            raise click.UsageError("--cancel takes the order back: leave the other options away.")
+            raise click.UsageError("--cancel withdraws the order: leave out the other options.")
         run_on_ledgers(
             zookeeper, root, partial(_recommission, root=root, bookie=BookieId(bookie)), writes=True
         )
@@ -332,16 +342,16 @@ async def _run_decommission(
 
 
 def _say_order_stands(bookie: BookieId) -> None:
-    """Interrupted."""
+    """Tell the user, who interrupted the command, that the order stays."""
     click.echo(
-        f"{bookie} stays read-only, and leaves, if it has been asked to: begin again to go on, or"
-        f" take it back with `daybook bookies recommission {bookie}`.",
+        f"{bookie} stays read-only, and leaves if it was told to: run the command again to go on,"
+        f" or take the bookie back with `daybook bookies recommission {bookie}`.",
         err=True,
     )
 
 
 def _progress_of(advance: Advance) -> Callable[[Kept], None]:
-    """Shows what is left; says once that all the rest waits for writers."""
+    """Return a callback that shows the rest, and reports once if all of it waits for writers."""
     most: list[Kept] = []
     said: list[bool] = []
 
@@ -374,15 +384,15 @@ def _decommission(
     return Decommission(client.context, marks, Orders(store, paths), bookie)
 
 
-@bookies.command(short_help="Take a bookie back that was leaving.")
+@bookies.command(short_help="Take back a bookie that was told to leave.")
 @click.argument("bookie")
 @other_instance_option
 @zookeeper_options
 def recommission(bookie: str, zookeeper: str, root: str) -> None:
-    """Take a bookie back that was asked to leave, or has left: it takes entries again.
+    """Take back a bookie that was told to leave, or has left, so that it takes entries again.
 
-    What was moved stays moved.  One that has left is started with empty directories first: it takes
-    no new entries until it is taken back.
+    Copies that were moved stay where they are.  A bookie that has left is first started with empty
+    directories; it takes no new entries until this command.
     """
     run_on_ledgers(
         zookeeper, root, partial(_recommission, root=root, bookie=BookieId(bookie)), writes=True
@@ -395,7 +405,7 @@ async def _recommission(store: MetadataStore, root: str, bookie: BookieId) -> No
     order = await orders.read(bookie)
     if order is None:
         await _check_known(store, LedgerPaths(root), bookie)
-        raise UserError(f"{bookie} was not asked to leave: `daybook bookies health` shows orders.")
+        raise UserError(f"{bookie} was not told to leave: `daybook bookies health` shows orders.")
     if order.kind is not Kind.LEFT:
         await orders.withdraw(bookie)
         return
@@ -414,21 +424,21 @@ def _readmission(
     return Readmission(client.context, marks, Orders(store, paths), bookie)
 
 
-@bookies.command("replace-disk", short_help="Empty a bookie, and take it back with new disks.")
+@bookies.command("replace-disk", short_help="Empty a bookie, and bring it back with new disks.")
 @click.argument("bookie")
-@click.option("--no-wait", is_flag=True, help="Return when its disks may be replaced.")
+@click.option("--no-wait", is_flag=True, help="Return when the disks may be replaced.")
 @other_instance_option
 @zookeeper_options
 @output_option
 def replace_disk(
     bookie: str, no_wait: bool, zookeeper: str, root: str, output: OutputFormat
 ) -> None:
-    """Replace the disks of a bookie, or start it anew when one of them was lost.
+    """Replace the disks of a bookie, or start it again after one of them was lost.
 
-    First everything that it has, or had, is copied to others, as `decommission` does; it may be
-    running or not.  Then it is to be stopped, its directories emptied, and started again: it takes
-    no new entries until the fences that its old disks had are there again.  May be interrupted and
-    begun again.
+    First all its entries are copied to other bookies, as `decommission` does; the bookie may be
+    running or not.  Then stop it, empty its directories, and start it again: it takes no new
+    entries until the fences of its old disks are restored.  The command may be interrupted and run
+    again.
     """
     work = partial(_replace_disk, root=root, bookie=BookieId(bookie), no_wait=no_wait)
     fenced = run_on_ledgers(zookeeper, root, work, writes=True)
@@ -436,7 +446,7 @@ def replace_disk(
     if output == "json":
         write_record({"bookie": bookie, "state": state, "fenced": fenced}, output)
     elif fenced is None:
-        click.echo(f"{_may_be_emptied(bookie)}, and give this command again.")
+        click.echo(f"{_may_be_emptied(bookie)}, and run this command again.")
     else:
         click.echo(f"{bookie} is back, and takes entries; {fenced} ledgers were fenced there.")
 
@@ -479,15 +489,15 @@ async def _check_known(store: MetadataStore, paths: LedgerPaths, bookie: BookieI
 @click.option(
     "--set-aside",
     is_flag=True,
-    help="Rename its directory to DIRECTORY.lost-1 first: it is damaged, and cannot be started.",
+    help="Rename a damaged directory to DIRECTORY.lost-1 first.",
 )
 @dir_option
 def repair(bookie: str, set_aside: bool, directory: Path) -> None:
-    """Bring back BOOKIE, bookie-1 or its HOST:PORT, which does not start.
+    """Bring back BOOKIE, a name such as bookie-1 or its HOST:PORT, that does not start.
 
-    For a bookie of the standalone cluster in this directory whose own directory was emptied, or,
-    with --set-aside, damaged.  The bookie starts with what it has, is in doubt about everything
-    else, and copies its entries back from the other bookies while it serves.  Nothing is deleted.
+    BOOKIE belongs to a standalone cluster, and its directory was emptied or, with --set-aside,
+    damaged.  The bookie starts with the entries that it has, answers 'unknown' for all others, and
+    copies its entries back from the other bookies while it serves.  Nothing is deleted.
     """
     directory = directory.absolute()
     part = _find(directory, bookie)
@@ -508,7 +518,7 @@ def repair(bookie: str, set_aside: bool, directory: Path) -> None:
 
 
 def _find(directory: Path, bookie: str) -> dict[str, Any]:
-    """The part of that name or address.  Raise `UserError` if there is none."""
+    """Return the part with that name or address.  Raise `UserError` if there is none."""
     bookies = [p for p in ask(directory, "status", None) if p["name"].startswith("bookie-")]
     for part in bookies:
         if bookie in (part["name"], part["address"]):
@@ -528,7 +538,7 @@ def _set_aside(lost: Path) -> None:
 
 
 def _give_cookies(name: str, config: Path) -> None:
-    """Raise `UserError` with the bookie's own words if it refuses."""
+    """Run `--repair-cookie`.  Raise `UserError` with the reason of the bookie if it refuses."""
     done = subprocess.run(
         [
             sys.executable,
@@ -548,6 +558,6 @@ def _give_cookies(name: str, config: Path) -> None:
     why = reason_in(done.stderr)
     if done.returncode and not why.startswith("nothing to repair"):
         raise UserError(
-            f"{name} cannot be repaired, and stays down: {why.rstrip('.')}.  If its directory is of"
-            " no use any more, add --set-aside: it is renamed, and nothing in it is deleted."
+            f"{name} cannot be repaired, and stays down: {why.rstrip('.')}.  If its directory is"
+            " useless, add --set-aside: the directory is renamed, and nothing in it is deleted."
         )

@@ -1,6 +1,6 @@
-"""What the commands that talk to brokers share.
+"""Shared by the commands that talk to brokers: time limits, names, sentences for errors.
 
-While no broker answers they say so on standard error, and how long they go on trying.
+While no broker answers, a command says so on standard error, and how long it will go on trying.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ from daybook.wire.topics import TopicName, check_namespace
 
 T = TypeVar("T")
 
-# Somebody waits for the answer.  Longer than the topics of a broker that died need to move.
+# A user waits for the answer.  Topics of a broker that died move to another one in less time.
 PATIENCE_S = 30.0
 LIMITS = ClientLimits(operation_timeout_s=PATIENCE_S)
 _NEXT = (
@@ -61,7 +61,7 @@ def brokers_at(url: str) -> str:
 
 
 async def attach(client: Client, begin: Callable[[], Awaitable[T]]) -> T:
-    """What `begin` opens at the brokers; for how long they are waited for is said meanwhile."""
+    """Return what `begin` opens; report the waiting, and give up after `PATIENCE_S`."""
     brokers = brokers_at(client.service_url)
     async with waiting_for(brokers, PATIENCE_S, lambda: client.trouble):
         with trio.move_on_after(PATIENCE_S):
@@ -75,7 +75,7 @@ def no_answer(url: str) -> RequestTimedOutError:
 
 
 async def check_reachable(service_url: str) -> None:
-    """UnavailableError if no broker takes a connection: the client would try for a while."""
+    """Raise UnavailableError at once if no broker accepts a connection; a client would retry."""
     failures: list[str] = []
     for host, port in parse_service_url(service_url):
         with trio.move_on_after(LIMITS.connect_timeout_s) as scope:
@@ -92,10 +92,10 @@ async def check_reachable(service_url: str) -> None:
 
 
 def error_sentence(error: Exception, url: str, option: str, *, changes: bool = False) -> str | None:
-    """The sentence for an error of the client or of the admin client; None: it is a fault of ours.
+    """Return the sentence for an error of the client or the admin client; None for a bug of ours.
 
-    `url` is where brokers were looked for, `option` where the user says so; `changes`: what was
-    asked for changes something.
+    `url` is where the command looked for brokers, and `option` is how the user sets it.  `changes`
+    is true if the request changes something.
     """
     match error:
         case UnavailableError():
@@ -105,9 +105,9 @@ def error_sentence(error: Exception, url: str, option: str, *, changes: bool = F
                 f" with {option}."
             )
         case NotFoundError() | TopicNotFoundError() if "the namespace" in str(error):
-            return f"{error}: public/default does, others are made with `daybook.admin`."
+            return f"{error}: public/default exists, and `daybook.admin` creates others."
         case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
-            return f"{error}: `daybook topics list` shows what there is."
+            return f"{error}: `daybook topics list` shows the topics."
         case BusyError():
             return f"{error}: end the other one, or use another subscription or --type shared."
         case NotReadyError():
@@ -115,7 +115,7 @@ def error_sentence(error: Exception, url: str, option: str, *, changes: bool = F
         case InDoubtError() if not changes:
             return f"{error}: {_NEXT}."
         case InDoubtError():
-            return f"{error}: it may have been carried out, look before you try again."
+            return f"{error}: it may have been carried out; look before you try again."
         case BrokerError() | ValueError():
             return f"{error}."
         case _:

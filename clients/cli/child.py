@@ -1,11 +1,12 @@
-"""A child process that does not outlive us, however we end.
+"""A child process that does not outlive this process, however this process ends.
 
-The kernel kills it when we die (Linux: PR_SET_PDEATHSIG).  That is bound to the *thread* that
-started the child, so a child is started in the main thread, by `subprocess`; trio's own
-`open_process` would take a worker thread, which ends when it is idle.  Elsewhere than on Linux, and
-for a clean stop, there is a pipe on standard input that ends with us.
+On Linux the kernel kills the child when its parent dies (PR_SET_PDEATHSIG).  The parent is the
+*thread* that started the child, so `subprocess` starts it in the main thread; trio's
+`open_process` would use a worker thread, which ends when it is idle.  On other systems, and for a
+clean stop, the child watches a pipe on its standard input that closes with this process.
 
-The child gets a session of its own: Ctrl-C in the terminal is for us, who stop things in order.
+The child gets its own session, so Ctrl-C in the terminal reaches only this process, which stops the
+parts in order.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """Started by the constructor; to be called in the main thread."""
+    """The constructor starts the process; it must be called in the main thread."""
 
     def __init__(
         self,
@@ -47,17 +48,17 @@ class Child:
         return self._popen.pid
 
     def open_stdout(self) -> trio.lowlevel.FdStream:
-        """The reading end of the pipe; a copy, that the caller owns."""
+        """Return a copy of the reading end of the pipe; the caller owns it."""
         assert self._popen.stdout is not None
         return trio.lowlevel.FdStream(os.dup(self._popen.stdout.fileno()))
 
     @property
     def exit_code(self) -> int | None:
-        """As in `subprocess`: minus the signal if one ended it."""
+        """The exit code as in `subprocess`: negative if a signal ended the process."""
         return self._popen.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Nothing happens if it has ended."""
+        """Send a signal; do nothing if the process has ended."""
         self._popen.send_signal(number)
 
     async def wait(self) -> int:
@@ -69,7 +70,7 @@ class Child:
             finally:
                 trio.lowlevel.notify_closing(pid_fd)
                 os.close(pid_fd)
-            code = self._popen.wait()
+            code = self._popen.wait()  # returns at once: a readable pidfd means that it has ended
         else:
             code = await trio.to_thread.run_sync(self._popen.wait, abandon_on_cancel=True)
         for pipe in (self._popen.stdin, self._popen.stdout):
@@ -83,7 +84,7 @@ class Child:
         try:
             return os.pidfd_open(self.pid)
         except OSError:
-            return None  # Without a descriptor a thread can still wait.
+            return None  # `wait` uses a thread then.
 
 
 def _die_with_parent() -> Callable[[], None] | None:
@@ -94,7 +95,7 @@ def _die_with_parent() -> Callable[[], None] | None:
 
     def after_fork() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # It died before we asked to be told.
+        if os.getppid() != parent:  # the parent died before prctl: no signal will come
             os._exit(1)
 
     return after_fork

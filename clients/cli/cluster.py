@@ -1,11 +1,11 @@
-"""`daybook cluster`: in which ledgers the topics of a ZooKeeper are kept.
+"""`daybook cluster`: show or change which ledgers the topics of a ZooKeeper are bound to.
 
     daybook cluster show
     daybook cluster bind --ledgers-root /ledgers
     daybook cluster rebind --ledgers-root /ledgers
 
-The first broker of a cluster binds the topics by itself, if nothing speaks against it.
-Exit codes of `show`: 0 the ledgers are those of the topics, 3 they are not, or nothing is bound.
+The first broker of a cluster binds the topics, unless their lists name other ledgers.
+Exit codes of `show`: 0 the topics are bound to these ledgers, 3 they are not.
 """
 
 import sys
@@ -52,13 +52,13 @@ def cluster() -> None:
 # -- show
 
 
-@cluster.command(short_help="Show which ledgers the topics are kept in, and who uses them.")
+@cluster.command(short_help="Show which ledgers the topics are bound to, and the brokers.")
 @zookeeper_options
 @output_option
 def show(zookeeper: str, root: str, output: OutputFormat) -> None:
     """Show which ledgers the topics are bound to, those below the root, and the brokers.
 
-    Exits with 3 unless the topics are bound to the ledgers below that root.
+    The exit code is 3 unless the topics are bound to the ledgers below that root.
     """
     record, brokers = run_with_store(zookeeper, partial(_show, root=root))
     if output == "json":
@@ -87,7 +87,7 @@ async def _show(
 
 
 async def _brokers(store: MetadataStore) -> list[dict[str, str | None]]:
-    """Brokers of ours that are there; older ones do not say their instance."""
+    """Return the Daybook brokers that run now; older releases do not report their instance."""
     rows: list[dict[str, str | None]] = []
     for name in sorted(await store.get_children(_GUARDS) or []):
         record = await store.get(f"{_GUARDS}/{name}")
@@ -116,13 +116,13 @@ async def _instance_of(store: MetadataStore, root: str) -> str | None:
 
 
 @cluster.command(short_help="Bind the topics to the ledgers below a root.")
-@click.option("--yes", is_flag=True, help="Do not ask, also if lists do not fit.")
+@click.option("--yes", is_flag=True, help="Do not ask, even if lists name other ledgers.")
 @zookeeper_options
 def bind(yes: bool, zookeeper: str, root: str) -> None:
     """Bind the topics of this ZooKeeper to the ledgers below a root, if they are not bound yet.
 
-    A broker does that by itself unless lists of ledgers speak against it.  All lists are looked at
-    here; a topic whose list does not fit these ledgers can not be opened afterwards.
+    A broker does this by itself unless lists of ledgers name other ones.  This command checks all
+    lists; a topic whose list does not match these ledgers cannot be opened afterwards.
     """
     instance_id, wrong = run_with_store(zookeeper, partial(_look_to_bind, root=root))
     if instance_id is None:
@@ -136,7 +136,7 @@ def bind(yes: bool, zookeeper: str, root: str) -> None:
 
 
 async def _look_to_bind(store: MetadataStore, root: str) -> tuple[str | None, list[Misfit]]:
-    """No id: there is nothing to do."""
+    """Return the instance to bind to, None if it is bound already; and the misfits."""
     instance_id, bound = await _known_instance(store, root), await read_bound(store)
     if bound is not None and bound.instance_id != instance_id:
         raise _bound_elsewhere(bound, root, instance_id)
@@ -190,15 +190,16 @@ def _show_misfits(wrong: list[Misfit]) -> None:
 @click.option(
     "--leave-foreign",
     is_flag=True,
-    help="Go on if lists do not fit; they stay as they are, and their topics do not open.",
+    help="Go on if lists name other ledgers; they stay as they are, and their topics do not open.",
 )
 @zookeeper_options
 def rebind(yes: bool, leave_foreign: bool, zookeeper: str, root: str) -> None:
-    """Bind the topics to the ledgers below a root, whatever they were bound to.
+    """Bind the topics to the ledgers below a root, even if they are bound to others.
 
-    For ledgers or a ZooKeeper that were restored from a copy, so that the id of the ledgers is
-    another one.  All brokers are to be stopped.  Lists that name another instance are changed if
-    their last ledger proves that it is theirs.  May be interrupted and begun again.
+    Use it after ledgers or ZooKeeper were restored from a copy, which changes the id of the
+    ledgers.  All brokers must be stopped.  A list that names another instance is changed if its
+    last ledger proves that it belongs to these ledgers.  The command may be interrupted and run
+    again.
     """
     found = run_with_store(zookeeper, partial(_look_to_rebind, root=root))
     instance_id, before, wrong = found
@@ -249,8 +250,11 @@ async def _check_nobody_is_there(store: MetadataStore) -> None:
 
 
 async def _rebind(store: MetadataStore, instance_id: str, left: frozenset[str]) -> int:
-    """Lists first: what was interrupted is found again by what the record still says."""
-    await _check_nobody_is_there(store)
+    """Change the lists, then the record, and return how many lists were changed.
+
+    The record is last: as long as it names the old instance, a second run finds what is left to do.
+    """
+    await _check_nobody_is_there(store)  # again: a broker may have started during the question
     changed = 0
     async for name in log_names(store):
         if name not in left:
@@ -266,4 +270,4 @@ async def _rebind(store: MetadataStore, instance_id: str, left: frozenset[str]) 
             version = ANY if record is None else record.stat.version
             await store.set(PATH, encoded(instance_id), version)
         except VersionConflictError:
-            continue
+            continue  # another process wrote the record: read it again

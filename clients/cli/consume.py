@@ -1,13 +1,13 @@
-"""`daybook consume`: the messages of a topic on standard output, one a line.
+"""`daybook consume`: write the messages of a topic to standard output, one a line.
 
     daybook consume numbers --from earliest -n 1000 | sort -n | tail -1
     daybook consume orders --subscription billing --print-key
 
-Without `--subscription` nothing is remembered: it reads from the place that `--from` names.  With
-it, messages are acknowledged once they are written, and only then: what a reader of the pipe did
-not live to take comes again.  It ends after `-n` messages, behind the last message of a terminated
-topic, on Ctrl-C, or when nobody reads its output any more; all of that without a word.  If no
-message has come after two seconds, it says once on standard error what it waits for.
+Without `--subscription` nothing is committed: reading starts where `--from` says.  With it, a
+message is acknowledged once it is written, and not before.  The command ends silently after `-n`
+messages, behind the last message of a terminated topic, on Ctrl-C, or when nobody reads its output
+any more.  If no message has come after two seconds, it reports once on standard error what it waits
+for.
 """
 
 import json
@@ -44,7 +44,7 @@ from daybook.clients.python.messages import Message
 from daybook.clients.python.reader import OffsetRange, Reader
 
 _BATCH_MAX = 1000
-_LEAVE_S = 5.0  # after a signal, to tell the broker what was written
+_LEAVE_S = 5.0  # after a signal, to send the last acknowledgements
 _SILENCE_S = 2.0  # after which a command that got no message says what it waits for
 _DEFAULT_SEPARATOR = "\t"
 
@@ -71,7 +71,7 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
     default="latest",
     show_default=True,
     metavar="earliest|latest|OFFSET",
-    help="Where to start. A subscription that exists goes on where it was instead.",
+    help="Where to start. An existing subscription continues at its position instead.",
 )
 @click.option("-n", "count", metavar="N", type=click.IntRange(1), help="End after N messages.")
 @click.option(
@@ -103,7 +103,7 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
     type=click.Choice(["lines", "json"]),
     default="lines",
     show_default=True,
-    help="The data alone, or each message as an object with all that is known of it.",
+    help="lines: the data alone. json: each message as an object with all its fields.",
 )
 @service_url_option
 @click.pass_context
@@ -131,11 +131,11 @@ def consume(
     """
     if subscription is not None and isinstance(start, int):
         raise UserError(
-            "A subscription starts at --from earliest or latest: to read from an offset, leave out "
+            "A subscription starts at --from earliest or latest; to read from an offset, leave out "
             "--subscription."
         )
     if subscription is None and _is_given(context, "kind"):
-        raise UserError("--type is that of a subscription: name one with --subscription.")
+        raise UserError("--type applies to a subscription: name one with --subscription.")
     if output == "json":
         form: Format = _as_json
     else:
@@ -157,7 +157,7 @@ def _is_given(context: click.Context, name: str) -> bool:
     return source is click.core.ParameterSource.COMMANDLINE
 
 
-# -- how a message looks
+# -- the format of a message
 
 
 def _as_line(separator: bytes | None, message: Message) -> bytes:
@@ -183,7 +183,7 @@ def _as_json(message: Message) -> bytes:
 
 
 def _value(data: bytes | None) -> dict[str, str | None]:
-    """None is that of a tombstone."""
+    """Return the value as text or base64; None for a tombstone."""
     if data is None:
         return {"value": None}
     try:
@@ -206,7 +206,7 @@ class _Options:
 
 
 async def _consume(service_url: str, options: _Options, copier: "_Copier") -> int | None:
-    """Copy messages until there is a reason to end; if that is a signal, which."""
+    """Copy messages until the end; return the signal that ended it, if one did."""
     async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(copier.run, client))
         if received is None:
@@ -220,7 +220,7 @@ async def _consume(service_url: str, options: _Options, copier: "_Copier") -> in
 
 
 class _Copier:
-    """Writes what it receives."""
+    """Receives messages and writes them to the output."""
 
     def __init__(self, options: _Options, output: int) -> None:
         self._options = options
@@ -231,12 +231,12 @@ class _Copier:
         self._received = False  # at least one message
 
     async def run(self, client: Client) -> None:
-        """Until everything is written that was wished for, or nobody reads any more."""
+        """Copy until `count` messages are written, the topic ends, or nobody reads the output."""
         source = await attach(client, partial(self._open, client))
         brokers = brokers_at(client.service_url)
 
         def waits() -> Waiting | None:
-            """Its brokers are sought for as long as it runs."""
+            """Return what the command waits for.  The client looks for its brokers without end."""
             trouble = client.trouble
             return None if trouble is None else Waiting(brokers, None, trouble)
 
@@ -267,7 +267,7 @@ class _Copier:
         try:
             await client.partitions(options.topic, create=False)
         except TopicNotFoundError:
-            self._created = True  # by what follows, unless that is refused, too
+            self._created = True  # by the subscription below, unless the broker refuses that, too
         if options.subscription is not None:
             self.consumer = await client.subscribe(
                 options.topic,
@@ -278,8 +278,8 @@ class _Copier:
             return self.consumer
         if isinstance(options.start, int) and await client.partitions(options.topic):
             raise UserError(
-                f"{options.topic} has partitions, and each counts for itself: to read from an "
-                f"offset, name one, as {options.topic}-partition-0."
+                f"{options.topic} has partitions, and each has its own offsets: to read from an "
+                f"offset, name one, such as {options.topic}-partition-0."
             )
         return await client.create_reader(options.topic, start=options.start)
 
@@ -298,12 +298,17 @@ class _Copier:
             if not messages or not await self._write(messages):
                 return
             if self.consumer is not None:
+                # Only now: messages that the pipe did not take are delivered again.
                 self.consumer.ack_nowait(messages)
             if left is not None:
                 left -= len(messages)
+                assert left >= 0, "no more messages than asked for"
 
     async def _write(self, messages: list[Message]) -> bool:
-        """False if nobody reads any more.  In a thread: a slow reader must not stop us."""
+        """Write to the output; return False if nobody reads it any more.
+
+        A thread writes, so that a slow reader does not block acknowledgements and pings.
+        """
         form = self._options.form
         data = b"".join([form(message) + b"\n" for message in messages])
         try:
@@ -315,13 +320,13 @@ class _Copier:
         return True
 
     async def _wait_unread(self, scope: trio.CancelScope) -> None:
-        """The end of a pipe that is written to becomes readable when the other one is closed."""
+        """Cancel when the reading end of the pipe is closed: the writing end is readable then."""
         await trio.lowlevel.wait_readable(self._output)
         scope.cancel()
 
 
 def _silence(options: _Options, held: list[OffsetRange], *, created: bool) -> str:
-    """Return what a command waits for that has received nothing, and the likely reason."""
+    """Return a line on what the command waits for, and why no message has come."""
     stored = sum(each.next - each.first for each in held)
     what, why = f"messages in {options.topic}", ""
     if options.subscription is not None:

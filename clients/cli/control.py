@@ -1,10 +1,10 @@
-"""How `daybook local` talks to the `daybook standalone` of a directory: lines of JSON.
+"""How `daybook local` talks to the `daybook standalone` of a directory, in lines of JSON.
 
     -> {"command": "kill", "name": "broker-1"}
     <- {"ok": true, "parts": [...], "ack_quorum": 2}       or  {"error": "one sentence"}
 
-over a Unix socket that only the user can open.  One request a connection; the answer comes when
-the order is carried out: `stop` when the part has ended, `start` when it is ready.
+Both use a Unix socket that only the user can open.  A connection carries one request.  The answer
+is sent when the command is carried out: `stop` when the part has ended, `start` when it is ready.
 """
 
 import json
@@ -19,13 +19,13 @@ COMMANDS = ("status", "kill", "stop", "start", "pause", "resume")
 
 
 def ask(directory: Path, command: str, name: str | None) -> list[dict[str, Any]]:
-    """Give an order, wait until it is carried out, return the parts it is about."""
+    """Send a command, wait until it is carried out, and return the parts that it concerns."""
     parts: list[dict[str, Any]] = ask_for_all(directory, command, name)["parts"]
     return parts
 
 
 def ask_for_all(directory: Path, command: str, name: str | None) -> dict[str, Any]:
-    """The same, with what is said of the cluster as a whole.  Raise `UserError` if refused."""
+    """Do the same and return the whole answer.  Raise `UserError` if the command is refused."""
     path = find_control_socket(directory)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:

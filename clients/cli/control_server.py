@@ -1,4 +1,4 @@
-"""The side of `daybook standalone` of what `control` describes."""
+"""The server in `daybook standalone` that answers the requests of `control`."""
 
 import json
 import os
@@ -21,10 +21,10 @@ async def serve_control(
     path: Path,
     task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled."""
+    """Serve requests until cancelled."""
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     await sock.bind(str(path))
-    os.chmod(path, 0o600)
+    os.chmod(path, 0o600)  # before `listen`: no other user may connect, not even briefly
     sock.listen(8)
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -34,11 +34,11 @@ async def serve_control(
 
 
 async def serve_stream(supervisor: Supervisor, stream: trio.abc.Stream) -> None:
-    """One request of one connection.  Whatever comes, only that connection is concerned."""
+    """Answer the one request of a connection.  A bad request affects no other connection."""
     try:
         await stream.send_all(json.dumps(await _answer(supervisor, stream)).encode() + b"\n")
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return  # They did not wait for the answer.
+        return  # The client did not wait for the answer.
 
 
 async def _answer(supervisor: Supervisor, stream: trio.abc.Stream) -> dict[str, Any]:
@@ -53,9 +53,9 @@ async def _answer(supervisor: Supervisor, stream: trio.abc.Stream) -> dict[str, 
         request: Any = json.loads(line)
         command, name = str(request["command"]), request.get("name")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {"error": "That is not a request."}
+        return {"error": "This is not a request."}
     if not isinstance(name, str | None):
-        return {"error": "The name of a part is a text."}
+        return {"error": "The name of a part is a string."}
     if command not in COMMANDS:
         return {"error": f"There is no command {command}."}
     keepers = supervisor.keepers
@@ -77,6 +77,7 @@ async def _answer(supervisor: Supervisor, stream: trio.abc.Stream) -> dict[str, 
 
 
 async def _carry_out(keeper: Keeper, command: str) -> None:
+    # One command at a time: two that wait for opposite states of a part would never end.
     async with keeper.lock:
         match command:
             case "kill":

@@ -1,8 +1,8 @@
-"""The data directory of a standalone cluster: who may use it, and what stays the same in it.
+"""The data directory of a standalone cluster, and the lock that keeps it to one process.
 
-DIR/lock               held by the process that runs the cluster, and its pid
-DIR/standalone.json    the ports and the ZooKeeper of the cluster; bookies are known by theirs
-DIR/control.path       where the Unix socket for `daybook local` is
+DIR/lock               locked by the process that runs the cluster; contains its pid
+DIR/standalone.json    the ports and the ZooKeeper of the cluster; ports identify the bookies
+DIR/control.path       the path of the Unix socket for `daybook local`
 DIR/conf/NAME.toml     the settings of the parts, written at every start
 DIR/logs/NAME.log
 DIR/zookeeper, DIR/bookie-N    their data
@@ -27,7 +27,7 @@ _SOCKET_PATH_BYTES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Two ports a part: what it is for, and HTTP."""
+    """The two ports of a part: the one that it serves, and HTTP."""
 
     port: int
     http_port: int
@@ -35,16 +35,16 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a cluster remembers from one start to the next."""
+    """The state that a cluster keeps from one start to the next."""
 
-    zookeeper: str  # host:port of one that is not ours, else empty
+    zookeeper: str  # host:port of an external ZooKeeper, else empty
     zookeeper_port: int
     bookies: tuple[Ports, ...]
     brokers: tuple[Ports, ...]
 
 
 class Directory:
-    """A directory that is ours as long as we live.  From `open_directory`."""
+    """A data directory.  If `open_directory` made this object, the process has locked it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class Directory:
 
     def write_config(self, name: str, settings: Mapping[str, Any]) -> Path:
         path = self.path / "conf" / f"{name}.toml"
-        # What JSON writes of these kinds of values is TOML, too.
+        # For strings, numbers, booleans and lists of them, JSON is valid TOML.
         lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items()]
         path.write_text("# Written by daybook at every start.\n" + "".join(lines))
         return path
@@ -83,11 +83,11 @@ class Directory:
         file = self.path / "standalone.json"
         new = file.with_suffix(".new")
         new.write_text(json.dumps({"version": FORMAT_VERSION, **asdict(saved)}, indent=1) + "\n")
-        new.replace(file)
+        new.replace(file)  # atomic: a crash leaves the old file or the new one, never half of one
 
     @contextmanager
     def control_socket(self) -> Generator[Path]:
-        """The path for the socket; says in the directory where it is."""
+        """Yield the path for the control socket, and write it to `control.path`."""
         direct = self.path / "control.sock"
         if len(os.fsencode(direct)) <= _SOCKET_PATH_BYTES_MAX:
             direct.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def find_control_socket(directory: Path) -> Path:
 
 @contextmanager
 def open_directory(path: Path) -> Generator[Directory]:
-    """Make the directory ours.  `UserError` if another process has it."""
+    """Create and lock the directory.  Raise `UserError` if another process has locked it."""
     path = path.absolute()
     try:
         for place in (path, path / "conf", path / "logs"):
@@ -120,6 +120,8 @@ def open_directory(path: Path) -> Generator[Directory]:
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise UserError(f"{path} cannot be used: {error.strerror}.") from error
+    # The lock file is never removed: a process could lock the removed file while another one locks
+    # a new file of that name.  The kernel releases the lock however this process ends.
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""What the command line says instead of a stack trace."""
+"""The error that a command shows as one sentence instead of a stack trace."""
 
 import click
 
 
 class UserError(click.ClickException):
-    """Something that the user can put right; the message is one sentence that says how."""
+    """The user can correct the cause; the message is one sentence that says how."""

@@ -1,7 +1,6 @@
-"""Groups of commands whose modules are imported when one of them runs.
+"""Groups of commands that import the module of a command only when it runs.
 
-They are listed with their help lines, so `--help` and the start of every command stay fast,
-whatever the others need.
+A group lists each command with its help line, so `--help` and the start of every command stay fast.
 """
 
 import importlib
@@ -14,14 +13,14 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """The command is the attribute of the module in `clients.cli` that has its name."""
+    """One command: `module` in `clients.cli` has an attribute with the name of the command."""
 
     module: str
     help: str
 
 
 class LazyGroup(click.Group):
-    """Subclasses say what there is, in the order in which it is shown."""
+    """A subclass lists its commands in the order in which `--help` shows them."""
 
     lazy: ClassVar[Mapping[str, LazyCommand]] = {}
 

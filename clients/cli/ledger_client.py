@@ -1,4 +1,4 @@
-"""What the commands share that talk to bookies themselves, past the brokers."""
+"""Shared by the commands that talk to bookies directly: a ledger client for one command."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ def new_rng() -> Random:
 
 @asynccontextmanager
 async def open_client(store: MetadataStore, root: str) -> AsyncGenerator[LedgerClient]:
-    """A ledger client for one command.  What it raises is not in a group."""
+    """Open a ledger client for one command.  Its exceptions are not wrapped in a group."""
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
         flusher = Flusher()

@@ -1,4 +1,4 @@
-"""Why a ledger is still there: what topics and subscriptions say of it, in ZooKeeper."""
+"""Find the topics and subscriptions that refer to a ledger, from their records in ZooKeeper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from daybook.wire.topics import url_decode
 
 @dataclass(frozen=True, slots=True)
 class LedgerReferences:
-    """`listed`: somebody would miss it.  Without that it is an orphan, or not of a topic."""
+    """The references to one ledger.  If it is not `listed`, it is an orphan or no topic owns it."""
 
     owner: str | None
     listed: bool
-    holders: Sequence[str]  # subscriptions that have not let it go
+    holders: Sequence[str]  # subscriptions that still need it
     sentences: Sequence[str]
 
     def as_record(self) -> dict[str, object]:
@@ -38,14 +38,14 @@ async def references_to(
             None,
             False,
             (),
-            ("It is not a topic's: it stays until whoever made it deletes it.",),
+            ("No topic owns it: it stays until its creator deletes it.",),
         )
     log_name, cursor = owner
     try:
         path = log_path(log_name)
     except InvalidNameError:
         return LedgerReferences(
-            log_name, False, (), (f"{log_name!r} cannot be a topic: nobody needs it.",)
+            log_name, False, (), (f"{log_name!r} is not a valid topic: nobody needs it.",)
         )
     record = await store.get(path)
     if record is None:
@@ -53,7 +53,7 @@ async def references_to(
             log_name,
             False,
             (),
-            (f"It was {log_name}'s, which is gone: it is an orphan, and nobody needs it.",),
+            (f"Its topic {log_name} is gone: the ledger is an orphan, and nobody needs it.",),
         )
     if cursor is not None:
         return await _cursor_references(store, ledger_id, log_name, url_decode(cursor))
@@ -69,20 +69,20 @@ async def _cursor_references(
     record = await store.get(cursor_path(log_name, cursor))
     if record is None:
         return LedgerReferences(
-            what, False, (), (f"It was {what}'s, which is gone: nobody needs it.",)
+            what, False, (), (f"It belonged to the {what}, which is gone: nobody needs it.",)
         )
     info = parse(ManagedCursorInfo(), record.value, what)
     if info.cursorsLedgerId == ledger_id:
         return LedgerReferences(
-            what, True, (cursor,), (f"In it {what} keeps what it has acknowledged.",)
+            what, True, (cursor,), (f"The {what} stores its acknowledgements there.",)
         )
     return LedgerReferences(
         what,
         False,
         (),
         (
-            f"{what[0].upper()}{what[1:]} uses another one by now: it is deleted when its owner"
-            " comes to it.",
+            f"The {what} uses another ledger now: the broker that owns the topic will delete this"
+            " one.",
         ),
     )
 
@@ -92,14 +92,17 @@ async def _log_references(
 ) -> LedgerReferences:
     if ledger_id not in ids:
         if ids and ledger_id > max(ids):
-            why = f"{log_name} may be about to list it: its owner has just made it, or died then."
+            why = (
+                f"{log_name} may be about to list it: its owner has just created it, or died then."
+            )
         else:
             why = (
-                f"{log_name} does not list it (any more): its owner deletes it when it comes to it."
+                f"{log_name} does not list it, or no longer does: the broker that owns the topic"
+                " will delete it."
             )
         return LedgerReferences(log_name, False, (), (why,))
     if ledger_id == ids[-1]:
-        why = f"It is the last one of {log_name}: new messages go there."
+        why = f"It is the last ledger of {log_name}: new messages go there."
         return LedgerReferences(log_name, True, (), (why,))
     holders: list[str] = []
     sentences: list[str] = []
@@ -112,19 +115,19 @@ async def _log_references(
         if info.HasField("markDeleteLedgerId") and info.markDeleteLedgerId <= ledger_id:
             holders.append(cursor)
             sentences.append(
-                f"Subscription {cursor} has acknowledged all up to"
+                f"Subscription {cursor} has acknowledged everything up to"
                 f" {info.markDeleteLedgerId}:{info.markDeleteEntryId} of {log_name}, as far as"
                 " ZooKeeper knows; the broker may be further."
             )
         elif not info.HasField("markDeleteLedgerId"):
             holders.append(cursor)
             sentences.append(
-                f"Where subscription {cursor} of {log_name} is, is in ledger"
-                f" {info.cursorsLedgerId}: it may need it."
+                f"Subscription {cursor} of {log_name} may need it: its position is stored in ledger"
+                f" {info.cursorsLedgerId}."
             )
     if not holders:
         sentences.append(
-            f"Every subscription of {log_name} has let it go: its retention policy keeps it, or its"
-            " owner has not come to it yet."
+            f"No subscription of {log_name} needs it: the retention policy keeps it, or the broker"
+            " that owns the topic has not deleted it yet."
         )
     return LedgerReferences(log_name, True, tuple(holders), tuple(sentences))

@@ -1,4 +1,4 @@
-"""`daybook ledgers`: ledgers as ZooKeeper and the bookies have them, past the brokers.
+"""`daybook ledgers`: inspect and repair ledgers directly in ZooKeeper and on the bookies.
 
     daybook ledgers list
     daybook ledgers show 17
@@ -8,8 +8,8 @@
     daybook ledgers why-kept 17
     daybook ledgers delete 17
 
-Reading never fences or recovers: whoever writes to the ledger does not notice, and nothing behind
-what is confirmed is shown.
+Reading never fences or recovers a ledger, so its writer is not disturbed.  Entries behind the last
+confirmed one are not shown.
 """
 
 import json
@@ -95,7 +95,7 @@ _DECOMPRESSED_MAX = 64 << 20
 
 @click.group()
 def ledgers() -> None:
-    """Look at ledgers straight in ZooKeeper and on the bookies.
+    """Inspect and repair ledgers directly in ZooKeeper and on the bookies.
 
     A ledger is an append-only log with one writer, replicated on several bookies; a topic is a
     chain of ledgers.  To fence a ledger is to make its bookies refuse its writer, so that the
@@ -107,7 +107,7 @@ def ledgers() -> None:
 @zookeeper_options
 @output_option
 def list_(zookeeper: str, root: str, output: OutputFormat) -> None:
-    """List the ledgers.  Entries and bytes are known of closed ones."""
+    """List the ledgers.  Entries and bytes are known only for closed ones."""
     rows = run_on_ledgers(zookeeper, root, lambda store: _list(_catalog(store, root)))
     write_rows(rows, _LIST_COLUMNS, output)
 
@@ -136,7 +136,7 @@ def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
         ]
         write_record({**record, "fragments": fragments, "custom": custom}, output)
         return
-    # Whoever made the ledger chose these names: they may be those of our own fields.
+    # The creator of the ledger chose these names; without a prefix they could hide our fields.
     write_record({**record, **{f"custom {key}": value for key, value in custom.items()}}, output)
     click.echo()
     rows = [
@@ -155,23 +155,23 @@ def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
     type=_entry_id,
     default=0,
     show_default=True,
-    help="The first one to read.",
+    help="The first entry to read.",
 )
 @click.option(
     "--to",
     "last",
     metavar="ENTRY",
     type=_entry_id,
-    help="The last one to read.  [default: the last confirmed one]",
+    help="The last entry to read.  [default: the last confirmed one]",
 )
 @zookeeper_options
 @output_option
 def read(
     ledger: int, first: int, last: int | None, zookeeper: str, root: str, output: OutputFormat
 ) -> None:
-    """Read entries, both ends included: a line for each.
+    """Read the entries from --from to --to, both included, and print a line for each.
 
-    As JSON it has the payload, in base64.
+    With --output json a line has the payload in base64.
     """
     if last is not None and last < first:
         raise click.BadParameter("it is before --from.", param_hint="--to")
@@ -222,7 +222,7 @@ def _list_row(ledger_id: int, metadata: LedgerMetadata) -> dict[str, object]:
 
 
 def _holds(custom: Mapping[str, bytes]) -> str | None:
-    """What a ledger is for, as far as it says so: a topic's log, or a cursor of it."""
+    """Return the topic, or the topic and cursor, that a ledger belongs to; None if unknown."""
     log, cursor = custom.get("pulsar/managed-ledger"), custom.get("pulsar/cursor")
     if log is None:
         return None
@@ -230,12 +230,12 @@ def _holds(custom: Mapping[str, bytes]) -> str | None:
     return name if cursor is None else f"{name} cursor {cursor.decode(errors='replace')}"
 
 
-# -- the messages in an entry
+# -- the messages in an entry of a topic
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """None is what cannot be said."""
+    """The messages in an entry; fields are None if unknown."""
 
     messages: int | None = None
     first_offset: int | None = None
@@ -244,7 +244,7 @@ class Description:
 
 
 def describe(payload: memoryview) -> Description:
-    """As much as can be said; what does not parse, or is encrypted, is not described."""
+    """Describe the messages in an entry, as far as it can be parsed and is not encrypted."""
     try:
         _, index, rest = split_broker_metadata(payload)
         metadata, body = parse_metadata(rest)
@@ -279,7 +279,7 @@ async def _read(
 
 
 async def _open(client: LedgerClient, ledger_id: int, metadata: LedgerMetadata) -> LedgerReader:
-    """Who may read the metadata has the password: it is in there."""
+    """Open a ledger without recovery; the metadata contains its password."""
     return await client.open(ledger_id, recover=False, password=metadata.password or b"")
 
 
@@ -337,10 +337,10 @@ def _as_json(entry: Entry, description: Description) -> str:
 # -- check
 
 
-@ledgers.command(short_help="Are all copies of all entries there?")
+@ledgers.command(short_help="Check that all copies of all entries exist.")
 @click.argument("ledgers", nargs=-1, type=_ledger_id)
 @click.option("--read", is_flag=True, help="Read every copy and verify its digest.")
-@click.option("--mend", is_flag=True, help="Mark what lacks copies, for auto-recovery.")
+@click.option("--mend", is_flag=True, help="Mark ledgers that lack copies, for auto-recovery.")
 @other_instance_option
 @zookeeper_options
 @output_option
@@ -352,12 +352,13 @@ def check(
     root: str,
     output: OutputFormat,
 ) -> None:
-    """Compare what bookies hold with what they should: of these ledgers, or of all.
+    """Check these ledgers, or all, for copies that bookies should hold but do not.
 
-    Nothing is fenced; of an open ledger its last fragment is its writer's and is not looked at.
-    Exits with 0 if all copies are there, 3 if some are missing, 4 if a bookie did not answer or
-    metadata do not parse, 5 if no copy is left of something.  Gone is a bookie that is not
-    registered, and where it was nobody listens; one that is only silent may have all its copies.
+    No ledger is fenced, and the last fragment of an open ledger is not checked, since its writer is
+    using it.  The exit code is 0 if all copies exist, 3 if some are missing, 4 if a bookie did not
+    answer or metadata do not parse, 5 if no copy of an entry is left.  A bookie counts as gone if
+    it is not registered and its address refuses connections; a silent bookie may have all its
+    copies.
     """
     rows = run_on_ledgers(
         zookeeper, root, partial(_check, root=root, ids=ledgers, read=read, mend=mend), writes=mend
@@ -372,7 +373,7 @@ def check(
             fragments = "1 fragment" if len(rows) == 1 else f"{len(rows)} fragments"
             click.echo(f"All copies are there, in {fragments}.")
     else:
-        click.echo("There is nothing to check: no entries that are settled.")
+        click.echo("There is nothing to check: no closed fragment has entries.")
     worst = {_RANKS[row["state"]] for row in rows}
     for code in (_LOST, _LACKING, _UNKNOWN):
         if code in worst:
@@ -394,7 +395,7 @@ async def _check(
             except NoSuchLedgerError:
                 if ids:
                     raise
-                continue  # deleted meanwhile
+                continue  # deleted since it was listed
             except MalformedMetadataError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
@@ -467,7 +468,7 @@ def _spans(runs: Sequence[range]) -> str:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="If nobody can tell where it ends: end it where a copy was last found.",
+    help="If no bookie can tell where the ledger ends, end it at the last entry that has a copy.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask, with --accept-loss.")
 @other_instance_option
@@ -476,11 +477,11 @@ def _spans(runs: Sequence[range]) -> str:
 def recover(
     ledger: int, accept_loss: bool, yes: bool, zookeeper: str, root: str, output: OutputFormat
 ) -> None:
-    """Fence a ledger, find its end, and close it.  Whoever writes to it cannot go on.
+    """Fence a ledger, find its end, and close it.  Its writer, if there is one, cannot go on.
 
-    Recovery gives up (exit code 1) as long as too few bookies can say what was confirmed.  With
-    --accept-loss, bookies that are away, and those that say that they do not know, are given up:
-    entries that only they had are lost, also acknowledged ones.
+    Recovery fails (exit code 1) as long as too few bookies can tell what was confirmed.  With
+    --accept-loss it ignores bookies that are away or answer 'unknown': entries that only they had
+    are lost, even acknowledged ones.
     """
     is_open = partial(_is_open, root=root, ledger_id=ledger)
     if accept_loss and not yes and run_on_ledgers(zookeeper, root, is_open, writes=True):
@@ -540,12 +541,12 @@ async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool)
 # -- why-kept
 
 
-@ledgers.command("why-kept", short_help="Say who needs a ledger.")
+@ledgers.command("why-kept", short_help="Show who needs a ledger.")
 @click.argument("ledger", type=_ledger_id)
 @zookeeper_options
 @output_option
 def why_kept(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
-    """Say why a ledger is still there: its topic, the subscriptions behind it, retention."""
+    """Show why a ledger still exists: its topic, subscriptions that need it, retention."""
     reasons = run_on_ledgers(zookeeper, root, partial(_why_kept, root=root, ledger_id=ledger))
     if output == "json":
         write_record({"ledger": ledger, **reasons.as_record()}, output)
@@ -565,14 +566,16 @@ async def _why_kept(store: MetadataStore, root: str, ledger_id: int) -> LedgerRe
 
 @ledgers.command(short_help="Delete a ledger, and with it its entries.")
 @click.argument("ledger", type=_ledger_id)
-@click.option("--force", is_flag=True, help="Also one that is open, or that a topic lists.")
+@click.option(
+    "--force", is_flag=True, help="Delete the ledger even if it is open or a topic lists it."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @other_instance_option
 @zookeeper_options
 def delete(ledger: int, force: bool, yes: bool, zookeeper: str, root: str) -> None:
-    """Delete a ledger.  Its entries are gone; bookies give the room back later.
+    """Delete a ledger and its entries; bookies free the space later.
 
-    One that is open, or that a topic or a subscription lists, is refused without --force.
+    A ledger that is open, or that a topic or a subscription lists, is only deleted with --force.
     """
     if not yes:
         run_on_ledgers(
@@ -592,6 +595,7 @@ async def _look(store: MetadataStore, root: str, ledger_id: int, force: bool) ->
 
 async def _delete(store: MetadataStore, root: str, ledger_id: int, force: bool) -> None:
     async with open_client(store, root) as client:
+        # Again, though `_look` did it: a topic may have listed the ledger while the user thought.
         await _check_deletable(store, client, ledger_id, force)
         await client.delete(ledger_id)
 

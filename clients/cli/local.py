@@ -1,4 +1,4 @@
-"""`daybook local`: look at the parts of a standalone cluster, stop them, break them."""
+"""`daybook local`: show the parts of a standalone cluster, stop them, break them."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _HELP = {
     "stop": "Stop a part cleanly and keep it down until `start`.",
     "start": "Start a part that is down; returns when it is ready.",
     "pause": "Freeze a part (SIGSTOP) until `resume`.",
-    "resume": "Let a frozen part go on (SIGCONT).",
+    "resume": "Let a frozen part continue (SIGCONT).",
 }
 _COLUMNS = ("name", "state", "pid", "address", "restarts")
 _UNWELL = 3
@@ -32,7 +32,7 @@ _UNWELL = 3
 
 @click.group()
 def local() -> None:
-    """Look at, stop and break the parts of a standalone cluster.
+    """Show, stop and break the parts of a standalone cluster.
 
     Parts are named zookeeper, bookie-1, broker-1 and so on.
     """
@@ -43,10 +43,10 @@ def local() -> None:
 @dir_option
 @output_option
 def status(name: str | None, directory: Path, output: OutputFormat) -> None:
-    """List the parts, or one of them, and how they are.
+    """List the parts, or the part NAME, and their states.
 
-    Without NAME, exits with 3 if nothing can be published: ZooKeeper or all brokers are down, or
-    fewer bookies take entries than have to store each message.
+    Without NAME the exit code is 3 if nothing can be published: ZooKeeper or all brokers are down,
+    or fewer bookies take entries than must store each message.
     """
     answer = ask_for_all(directory.absolute(), "status", name)
     parts: list[dict[str, Any]] = answer["parts"]
@@ -61,8 +61,8 @@ def status(name: str | None, directory: Path, output: OutputFormat) -> None:
                 click.echo(f"\n{part['why'].rstrip('.')}.", err=True)
                 if part["name"].startswith("bookie"):
                     click.echo(
-                        f"`daybook bookies repair {part['name']}` lets it start without what it"
-                        " lost, and copies that back.",
+                        f"`daybook bookies repair {part['name']}` lets it start without the lost"
+                        " entries, and copies them back.",
                         err=True,
                     )
     if trouble:
@@ -73,12 +73,13 @@ def status(name: str | None, directory: Path, output: OutputFormat) -> None:
 def _why_not_publishing(
     directory: Path, parts: Sequence[Mapping[str, Any]], ack_quorum: int
 ) -> str | None:
-    """In words; None if messages can be published."""
+    """Return the reason why nothing can be published; None if messages can be published."""
 
     def running(kind: str) -> list[bool]:
         return [part["state"] == "running" for part in parts if part["name"].startswith(kind)]
 
-    # An open topic is served without ZooKeeper, but none is opened, and none survives its broker.
+    # Brokers serve open topics without ZooKeeper.  They open no other topic, and an open topic does
+    # not survive its broker.
     if not all(running("zookeeper")):
         return (
             "ZooKeeper is down: topics that are open are served, and no other can be published to."
@@ -100,7 +101,7 @@ def _why_not_publishing(
 
 
 def _count_writable(directory: Path) -> int:
-    """How many bookies are registered as writable: what brokers go by."""
+    """Return the number of bookies that are registered as writable, which brokers rely on."""
     from daybook.bookie.registry.paths import LedgerPaths
     from daybook.bookie.registry.registrations import writable_bookies
     from daybook.clients.cli.metadata import run_with_store

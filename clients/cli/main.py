@@ -10,17 +10,21 @@ from daybook.clients.cli.lazy import LazyCommand, LazyGroup
 
 _COMMANDS = {
     "standalone": LazyCommand("standalone", "Run a whole cluster on this machine."),
-    "local": LazyCommand("local", "Look at, stop and break the parts of a standalone cluster."),
+    "local": LazyCommand("local", "Show, stop and break the parts of a standalone cluster."),
     "produce": LazyCommand("produce", "Send lines to a topic."),
     "consume": LazyCommand("consume", "Write the messages of a topic to standard output."),
-    "topics": LazyCommand("topics", "Create, list, look at and delete topics."),
+    "topics": LazyCommand("topics", "Create, list, inspect and delete topics."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
-    "bookies": LazyCommand("bookies", "List the bookies of a cluster, take them out and back."),
+    "bookies": LazyCommand(
+        "bookies", "List the bookies of a cluster, remove them, bring them back."
+    ),
     "cluster": LazyCommand("cluster", "Show or change which ledgers the topics are bound to."),
-    "autorecovery": LazyCommand("autorecovery", "Restore lost copies: status, pause, run."),
-    "bookie": LazyCommand("bookie", "Run one bookie, or look after the disk of a stopped one."),
+    "autorecovery": LazyCommand(
+        "autorecovery", "Control auto-recovery, which restores lost copies."
+    ),
+    "bookie": LazyCommand("bookie", "Run a bookie, or check the directory of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),
-    "version": LazyCommand("version", "Say which version this is."),
+    "version": LazyCommand("version", "Show the version."),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the commands share that look into ZooKeeper themselves, past the brokers."""
+"""Shared by the commands that read ZooKeeper directly: a session, and checks of the ledgers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -43,10 +43,10 @@ def run_on_ledgers(
     *,
     writes: bool = False,
 ) -> T:
-    """As `run_with_store`, for a command about the ledgers below a root.
+    """Run `work` with a store, for a command on the ledgers below a root.
 
-    If the topics beside it are kept in other ledgers, one that only reads says so, and one that
-    writes refuses unless it was called with --other-instance.
+    If the topics in this ZooKeeper are bound to other ledgers, a command that only reads warns, and
+    a command that writes is refused unless the user gave --other-instance.
     """
 
     async def compared(store: MetadataStore) -> T:
@@ -64,9 +64,9 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
     try:
         found = await root_instance_id(store, paths)
         if found is None:
-            return  # There are no ledgers: the command says what that means for it.
+            return  # There are no ledgers; the command itself reports that.
     except LayoutError:
-        found = None  # The ledgers of an old BookKeeper are not those that are bound.
+        found = None  # The layout is that of an old BookKeeper, so it is not the bound instance.
     try:
         check_bound(bound, found, f"{zookeeper} below {root}")
     except ForeignInstanceError as error:
@@ -74,13 +74,13 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
             click.echo(f"Warning: {error}.", err=True)
         elif not other_instance_allowed():
             raise UserError(
-                f"Nothing was changed: {error}. If these ledgers are meant nevertheless, and no"
-                " topics are kept in them, call the command with --other-instance."
+                f"Nothing was changed: {error}. If you mean these ledgers, and no topics are"
+                " kept in them, run the command with --other-instance."
             ) from error
 
 
 def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """Do `work` in a session of its own; errors become sentences."""
+    """Run `work` in a new session; errors become sentences."""
 
     async def run() -> T:
         contact = _Contact(zookeeper)
@@ -97,13 +97,13 @@ def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]
             try:
                 return await work(store)
             finally:
-                contact.needed = False
+                contact.needed = False  # closing the session is no wait to report
 
     return run_async(run, lambda error: _say(error, zookeeper))
 
 
 class _Contact:
-    """With ZooKeeper: whether the command waits for it, and how long it will."""
+    """Tracks whether the command waits for ZooKeeper, and for how long."""
 
     def __init__(self, zookeeper: str) -> None:
         self.store: MetadataStore | None = None  # until there is a session
@@ -129,7 +129,7 @@ def _say(error: Exception, zookeeper: str) -> str | None:
             why = f" ({error.why})" if isinstance(error, NoContactError) and error.why else ""
             return (
                 f"No ZooKeeper answers at {zookeeper}{why}: start a cluster with"
-                " `daybook standalone` (`daybook local start zookeeper` if it has only lost that),"
+                " `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is down),"
                 " or say where yours is with --zookeeper."
             )
         case LayoutError():

@@ -1,10 +1,10 @@
-"""Options that several commands have.
+"""Options that several commands share.
 
-An address is looked for in this order: the option, its variable in the environment, the cluster of
-the directory that DAYBOOK_DIR names, the cluster in ./daybook-data.  If none of them says anything,
-the usual ports of this machine are tried.  They are never tried when something did say which
-cluster is meant: an empty or wrong DAYBOOK_DIR is an error, and so is DAYBOOK_SERVICE_URL without
-the address that a command needs.
+A command takes an address from the first of these: the option, its environment variable, the
+cluster in the directory that DAYBOOK_DIR names, the cluster in ./daybook-data.  If none of them is
+set, it tries the usual ports of this machine.  It never tries them if the user named a cluster in
+some way: an empty or wrong DAYBOOK_DIR is an error, and so is DAYBOOK_SERVICE_URL without the
+address that the command needs.
 """
 
 import os
@@ -42,11 +42,11 @@ _PLACES = {
 
 
 def intended_cluster(variable: str, option: str) -> "Saved | None":
-    """The cluster of the data directory, for an address that neither option nor environment gives.
+    """Return the cluster of the data directory, if neither option nor environment gives an address.
 
-    None: nothing says which cluster is meant, and the usual ports of this machine are as good a
-    guess as any.  Raise `UserError` where something does say it, but not this address: a command
-    that was meant for one cluster must never reach another one.
+    None means that the user named no cluster, and the usual ports of this machine are a fair guess.
+    Raise `UserError` if the user named a cluster but not this address: a command for one cluster
+    must never reach another one.
     """
     from daybook.clients.cli.directory import Directory
 
@@ -90,13 +90,13 @@ def _admin_url() -> str:
 
 
 def intended_zookeeper() -> str:
-    """HOST:PORT,... for a command that was not told.  Raise `UserError` as above."""
+    """Return HOST:PORT,... of ZooKeeper if the user gave none.  Raise `UserError` as above."""
     saved = intended_cluster("DAYBOOK_ZOOKEEPER", "--zookeeper")
     return ZOOKEEPER if saved is None else zookeeper_of(saved)
 
 
 def zookeeper_of(saved: "Saved") -> str:
-    """HOST:PORT of the ZooKeeper of a standalone cluster."""
+    """Return HOST:PORT of the ZooKeeper of a standalone cluster."""
     return saved.zookeeper or f"{_HOST}:{saved.zookeeper_port}"
 
 
@@ -110,19 +110,19 @@ def _shown_default(usual: str) -> str:
 
 
 def output_option(function: Function) -> Function:
-    """Adds `--output table|json`, as the parameter `output`."""
+    """Add `--output table|json`, as the parameter `output`."""
     option = click.option(
         "--output",
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="For people, or for programs.",
+        help="A table for people, or JSON for programs.",
     )
     return option(function)
 
 
 def dir_option(function: Function) -> Function:
-    """Adds `--dir`, as the parameter `directory`."""
+    """Add `--dir`, as the parameter `directory`."""
     option = click.option(
         "--dir",
         "directory",
@@ -131,13 +131,13 @@ def dir_option(function: Function) -> Function:
         show_default=DEFAULT_DIRECTORY,
         show_envvar=True,
         envvar=_DIR,
-        help="Where the cluster keeps its data.",
+        help="The directory with the data of the cluster.",
     )
     return option(function)
 
 
 def service_url_option(function: Function) -> Function:
-    """Adds `--service-url`."""
+    """Add `--service-url`."""
     option = click.option(
         "--service-url",
         default=_service_url,
@@ -151,7 +151,7 @@ def service_url_option(function: Function) -> Function:
 
 
 def admin_url_option(function: Function) -> Function:
-    """Adds `--admin-url`."""
+    """Add `--admin-url`."""
     option = click.option(
         "--admin-url",
         default=_admin_url,
@@ -177,7 +177,7 @@ def _instead(wrong: str, right: str) -> Callable[[Function], Function]:
 
 
 def check_zookeeper(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """HOST:PORT,...; of an address with a scheme the message says what to write instead."""
+    """Check that `value` is HOST:PORT,...; for a URI the error says what to write instead."""
     if value is None:
         return None
     if "://" in value:
@@ -198,12 +198,12 @@ def check_zookeeper(_: click.Context, __: click.Parameter, value: str | None) ->
 
 
 def check_root(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """An absolute path, as ZooKeeper has them."""
+    """Check that `value` is an absolute path in ZooKeeper."""
     if value is None:
         return None
     first, *names = value.split("/")
     if first or not names or any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise click.BadParameter(f"{value!r} is no path in ZooKeeper: one looks like /ledgers.")
+        raise click.BadParameter(f"{value!r} is not a path in ZooKeeper, such as /ledgers.")
     return value
 
 
@@ -211,7 +211,7 @@ _OTHER_INSTANCE = "daybook.clients.cli.other-instance"
 
 
 def other_instance_option(function: Function) -> Function:
-    """Adds `--other-instance`, for commands that write; see `other_instance_allowed`."""
+    """Add `--other-instance`, for commands that write; see `other_instance_allowed`."""
 
     def note(context: click.Context, _: click.Parameter, given: bool) -> None:
         context.meta[_OTHER_INSTANCE] = given
@@ -221,7 +221,7 @@ def other_instance_option(function: Function) -> Function:
         is_flag=True,
         expose_value=False,
         callback=note,
-        help="These ledgers are meant, though the topics of this ZooKeeper are kept in others.",
+        help="Go on although the topics in this ZooKeeper are bound to other ledgers.",
     )
     return option(function)
 
@@ -232,7 +232,7 @@ def other_instance_allowed() -> bool:
 
 
 def zookeeper_options(function: Function) -> Function:
-    """Adds `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
+    """Add `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
     zookeeper = click.option(
         "--zookeeper",
         default=intended_zookeeper,
@@ -241,7 +241,7 @@ def zookeeper_options(function: Function) -> Function:
         envvar="DAYBOOK_ZOOKEEPER",
         metavar="HOST:PORT,...",
         callback=check_zookeeper,
-        help="Where ZooKeeper is.",
+        help="The addresses of ZooKeeper.",
     )
     root = click.option(
         "--ledgers-root",
@@ -251,6 +251,6 @@ def zookeeper_options(function: Function) -> Function:
         show_default=True,
         metavar="PATH",
         callback=check_root,
-        help="Where ledgers are in ZooKeeper.",
+        help="The path of the ledgers in ZooKeeper.",
     )
     return zookeeper(root(function))

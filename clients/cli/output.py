@@ -1,6 +1,6 @@
-"""How commands print: a table for people, JSON for programs.
+"""Print the result of a command: a table for people, JSON for programs.
 
-JSON goes out as one line, so that it composes with pipes; tables are aligned and have no colours.
+JSON is written as one line, so that it can be piped.  Tables are aligned and have no colours.
 """
 
 import json
@@ -13,7 +13,7 @@ from daybook.clients.cli.options import OutputFormat
 
 
 def write_record(record: Mapping[str, Any], output: OutputFormat) -> None:
-    """One thing: its fields below each other."""
+    """Print one record: each field on a line."""
     if output == "json":
         click.echo(json.dumps(record))
         return
@@ -25,7 +25,7 @@ def write_record(record: Mapping[str, Any], output: OutputFormat) -> None:
 def write_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat
 ) -> None:
-    """Many things of one kind: a line for each."""
+    """Print several records of one kind: each on a line."""
     if output == "json":
         click.echo(json.dumps(list(rows)))
         return

@@ -1,4 +1,4 @@
-"""What a standalone cluster consists of: parts, ports, settings.  Decides; starts nothing."""
+"""Plan a standalone cluster: its parts, ports and settings.  Nothing is started here."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _OWN_SETTINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What the user asked for; None: as usual, or as it was."""
+    """The options of the user; None: the default, or the value of the last start."""
 
     bookies: int | None
     brokers: int
@@ -46,21 +46,24 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is needed to start."""
+    """The result: everything that is needed to start the cluster."""
 
     parts: tuple[Part, ...]  # in the order in which they are shown
     zookeeper: str
     service_url: str
     admin_url: str
     saved: Saved
-    ack_quorum: int  # so many bookies have an entry before it is acknowledged
-    ignored: tuple[str, ...]  # variables of the environment that have no effect here
+    ack_quorum: int  # the number of bookies that store an entry before it is acknowledged
+    ignored: tuple[str, ...]  # environment variables that have no effect here
 
 
 def make_plan(
     options: ClusterOptions, directory: Directory, environ: Mapping[str, str], ports: PortChooser
 ) -> Plan:
-    """Decide, and write the settings of the parts.  `UserError` if it cannot be as wished."""
+    """Plan the cluster, and write the settings of its parts.
+
+    Raise `UserError` if the options cannot be satisfied.
+    """
     extra = _parse_settings(options.settings)
     before = directory.load()
     external = _external_zookeeper(options, before, directory)
@@ -99,9 +102,9 @@ def make_plan(
 
 
 def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For bookies and for brokers the variables that carry these settings.
+    """Return the environment variables that pass these settings to bookies and to brokers.
 
-    Raise `UserError` for what is no setting, and for one that each part has its own value of.
+    Raise `UserError` for a malformed setting, and for one whose value differs between parts.
     """
     extra: dict[str, dict[str, str]] = {"bookie": {}, "broker": {}}
     for setting in settings:
@@ -119,13 +122,13 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _ack_quorum(bookies: int, environ: Mapping[str, str]) -> int:
-    """Return what brokers choose by the number of bookies, unless a setting says otherwise."""
+    """Return the ack quorum that brokers use: a setting, else 2, or 1 if there is one bookie."""
     told = environ.get("DAYBOOK_BROKER_QUORUMS__ACK", "")
     return int(told) if told.isdecimal() else min(bookies, _ACK_QUORUM)
 
 
 def is_for_one_part(name: str) -> bool:
-    """A setting that cannot be the same for all parts of one kind."""
+    """Return True for the variable of a setting that differs between parts of one kind."""
     for prefix in _PREFIXES:
         if name.startswith(prefix):
             return name.removeprefix(prefix).lower() in _OWN_SETTINGS
@@ -136,8 +139,10 @@ def _external_zookeeper(options: ClusterOptions, before: Saved | None, directory
     if before is None:
         return options.zookeeper or ""
     if options.zookeeper not in (None, before.zookeeper):
-        theirs = before.zookeeper or "a ZooKeeper of its own"
-        raise UserError(f"The cluster in {directory.path} is known to {theirs}: leave --zookeeper.")
+        theirs = before.zookeeper or "its own ZooKeeper"
+        raise UserError(
+            f"The cluster in {directory.path} is registered in {theirs}: leave out --zookeeper."
+        )
     return before.zookeeper
 
 
@@ -275,9 +280,9 @@ def _python_part(
     environ: Mapping[str, str],
 ) -> Part:
     config = directory.write_config(name, settings)
-    # -P: a directory called `broker` where the user happens to be is not ours.
+    # -P keeps the current directory out of the path: a folder `broker` there is another one.
     command: Sequence[str] = [sys.executable, "-P", "-m", module, "--config", str(config)]
-    # Each child applies the rest over its settings file, and refuses a name that it does not know.
+    # Each child applies the remaining variables over its settings file, and refuses unknown names.
     return Part(
         name=name,
         kind=kind,

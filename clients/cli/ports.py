@@ -1,13 +1,13 @@
-"""Which ports the parts of a standalone cluster use.
+"""Choose the ports for the parts of a standalone cluster.
 
-The ports that a user types (service, admin, ZooKeeper) are exactly those asked for, or an error;
-those of the other parts are the usual ones if they are free.  Bookies are known by their ports, so
-these must not change once they have data.
+The ports that a user types (service, admin, ZooKeeper) are used exactly, or refused with an error.
+The other parts get the usual ports if these are free.  The id of a bookie contains its port, so the
+port of a bookie must not change once it has data.
 
-A chosen port is let go before its part binds it.  Any port is therefore one from below the range
-that kernels give to outgoing connections (from 32768 on Linux, higher elsewhere): those would take
-it meanwhile; and by chance, as another cluster that starts at the same time chooses too.  On Linux
-a choice is claimed besides, for as long as the cluster is there: no other cluster chooses the port
+The chooser releases a port before the part binds it.  A free port is therefore taken from below the
+range that kernels use for outgoing connections (from 32768 on Linux, higher elsewhere), which could
+take it in between.  It is chosen at random, since another cluster may choose at the same time.  On
+Linux each choice is also claimed for as long as the cluster runs: no other cluster chooses the port
 of a part that has not started yet, or is down.
 """
 
@@ -22,13 +22,13 @@ from daybook.clients.cli.errors import UserError
 
 HOST = "127.0.0.1"
 ANY_PORT_MIN, ANY_PORT_MAX = 15_000, 31_999
-_TRIES = 100  # Then next to all of them are taken, and the kernel may look for one.
+_TRIES = 100  # after that nearly all are taken, and the kernel chooses one
 
 
 class PortChooser:
-    """What it has chosen nobody else who chooses gets, until the end of the block.
+    """Chooses ports that no other chooser gets until the end of the `with` block.
 
-    Nobody can listen there either, before `let_go`.
+    Until `release`, no other process can listen on them either.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -49,11 +49,11 @@ class PortChooser:
         self._claims.close()
 
     def release(self) -> None:
-        """All are chosen: their parts may bind them now."""
+        """Close the listening sockets, so that the parts can bind the ports."""
         self._bound.close()
 
     def exactly(self, port: int, part: str, remedy: str) -> int:
-        """That port, or a `UserError`; 0 is any."""
+        """Return `port`, or any free one if it is 0.  Raise `UserError` if it is taken."""
         if port and not self._bind(port):
             raise UserError(f"Port {port} for {part} is taken: {remedy}.")
         return port or self.any()
@@ -68,17 +68,17 @@ class PortChooser:
         for _ in range(_TRIES):
             if port := self._bind(0):
                 return port
-        raise UserError("No port is free: stop what has so many open.")
+        raise UserError("No port is free: stop the programs that use so many.")
 
     def _bind(self, port: int) -> int:
-        """The port bound, 0 if it is taken."""
+        """Listen on `port` (0: any) and claim it; return the port, or 0 if it is taken."""
         with ExitStack() as kept:
             sock = kept.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            # As servers do it: connections that linger from the last run do not matter.
+            # As in servers: old connections in TIME_WAIT do not make a port taken.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 sock.bind((HOST, port))
-                # Two sockets with that option may share a port until one of them listens.
+                # Two sockets with this option can share a port until one of them listens.
                 sock.listen(1)
                 port = int(sock.getsockname()[1])
                 self._claim(port)
@@ -88,7 +88,7 @@ class PortChooser:
         return port
 
     def _claim(self, port: int) -> None:
-        """A name that only one process can have, and that ends with it; `OSError` if one has it."""
+        """Bind an abstract socket name, which ends with this process; `OSError` if it is taken."""
         if sys.platform != "linux":
             return
         with ExitStack() as kept:

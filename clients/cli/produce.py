@@ -1,11 +1,11 @@
-"""`daybook produce`: a message for each line of standard input, or of a file.
+"""`daybook produce`: send each line of standard input, or of a file, as a message.
 
     seq 1000 | daybook produce numbers
     daybook produce orders --key-separator , orders.csv
 
-Lines are sent as they come; the program ends when all are stored.  The first line that cannot be
-stored ends it with exit code 1, and it says from which line on to send again.  On Ctrl-C what was
-read is still sent.
+Lines are sent as they come, and the command ends when all are stored.  The first line that cannot
+be stored ends the command with exit code 1, and the error names the line from which to send again.
+On Ctrl-C the lines that were read are still sent.
 """
 
 import os
@@ -38,9 +38,9 @@ from daybook.clients.python.messages import MessageId
 from daybook.clients.python.producer import Producer
 
 _CHUNK_BYTES = 1 << 18
-_LINE_BYTES_MAX = 32 << 20  # no broker takes that much in one message
-_LEAVE_S = 5.0  # after Ctrl-C, for what was read
-_AHEAD_S = 0.002  # pauses are not made shorter than that
+_LINE_BYTES_MAX = 32 << 20  # no broker accepts a message of this size
+_LEAVE_S = 5.0  # after Ctrl-C, to send the lines that were read
+_AHEAD_S = 0.002  # `--rate` makes no shorter pauses
 _DEFAULT_DELAY_MS = 1.0
 
 
@@ -58,7 +58,7 @@ _DEFAULT_DELAY_MS = 1.0
     "properties",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A property of each message; may be repeated.",
+    help="A property of each message; may be given more than once.",
 )
 @click.option(
     "--compression",
@@ -77,7 +77,10 @@ _DEFAULT_DELAY_MS = 1.0
     help="How long a batch waits for more messages.",
 )
 @click.option(
-    "--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N a second."
+    "--rate",
+    metavar="N",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Send at most N messages a second.",
 )
 @service_url_option
 @click.pass_context
@@ -130,7 +133,7 @@ def produce(
 class _Options:
     topic: str
     key_separator: bytes | None
-    properties: Mapping[str, str] | None  # None, where there are none, is the fast way
+    properties: Mapping[str, str] | None  # None is faster than an empty mapping
     compression: Compression
     batch_delay_s: float
     rate: float | None
@@ -147,18 +150,19 @@ def _parse_properties(given: Sequence[str]) -> dict[str, str]:
 
 
 class _Tally:
-    """What became of the lines."""
+    """Counts the lines that were sent, stored and refused."""
 
     def __init__(self) -> None:
         self.taken = 0
         self.stored = 0
         self.bytes = 0
         self.seconds = 0.0
-        self.failure: tuple[int, BrokerError] | None = None  # of the first line that has one
+        self.failure: tuple[int, BrokerError] | None = None  # the first failed line and its error
         self.resolved = 0
 
     def settle(self, line: int, message_id: MessageId | None, error: BrokerError | None) -> None:
         self.resolved += 1
+        assert self.resolved <= self.taken + 1, "one result for each line, the current one included"
         if error is None:
             self.stored += 1
         elif self.failure is None or line < self.failure[0]:
@@ -175,7 +179,7 @@ class _Tally:
         if self.failure is None:
             return (
                 f"{self.taken - self.resolved} of {self.taken} lines were not confirmed in time: "
-                "they may be stored or not."
+                "they may or may not be stored."
             )
         line, error = self.failure
         doubt = "may not be" if error.outcome is Outcome.UNKNOWN else "was not"
@@ -188,7 +192,7 @@ class _Tally:
 async def _produce(
     service_url: str, options: _Options, source: "_LineReader", tally: _Tally
 ) -> int | None:
-    """Send everything; the signal that ended it, if one did."""
+    """Send everything; return the signal that ended it, if one did."""
     began = trio.current_time()
     async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(_send_all, client, options, source, tally))
@@ -223,7 +227,7 @@ async def _send_all(
 
 
 async def _send(producer: Producer, line: bytes, options: _Options, tally: _Tally) -> bool:
-    """Take one line on its way; False if there is no point in going on."""
+    """Send one line; return False if a line has failed, and the rest is not to be sent."""
     number = tally.taken + 1
     key, value = _split(line, options.key_separator)
     while tally.failure is None:
@@ -246,7 +250,7 @@ async def _send(producer: Producer, line: bytes, options: _Options, tally: _Tall
 
 
 def _split(line: bytes, separator: bytes | None) -> tuple[str | bytes | None, bytes]:
-    """Key and value; an empty key is none."""
+    """Return key and value of a line; None for a missing or empty key."""
     if separator is None:
         return None, line
     key, found, value = line.partition(separator)
@@ -261,15 +265,15 @@ def _split(line: bytes, separator: bytes | None) -> tuple[str | bytes | None, by
 
 
 class _LineReader:
-    """Lines as they come, read in a thread: waiting for them keeps nobody from working."""
+    """Reads lines as they come, in a thread, so that other tasks run meanwhile."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._rest = bytearray()  # a line whose end has not come
+        self._rest = bytearray()  # the beginning of an incomplete line
         self._lines = 0
 
     async def next(self) -> list[bytes]:
-        """At least one line, without its end; [] when there are no more."""
+        """Return at least one line, without its line break; [] at the end."""
         while chunk := await self._read():
             if b"\n" not in chunk:
                 self._rest += chunk
@@ -296,7 +300,7 @@ class _LineReader:
 
 
 class _Receipts:
-    """Whether receipts are waited for that do not come."""
+    """Tells `report_waiting` when no receipt has come since its last look."""
 
     def __init__(self, client: Client, tally: _Tally) -> None:
         self._client = client
@@ -316,7 +320,7 @@ class _Receipts:
 
 
 class _Pace:
-    """At most `rate` messages a second, from the first on."""
+    """Limits the rate: at most `rate` messages a second on average since the start."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate

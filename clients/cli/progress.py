@@ -1,10 +1,10 @@
-"""What a command says while it takes long: how far it is, or what it waits for.
+"""Report on a long command: its progress, or what it waits for.
 
-    open_progress       a bar where people look; elsewhere a line every ten seconds
-    waiting_for         a line when something has not come after two seconds, then every ten
-    report_waiting             the same, where what is waited for changes
+    open_progress       a bar on a terminal; elsewhere a line every ten seconds
+    waiting_for         a line after waiting for two seconds, then one every ten seconds
+    report_waiting      the same, if the command waits for different things in turn
 
-All of it goes to standard error, so that what a command writes can be piped.
+All reports go to standard error, so that the output of the command can be piped.
 """
 
 import os
@@ -19,19 +19,22 @@ import click
 import trio
 
 Advance: TypeAlias = Callable[[float, float, str], None]
-"""How much is done, of how much, and what is done at the moment."""
+"""A callback with the amount done, the total, and a text on the current step."""
 
-_SILENT_S = 2.0  # what takes no longer needs no word
+_SILENT_S = 2.0  # a shorter wait is not reported
 _AGAIN_S = 10.0
 _LOOK_S = 0.5
 
 
-# -- what is waited for
+# -- waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """For what, until when by trio's clock (None: without end), and how the last attempt ended."""
+    """A command waits for `what` until `until` by trio's clock (None: forever).
+
+    `why` is the error of the last attempt, if there was one.
+    """
 
     what: str
     until: float | None
@@ -48,7 +51,7 @@ class Waiting:
 async def waiting_for(
     what: str, timeout_s: float, why: Callable[[], object] = lambda: None
 ) -> AsyncGenerator[None]:
-    """The block waits for `what` and ends after `timeout_s`; `why` says why it is not there yet."""
+    """Report that the block waits for `what`, for `timeout_s` at most; `why` returns the reason."""
     until = trio.current_time() + timeout_s
     async with report_waiting(lambda: Waiting(what, until, why())):
         yield
@@ -58,7 +61,7 @@ async def waiting_for(
 async def report_waiting(
     waits: Callable[[], Waiting | None], *, silent_s: float = _SILENT_S
 ) -> AsyncGenerator[None]:
-    """`waits` is asked again and again what the block waits for; None: for nothing."""
+    """Report while the block waits.  `waits` returns what it waits for now; None: for nothing."""
 
     async def tell() -> None:
         due: float | None = None
@@ -77,7 +80,7 @@ async def report_waiting(
         yield
 
 
-# -- how far work is
+# -- progress
 
 
 @asynccontextmanager
@@ -92,7 +95,7 @@ async def open_progress(what: str) -> AsyncGenerator[Advance]:
 
 
 class _Lines:
-    """Where nobody looks, or a bar cannot be drawn: in logs, for instance."""
+    """Writes lines where a bar cannot be drawn, for instance into logs."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -102,7 +105,7 @@ class _Lines:
     def advance(self, done: float, total: float, now: str) -> None:
         percent = f"{100 * min(done, total) / total:.0f} %" if total else ""
         self._line = f"{self._what}: {', '.join(filter(None, (percent, now)))}."
-        self._say_if_due()  # work that lets no other task run is told of, too
+        self._say_if_due()  # here as well: some work never yields to `run`
 
     async def run(self) -> None:
         while True:
@@ -138,7 +141,7 @@ def _bar(what: str) -> Generator[Advance]:
 
 @asynccontextmanager
 async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
-    """Runs it for the length of the block.  What the block raises is not in a group."""
+    """Run `task` for the length of the block.  The block's exception is not wrapped in a group."""
     error: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -146,14 +149,14 @@ async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
             try:
                 yield
             except Exception as caught:
-                error = caught
+                error = caught  # raised outside of the nursery, which would wrap it
             nursery.cancel_scope.cancel()
     finally:
-        if error is not None:  # It counts, also when all of this is being cancelled.
+        if error is not None:  # also if the nursery is being cancelled: the error is the cause
             raise error
 
 
 def _say(line: str) -> None:
-    """On standard error; that nobody can be told ends no work."""
+    """Write a line to standard error.  A closed standard error does not end the work."""
     with suppress(OSError):
         click.echo(line, err=True)

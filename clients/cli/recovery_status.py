@@ -1,4 +1,4 @@
-"""How auto-recovery is, as the metadata store has it."""
+"""The state of auto-recovery, read from the metadata store."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -92,7 +92,7 @@ async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
 
 def as_time(at_ms: int) -> str:
     if not 0 <= at_ms <= _LATEST_MS:
-        return "?"  # whoever wrote that had no clock
+        return "?"  # written by a machine without a clock
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
 
 

@@ -1,4 +1,4 @@
-"""Runs the trio side of a command: errors become sentences, signals an orderly end."""
+"""Run the asynchronous side of a command: turn errors into sentences, end cleanly on signals."""
 
 import signal
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_async(function: Callable[[], Awaitable[T]], say: Callable[[Exception], str | None]) -> T:
-    """Run it.  What it raises becomes a `UserError` if `say` has a sentence for it."""
+    """Run `function`.  An error becomes a `UserError` if `say` returns a sentence for it."""
     try:
         return trio.run(function)
     except BaseException as raised:
@@ -27,7 +27,10 @@ def run_async(function: Callable[[], Awaitable[T]], say: Callable[[Exception], s
 
 
 def _ungrouped(raised: BaseException) -> BaseException:
-    """What is alone in the groups of nurseries; a Ctrl-C, also if it is not alone."""
+    """Return the one exception inside nested groups, or KeyboardInterrupt if there is one.
+
+    A group of several exceptions is returned as it is.
+    """
     error = raised
     while isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
@@ -41,9 +44,9 @@ def _ungrouped(raised: BaseException) -> BaseException:
 
 
 async def until_signal(work: Callable[[], Awaitable[object]]) -> int | None:
-    """Do `work` until it ends or a signal (Ctrl-C, SIGTERM) cancels it; return that signal.
+    """Do `work` until it ends or a signal (Ctrl-C, SIGTERM) cancels it; return the signal.
 
-    Signals act as usual again when this returns: a second Ctrl-C interrupts what follows.
+    When this returns, signals have their usual effect: a second Ctrl-C interrupts the caller.
     """
     received: list[int] = []
 
@@ -55,7 +58,7 @@ async def until_signal(work: Callable[[], Awaitable[object]]) -> int | None:
                 nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(listen)
+        await nursery.start(listen)  # before `work`, so that no signal is missed
         await work()
         nursery.cancel_scope.cancel()
     return received[0] if received else None

@@ -1,6 +1,6 @@
-"""What `daybook bookie` and `daybook broker` share: this process becomes the part.
+"""Shared by `daybook bookie` and `daybook broker`: replace this process by the server.
 
-The options go through the environment, which the parts read over their settings file.
+Options are passed as environment variables, which the server prefers over its settings file.
 """
 
 import os
@@ -29,21 +29,28 @@ _OPTIONS = (
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="A settings file (TOML).",
     ),
-    click.option("--host", help="Where to listen."),
-    click.option("--advertised-host", help="What others connect to.  [default: the host]"),
-    click.option("--port", type=_port, help="0: any free one."),
-    click.option("--http-port", type=_port, help="Of metrics, health and admin; 0: any free one."),
+    click.option("--host", help="The address to listen on."),
+    click.option("--advertised-host", help="The host that others connect to.  [default: --host]"),
+    click.option("--port", type=_port, help="The port to listen on; 0: any free one."),
+    click.option(
+        "--http-port",
+        type=_port,
+        help="The HTTP port for metrics, health and admin; 0: any free one.",
+    ),
     click.option(
         "--zookeeper",
         metavar="HOST:PORT,...",
         callback=check_zookeeper,
-        help="Where ZooKeeper is.",
+        help="The addresses of ZooKeeper.",
     ),
-    click.option("--ledgers-root", callback=check_root, help="Where ledgers are in ZooKeeper."),
+    click.option(
+        "--ledgers-root", callback=check_root, help="The path of the ledgers in ZooKeeper."
+    ),
     click.option(
         "--metadata",
         metavar="URI",
-        help="Both, as Apache BookKeeper writes it: zk+hierarchical://HOST:PORT;HOST:PORT/ledgers",
+        help="--zookeeper and --ledgers-root in one, as Apache BookKeeper writes them:"
+        " zk+hierarchical://HOST:PORT;HOST:PORT/ledgers",
     ),
 )
 
@@ -62,25 +69,25 @@ def run_service(
     arguments: Sequence[str] = (),
     directories: Sequence[Path] = (),
 ) -> None:
-    """Does not return: signals and the exit code are the part's own.
+    """Replace this process by `module`, which then gets the signals and sets the exit code.
 
-    `directories` are its own, which may be those of a standalone cluster.
+    `directories` are those of the bookie; they may belong to a standalone cluster.
     """
     environ = dict(os.environ)
     options = _with_zookeeper(_with_metadata(options), prefix, directories)
-    # -P: a `broker` in this directory is not ours
+    # -P keeps the current directory out of the path: a folder `broker` there is another one.
     command = [sys.executable, "-P", "-m", module, *arguments]
     for name, value in options.items():
         if name == "config" and value is not None:
             command += ["--config", str(value)]
         elif value is not None:
             environ[prefix + name.upper()] = str(value)
-    sys.stdout.flush()
-    os.execve(sys.executable, command, environ)  # noqa: S606  the part is a program of ours
+    sys.stdout.flush()  # execve discards what is buffered
+    os.execve(sys.executable, command, environ)  # noqa: S606  the server is a program of Daybook
 
 
 def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
-    """`metadata` says what `zookeeper` and `ledgers_root` say."""
+    """Replace the option `metadata` by `zookeeper` and `ledgers_root`."""
     told = dict(options)
     uri = told.pop("metadata", None)
     if uri is None:
@@ -88,7 +95,9 @@ def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
     from daybook.clients.ledgers.address import MetadataAddress
 
     if told.get("zookeeper") is not None or told.get("ledgers_root") is not None:
-        raise click.UsageError("--metadata says both: leave --zookeeper and --ledgers-root away.")
+        raise click.UsageError(
+            "--metadata includes --zookeeper and --ledgers-root: leave them out."
+        )
     try:
         address = MetadataAddress.parse(str(uri))
     except ValueError as error:
@@ -99,10 +108,11 @@ def _with_metadata(options: Mapping[str, object]) -> dict[str, object]:
 def _with_zookeeper(
     options: Mapping[str, object], prefix: str, directories: Sequence[Path]
 ) -> Mapping[str, object]:
-    """The ZooKeeper that is meant, if neither the options nor the settings name one.
+    """Add the address of ZooKeeper if neither the options nor the settings give it.
 
-    DAYBOOK_ZOOKEEPER names it, else the cluster that the directories belong to, else what any other
-    command takes: a part is not to join the cluster at the usual port when another one is meant.
+    It comes from DAYBOOK_ZOOKEEPER, else from the cluster that the directories belong to, else from
+    the place where every command looks.  A server must not join the cluster at the usual port if
+    the user means another one.
     """
     told = ("zookeeper", "config")
     if any(options.get(name) is not None for name in told) or f"{prefix}ZOOKEEPER" in os.environ:
@@ -116,7 +126,7 @@ def _with_zookeeper(
 
 
 def standalone_of(directory: Path) -> "Directory | None":
-    """The standalone cluster that this directory of a bookie belongs to."""
+    """Return the standalone cluster that contains this directory of a bookie, or None."""
     from daybook.clients.cli.directory import Directory
 
     cluster = Directory(directory.absolute().parent)

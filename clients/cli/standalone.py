@@ -1,7 +1,8 @@
 """`daybook standalone`: ZooKeeper, bookies and brokers on this machine, as child processes.
 
-All parts start at the same time; those that need ZooKeeper or bookies wait for them.  When each of
-them is ready, or has failed to start, one line says so, to people or (`--output json`) to programs:
+All parts start at the same time; those that need ZooKeeper or bookies wait for them.  When each
+part is ready, or has failed to start, the command prints a summary, or one line of JSON
+(`--output json`):
 
     {"ready": true, "service_url": "pulsar://127.0.0.1:6650,127.0.0.1:6651", "admin_url": "http://..",
      "zookeeper": "127.0.0.1:2181", "dir": "...", "socket": "...",
@@ -9,11 +10,12 @@ them is ready, or has failed to start, one line says so, to people or (`--output
      "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...],
      "failed": []}
 
-The cluster runs without bookies that do not start (`failed` says why), since what repairs them
-needs its ZooKeeper and the other bookies.  A part that dies is started again after a second.
+The cluster runs without bookies that do not start (`failed` has the reasons), since the commands
+that repair them need its ZooKeeper and the other bookies.  A part that dies is restarted after a
+second.
 
-Ctrl-C (or SIGTERM) stops brokers, then bookies, then ZooKeeper, so that nobody misses what it needs
-to end cleanly; a second one kills them all.
+Ctrl-C (or SIGTERM) stops the brokers, then the bookies, then ZooKeeper, so that each part still has
+what it needs for a clean end.  A second Ctrl-C kills all parts.
 """
 
 import json
@@ -63,21 +65,31 @@ _port = click.IntRange(0, 65000)
 
 @click.command()
 @click.option(
-    "--bookies", type=click.IntRange(1, 64), help="How many bookies.  [default: 3, or as it was]"
+    "--bookies",
+    type=click.IntRange(1, 64),
+    help="How many bookies.  [default: 3, or as at the last start]",
 )
 @click.option(
     "--brokers", type=click.IntRange(1, 64), default=2, show_default=True, help="How many brokers."
 )
 @dir_option
-@click.option("--ephemeral", is_flag=True, help="Free ports, a temporary directory; no trace left.")
-@click.option("--port", type=_port, help=f"Of the first broker; 0: any.  [default: {SERVICE_PORT}]")
 @click.option(
-    "--admin-port", type=_port, help=f"HTTP of the first broker; 0: any.  [default: {ADMIN_PORT}]"
+    "--ephemeral",
+    is_flag=True,
+    help="Use free ports and a temporary directory that is removed at the end.",
 )
 @click.option(
-    "--zookeeper-port", type=_port, help=f"Of our ZooKeeper; 0: any.  [default: {ZOOKEEPER_PORT}]"
+    "--port", type=_port, help=f"Port of the first broker; 0: any.  [default: {SERVICE_PORT}]"
 )
-@click.option("--zookeeper", metavar="HOST:PORT,...", help="Use this ZooKeeper, do not start one.")
+@click.option(
+    "--admin-port",
+    type=_port,
+    help=f"HTTP port of the first broker; 0: any.  [default: {ADMIN_PORT}]",
+)
+@click.option(
+    "--zookeeper-port", type=_port, help=f"Port of ZooKeeper; 0: any.  [default: {ZOOKEEPER_PORT}]"
+)
+@click.option("--zookeeper", metavar="HOST:PORT,...", help="Use this ZooKeeper and start none.")
 @click.option(
     "--zookeeper-home",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -112,7 +124,7 @@ def standalone(
     if ephemeral and named:
         raise UserError("--ephemeral makes a directory of its own: leave out --dir.")
     if zookeeper and (zookeeper_home or zookeeper_port is not None):
-        raise UserError("With --zookeeper none is started: leave out the other ZooKeeper options.")
+        raise UserError("With --zookeeper no ZooKeeper is started: leave out its other options.")
     options = ClusterOptions(
         bookies=bookies,
         brokers=brokers,
@@ -132,9 +144,10 @@ def standalone(
         plan = make_plan(options, opened, os.environ, ports)
         for name in plan.ignored:
             _report(f"{name} is ignored: every part of a standalone cluster has its own value")
-        ports.release()
+        ports.release()  # the parts bind them; the claims last as long as the cluster
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
+        # Before the start: bookies are known by their ports, so a failed start must keep them, too.
         opened.save(plan.saved)
         failure = trio.run(_run, plan, opened, output)
         if failure:
@@ -154,7 +167,7 @@ def _place(directory: Path, ephemeral: bool) -> Generator[Path]:
 
 
 async def _check_zookeeper(hosts: str) -> None:
-    """An address where nobody listens is a mistake that deserves an answer at once."""
+    """Raise `UserError` at once if nobody listens at any of the addresses."""
     for host in hosts.partition("/")[0].split(","):
         name, _, number = host.rpartition(":")
         if not name or not number.isdigit():
@@ -169,7 +182,7 @@ async def _check_zookeeper(hosts: str) -> None:
 
 
 async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | None:
-    """Run until told to stop; return why it failed, if it did."""
+    """Run the cluster until a signal; return the reason if it could not start."""
     supervisor = Supervisor(plan.parts, _report, ack_quorum=plan.ack_quorum)
     stop = trio.Event()
     started = trio.current_time()
@@ -177,6 +190,7 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, stop, supervisor)
             nursery.start_soon(supervisor.run)
+            # Before the parts are ready: `daybook local` has to work while one of them hangs.
             await nursery.start(serve_control, supervisor, socket_path)
             failure, lacking = await _wait_ready(supervisor, stop)
             if failure is None and not stop.is_set():
@@ -192,7 +206,11 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
 
 
 async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> tuple[str | None, Sequence[str]]:
-    """Why the cluster cannot run, if so, and what it runs without; or return when told to stop."""
+    """Wait until the parts are ready, or until `stop`.
+
+    Return the reason why the cluster cannot run, or None, and the failures of parts that it runs
+    without.
+    """
     failures: list[str] = []
     lacking: list[str] = []
     until = trio.current_time() + _START_TIMEOUT_S
@@ -220,7 +238,7 @@ async def _wait_ready(supervisor: Supervisor, stop: trio.Event) -> tuple[str | N
 
 
 def _warn(lacking: Sequence[str], supervisor: Supervisor, ack_quorum: int) -> None:
-    """Say what does not run, what that means, and what helps."""
+    """Report the parts that do not run, the consequences, and what helps."""
     for failure in lacking:
         _report(f"{failure.rstrip('.')}.  It is tried again every {RESTART_DELAY_S_MAX:g} s")
     bookies = [k for k in supervisor.keepers.values() if k.part.kind == "bookie"]
@@ -233,7 +251,7 @@ def _warn(lacking: Sequence[str], supervisor: Supervisor, ack_quorum: int) -> No
     if len(running) < ack_quorum:
         _report(
             f"NOTHING CAN BE PUBLISHED: a message is stored on at least {ack_quorum} bookies"
-            " before it is acknowledged.  `daybook local status` shows how the parts are"
+            " before it is acknowledged.  `daybook local status` shows the states of the parts"
         )
 
 

@@ -1,16 +1,16 @@
-"""Runs the parts of a cluster as child processes, and starts again those that die.
+"""Run the parts of a cluster as child processes, and restart those that die.
 
     STARTING -> RUNNING <-> PAUSED            `pause`, `resume`
        ^           | died
        |           v
        +------ RESTARTING                     after a second
-       +------ DOWN                           `kill` and `stop` lead here, only `start` away
+       +------ DOWN                           entered by `kill` and `stop`, left by `start` only
 
-A part is RUNNING when it says so: with a line of JSON on its standard output, or by answering a
-probe.  A part that does not get ready is started again forever, with growing pauses, and its last
-words are kept as the reason.  The cluster comes up without it, unless it is ZooKeeper or the only
-broker (`Supervisor.wait_ready`): a bookie with a lost disk must not keep the others, and the tools
-that repair it, from running.
+A part is RUNNING once it prints a line of JSON that says so, or answers a probe.  A part that does
+not get ready is restarted forever, with growing pauses, and the last line of its log is kept as the
+reason.  The cluster comes up without that part, unless it is ZooKeeper or the only broker
+(`Supervisor.wait_ready`): a bookie with a lost disk must not prevent the other bookies, and the
+tools that repair it, from running.
 """
 
 import json
@@ -28,10 +28,10 @@ import trio
 from daybook.clients.cli.child import Child, describe_exit
 
 RESTART_DELAY_S = 1.0
-RESTART_DELAY_S_MAX = 30.0  # after failed starts in a row: each costs a second of processor time
+RESTART_DELAY_S_MAX = 30.0  # after failed starts in a row: a start takes 1 s of processor time
 STOP_TIMEOUT_S = 30.0
 _LOG_BYTES_MAX = 16 << 20
-_FAILED_STARTS_MAX = 10  # that count for the delay
+_FAILED_STARTS_MAX = 10  # more failed starts do not make the delay longer
 _LAST_WORDS_BYTES = 4096
 _REASON = re.compile(r'\bwhy=(?:"([^"]*)"|(\S+))')
 
@@ -50,7 +50,7 @@ class PartState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What to run."""
+    """The command, environment and addresses of one part."""
 
     name: str
     kind: str  # zookeeper, bookie or broker
@@ -58,19 +58,19 @@ class Part:
     log: Path
     environ: Mapping[str, str]
     facts: Mapping[str, Any]  # addresses and URLs, for people and programs
-    probe: Callable[[], Awaitable[None]] | None = None  # returns when it is ready; None: it says so
+    probe: Callable[[], Awaitable[None]] | None = None  # returns when ready; None: the part prints
     exited: Callable[[int], None] = field(default=lambda code: None)
-    lone_stop: signal.Signals = signal.SIGTERM  # how to stop it while the other parts go on
+    lone_stop: signal.Signals = signal.SIGTERM  # ends this part while the others keep running
 
 
 class Keeper:
-    """Keeps one part running, or down."""
+    """Keeps one part running, or keeps it down, as ordered."""
 
     def __init__(self, part: Part, report: Callable[[str], None]) -> None:
         self.part = part
         self.state = PartState.STARTING
         self.starts = 0
-        self.lock = trio.Lock()  # for whoever gives orders: one after the other
+        self.lock = trio.Lock()  # held during a command from outside: one at a time
         self._report = report
         self._wanted = True
         self._child: Child | None = None
@@ -85,7 +85,7 @@ class Keeper:
 
     @property
     def failure(self) -> str | None:
-        """Why the last start failed, in words; None if it did not, or is under way."""
+        """The reason why the last start failed; None if it succeeded or is under way."""
         return self._failure
 
     def facts(self) -> dict[str, Any]:
@@ -98,10 +98,10 @@ class Keeper:
             "why": self._failure,
         }
 
-    # What an operator can do
+    # -- commands
 
     async def wait_ready(self) -> None:
-        """`PartFailedError` if it ends instead."""
+        """Wait until the part runs.  Raise `PartFailedError` if its start fails."""
         while self.state is not PartState.RUNNING:
             if self._failure is not None:
                 raise PartFailedError(self._failure)
@@ -118,15 +118,15 @@ class Keeper:
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """End it while the other parts go on."""
+        """Stop this part while the others keep running."""
         await self._stop(self.part.lone_stop)
 
     async def stop_with_all(self) -> None:
-        """End it, when nobody needs it any more."""
+        """Stop this part as one step of stopping the cluster."""
         await self._stop(signal.SIGTERM)
 
     async def _stop(self, number: signal.Signals) -> None:
-        """Ask it to end; after `STOP_TIMEOUT_S`, do not ask."""
+        """Send the signal; kill the part if it still runs after `STOP_TIMEOUT_S`."""
         with trio.move_on_after(STOP_TIMEOUT_S):
             await self._end(number)
             return
@@ -151,10 +151,10 @@ class Keeper:
         self._wake()
 
     async def _end(self, number: signal.Signals) -> None:
-        self._wanted = False
+        self._wanted = False  # before the signal: `run` must not restart the part
         self._signal(number)
         if self.state is PartState.PAUSED:
-            self._signal(signal.SIGCONT)
+            self._signal(signal.SIGCONT)  # a stopped process handles no other signal
         self._wake()
         while self._child is not None or self.state is not PartState.DOWN:
             await self._changed.wait()
@@ -163,10 +163,10 @@ class Keeper:
         if self._child is not None:
             self._child.send_signal(number)
 
-    # The part's life
+    # -- the task
 
     async def run(self) -> None:
-        """For ever; cancelling it kills the part."""
+        """Keep the part running until cancelled; cancelling kills the part."""
         while True:
             while not self._wanted:
                 self._set(PartState.DOWN)
@@ -183,7 +183,7 @@ class Keeper:
                         await self._changed.wait()
 
     async def _run_once(self) -> str:
-        """Run it until it ends; return how it ended, in words."""
+        """Run the part until it ends; return a phrase for how it ended."""
         part = self.part
         _rotate(part.log)
         child: Child | None = None
@@ -197,7 +197,7 @@ class Keeper:
             if part.probe is None:
                 stdout = child.open_stdout()
         except OSError as error:
-            # Descriptors, memory or processes are short.  That is no reason to end other parts.
+            # The machine is short of descriptors, memory or processes.  Other parts keep running.
             if child is not None:
                 child.send_signal(signal.SIGKILL)
                 await child.wait()
@@ -205,6 +205,7 @@ class Keeper:
             self._failed_starts = min(self._failed_starts + 1, _FAILED_STARTS_MAX)
             self._wake()
             return f"cannot be started ({error})"
+        assert self._child is None, "one process for each part"
         self._child = child
         self.starts += 1
         try:
@@ -217,10 +218,11 @@ class Keeper:
                 nursery.cancel_scope.cancel()
         finally:
             self._child = None
-            if child.exit_code is None:
+            if child.exit_code is None:  # cancelled: nobody else would end the process
                 child.send_signal(signal.SIGKILL)
         part.exited(code)
         if self.state is PartState.STARTING:
+            # Read only what this start logged: `since` excludes the reason of an earlier failure.
             words = last_words(part.log, since) or describe_exit(code)
             self._failure = f"{part.name} did not start: {words}"
             self._failed_starts = min(self._failed_starts + 1, _FAILED_STARTS_MAX)
@@ -232,7 +234,7 @@ class Keeper:
         self._ready()
 
     async def _listen(self, stdout: trio.lowlevel.FdStream) -> None:
-        """Wait for the line that says that it is ready; all that it says goes into its log."""
+        """Copy the output of the part to its log, and watch for the line that says `ready`."""
         line = bytearray()
         async with stdout:
             async for chunk in stdout:
@@ -257,14 +259,15 @@ class Keeper:
             self._wake()
 
     def _wake(self) -> None:
+        # Waiters hold the old event and look at the state again; the next change needs a new one.
         self._changed.set()
         self._changed = trio.Event()
 
 
 class Supervisor:
-    """All parts of a cluster; groups of kinds start together and stop one after the other.
+    """The parts of a cluster.  They start together, and stop one kind after the other.
 
-    `ack_quorum`: how many bookies have an entry before it is acknowledged.
+    `ack_quorum` is the number of bookies that store an entry before it is acknowledged.
     """
 
     def __init__(
@@ -279,10 +282,9 @@ class Supervisor:
                 nursery.start_soon(keeper.run)
 
     async def wait_ready(self) -> list[str]:
-        """Wait until each part runs or has failed to; return the reasons of those that failed.
+        """Wait until each part runs or has failed to start; return the reasons for the failures.
 
-        Raise `PartFailedError` if the cluster is of no use: ZooKeeper does not start, or no broker
-        does.
+        Raise `PartFailedError` if ZooKeeper or every broker failed: the cluster is of no use then.
         """
         failures: dict[str, PartFailedError] = {}
 
@@ -297,18 +299,22 @@ class Supervisor:
         async with trio.open_nursery() as nursery:
             for keeper in self.keepers.values():
                 nursery.start_soon(wait, keeper)
+        # `failures` is in order of time: the earliest vital failure is raised.
         for name, error in failures.items():
             if self._is_vital(self.keepers[name].part, failures):
                 raise error
         return [str(error) for error in failures.values()]
 
     def _is_vital(self, part: Part, failed: Mapping[str, object]) -> bool:
-        """Nothing works without ZooKeeper, and nobody is served without a broker."""
+        """Return True if the cluster is of no use without the parts that failed.
+
+        A cluster needs ZooKeeper and at least one broker.
+        """
         alike = [name for name, keeper in self.keepers.items() if keeper.part.kind == part.kind]
         return part.kind != "bookie" and all(name in failed for name in alike)
 
     async def stop(self, kinds: Sequence[str]) -> None:
-        """Stop the parts, kind by kind, those of one kind at the same time."""
+        """Stop one kind of parts after the other; parts of the same kind stop together."""
         for kind in kinds:
             async with trio.open_nursery() as nursery:
                 for keeper in self.keepers.values():
@@ -321,7 +327,7 @@ class Supervisor:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """The reason that the log of a part ends with; empty if there is none."""
+    """Return the reason in the last line of a log, ignoring all before byte `since`; or ''."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(since, log.stat().st_size - _LAST_WORDS_BYTES))
         return reason_in(file.read().decode(errors="replace"))
@@ -329,7 +335,7 @@ def last_words(log: Path, since: int = 0) -> str:
 
 
 def reason_in(text: str) -> str:
-    """Return the last line that is not empty; if it is a structured one, the reason in it."""
+    """Return the last line that is not empty, or the value of `why` in it."""
     for line in reversed(text.splitlines()):
         if line.strip():
             reason = _REASON.search(line)
@@ -346,7 +352,7 @@ def _says_ready(line: bytes | bytearray) -> bool:
 
 
 def _rotate(log: Path) -> None:
-    """Keep the logs of a part that runs for long within two files."""
+    """Start a new log file if the log is large; only one old file is kept."""
     with suppress(OSError):
         if log.stat().st_size > _LOG_BYTES_MAX:
             log.replace(log.with_name(f"{log.name}.1"))

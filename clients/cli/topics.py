@@ -1,12 +1,12 @@
-"""`daybook topics`: create topics, list them, look at them, delete them.
+"""`daybook topics`: create, list, inspect and delete topics.
 
-All of it goes over the admin REST; only the offsets in `stats` come from the broker's own port.
+The commands use the admin REST; only the offsets in `stats` come from the broker's own port.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 import trio
@@ -33,6 +33,7 @@ from daybook.clients.python.reader import OffsetRange
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
+_Offsets: TypeAlias = Mapping[int, OffsetRange]  # by partition; -1: the topic has no partitions
 _IN_USE = 412
 _OFFSETS_S = 5.0  # for the broker's own port, which may not be reachable where its HTTP port is
 _PARTITION_COLUMNS = ("partition", "stored messages", "offsets")
@@ -47,9 +48,9 @@ _SUBSCRIPTION_COLUMNS = (
 
 @click.group()
 def topics() -> None:
-    """Create, list, look at and delete topics.
+    """Create, list, inspect and delete topics.
 
-    A topic is NAME, which is short for persistent://public/default/NAME.
+    A topic NAME is short for persistent://public/default/NAME.
     """
 
 
@@ -106,8 +107,8 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 
     "messages in" and "messages out" count since the broker loaded the topic: they start at 0 again
     when a broker restarts or the topic moves to another broker.  "stored messages" and "offsets"
-    say what the topic holds; they are asked of the broker that serves it, and are - if that broker
-    cannot be reached from here.
+    describe what the topic holds.  They come from the port for clients of the broker that serves
+    the topic, and a - is shown if this port cannot be reached from here.
 
     The backlog of a subscription is the number of messages that it has not acknowledged; ~ marks
     an estimate, which it is while some batches of messages are acknowledged ahead of others.
@@ -124,7 +125,7 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
         click.echo()
         rows = [
             {"partition": index, "stored messages": each.next - each.first, "offsets": _span(each)}
-            for index, each in enumerate(held)
+            for index, each in held.items()
         ]
         write_rows(rows, _PARTITION_COLUMNS, output)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
@@ -136,7 +137,9 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also with connected producers and consumers.")
+@click.option(
+    "--force", is_flag=True, help="Delete the topic even if producers or consumers are connected."
+)
 @admin_url_option
 @output_option
 def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None:
@@ -149,7 +152,7 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
         except AdminError as error:
             if error.status != _IN_USE or force:
                 raise
-            raise UserError(f"{error}: --force deletes it all the same.") from error
+            raise UserError(f"{error}: --force deletes it nevertheless.") from error
 
     _ask(admin_url, ask, changes=True)
     write_record({"deleted": topic}, output)
@@ -175,10 +178,10 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
 def retention(
     namespace: str, minutes: int, megabytes: int, admin_url: str, output: OutputFormat
 ) -> None:
-    """Set how long the topics of a namespace keep what is acknowledged.
+    """Set how long the topics of a namespace keep acknowledged messages.
 
     Messages are kept until one of the two limits is reached; with 0 and 0 none is kept.  Messages
-    that a subscription has not acknowledged stay in any case.
+    that a subscription has not acknowledged are always kept.
     """
     name = parse_namespace(namespace)
     _ask(
@@ -202,17 +205,19 @@ def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: 
     )
 
 
-async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], list[OffsetRange]]:
-    found = await admin.stats(topic)
-    first = f"{topic}-partition-0" if found.get("partitions") else topic
+async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], _Offsets]:
+    found: dict[str, Any] = await admin.stats(topic)
+    # Only partitions that have statistics: asking a partition that was never used would create it.
+    partitions = [TopicName.parse(name) for name in found.get("partitions", {})]
+    names = sorted(partitions or [TopicName.parse(topic)], key=lambda name: name.partition)
     # The admin REST counts entries, not messages: the offsets come from the broker's own protocol.
     with suppress(BrokerError, ValueError), trio.move_on_after(_OFFSETS_S):
-        where: Mapping[str, Any] = await admin.lookup(first)
+        where: Mapping[str, Any] = await admin.lookup(names[0].full)
         url = str(where.get("brokerUrl"))
         await check_reachable(url)
         async with connect(url, limits=LIMITS) as client:
-            return found, await client.offset_ranges(topic)
-    return found, []
+            return found, {name.partition: await client.offsets(name.full) for name in names}
+    return found, {}
 
 
 def _span(held: OffsetRange) -> str:
@@ -221,15 +226,14 @@ def _span(held: OffsetRange) -> str:
     return f"{held.first} to {held.next - 1}"
 
 
-def _summary(
-    topic: str, found: Mapping[str, Any], held: Sequence[OffsetRange]
-) -> dict[str, object]:
+def _summary(topic: str, found: Mapping[str, Any], held: _Offsets) -> dict[str, object]:
+    ranges = list(held.values())
     return {
         "topic": topic,
         "partitions": len(found.get("partitions", {})) or None,
         "producers": len(found.get("publishers", [])),
-        "stored messages": sum(each.next - each.first for each in held) if held else None,
-        "offsets": _span(held[0]) if len(held) == 1 else None,
+        "stored messages": sum(each.next - each.first for each in ranges) if ranges else None,
+        "offsets": _span(ranges[0]) if len(ranges) == 1 else None,
         "stored bytes": found.get("storageSize"),
         "messages in (since the topic was loaded)": found.get("msgInCounter"),
         "messages out (since the topic was loaded)": found.get("msgOutCounter"),
@@ -245,7 +249,7 @@ def _rate(value: float | None) -> str | None:
 
 
 def _backlog(found: Mapping[str, Any]) -> str | None:
-    """An estimate is marked."""
+    """Return the number of messages, with ~ if it is an estimate."""
     messages = found.get("msgBacklog")
     if messages is None:
         return None

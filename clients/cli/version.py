@@ -13,7 +13,7 @@ from daybook.clients.cli.output import write_record
 @click.command()
 @output_option
 def version(output: OutputFormat) -> None:
-    """Say which version this is."""
+    """Show the version of Daybook and of Python."""
     try:
         daybook = installed_version("daybook-mq")
     except PackageNotFoundError:

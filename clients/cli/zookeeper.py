@@ -1,12 +1,12 @@
-"""A ZooKeeper server as a child process; `zookeeper_jars` finds what it runs.
+"""The command of a ZooKeeper server; `zookeeper_jars` finds its jars.
 
-This module says what to run and whether it is ready; starting and watching it is the business of
-the supervisor.  The server listens on the loopback interface only.
+This module decides what to run and tells when the server is ready; the supervisor starts and
+watches the process.  The server listens on the loopback interface only.
 
-Every transaction is on disk before it is answered (ZooKeeper's default stays on), snapshots are
-small and old ones purged.  The heap is small, as the tree is: 64 MB hold some 100,000 records.
-The classes that it loads are archived on the first clean exit (`exited`), which saves 40 %
-of the time to start; from Java 19 on, Java does that by itself.
+ZooKeeper writes every transaction to disk before it answers (its default).  Snapshots are small,
+and old ones are purged.  The heap is small because the tree is: 64 MB hold about 100,000 records.
+The classes that the server loads are archived on its first clean exit (`exited`), which makes later
+starts 40 % faster; from Java 19 on, Java does this by itself.
 """
 
 import os
@@ -49,7 +49,7 @@ class Java:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """All that is decided about a server before it runs."""
+    """The Java, class path, directory and port of a server."""
 
     java: Java
     class_path: tuple[str, ...]
@@ -58,14 +58,16 @@ class Server:
 
     @property
     def lone_stop(self) -> signal.Signals:
-        """Asked to end, Java first stands still to archive its classes.  That can take longer than
-        a session of a broker, which the server would end, once it goes on for the last time.  It is
-        built to be killed: what it has answered is on disk."""
+        """SIGKILL.  On SIGTERM, Java freezes the server and archives its classes.
+
+        Archiving can take longer than the session timeout of a broker; the server then expires the
+        session before it exits.  A kill is safe: every answered transaction is on disk.
+        """
         return signal.SIGKILL
 
     @property
     def archive(self) -> Path:
-        """Another Java or other jars need another archive."""
+        """The file of the class archive, which is only valid for the same Java and jars."""
         key = crc32("\0".join([self.java.version, *self.class_path]).encode())
         return self.directory / f"classes-{key:08x}.jsa"
 
@@ -91,7 +93,7 @@ class Server:
         ]
 
     def _archive_options(self) -> list[str]:
-        # An archive that does not fit is no error: Java starts without it.
+        # Java starts without an archive that does not match; that is not an error.
         if self.java.major >= _AUTO_ARCHIVE_JAVA_VERSION:
             return ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={self.archive}"]
         if self.archive.exists():
@@ -99,13 +101,13 @@ class Server:
         return [f"-XX:ArchiveClassesAtExit={self.new_archive}"]
 
     def prepare(self) -> None:
-        """Write what the server reads at its start."""
+        """Write the configuration files of the server."""
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "zoo.cfg").write_text(_zoo_cfg(self.directory / "data", self.port))
         (self.directory / "log4j2.properties").write_text(_LOG4J)
 
     def exited(self, code: int) -> None:
-        """Java writes the archive when it is asked to end; only then is it whole."""
+        """Keep the new archive if Java ended on SIGTERM; only then is the archive complete."""
         if code == 128 + signal.SIGTERM and self.new_archive.exists():
             for old in self.directory.glob("classes-*.jsa"):
                 old.unlink()
@@ -119,13 +121,13 @@ class Server:
 def find_server(
     directory: Path, port: int, *, zookeeper_home: Path | None, environ: Mapping[str, str]
 ) -> Server:
-    """Decide what to run.  `UserError` if Java or the jars are missing."""
+    """Return the server to run.  Raise `UserError` if Java or the jars are missing."""
     java = find_java(environ)
     return Server(java, find_jars(zookeeper_home, environ), directory.absolute(), port)
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The first Java that is new enough: in JAVA_HOME, then on the PATH."""
+    """Return the first Java that is new enough: from JAVA_HOME, then from the PATH."""
     home = environ.get("JAVA_HOME", "")
     candidates = [shutil.which("java", path=str(Path(home) / "bin"))] if home else []
     candidates.append(shutil.which("java", path=environ.get("PATH", "")))
@@ -142,7 +144,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def _examine(path: Path) -> Java | None:
-    """Asking a Java for its version takes 0.1 s, reading it from its release file nothing."""
+    """Return a Java with its version: from its release file, else by running it (0.1 s)."""
     release = path.resolve().parent.parent / "release"
     try:
         text = release.read_text(errors="replace")
@@ -161,7 +163,7 @@ def _examine(path: Path) -> Java | None:
 
 
 async def is_serving(host: str, port: int) -> bool:
-    """Whether a ZooKeeper there says that it is well.  It must allow the command `ruok`."""
+    """Return True if the ZooKeeper there answers `ruok`, which its whitelist must allow."""
     with trio.move_on_after(_ASK_TIMEOUT_S):
         try:
             stream = await TcpNetwork().connect(host, port)
@@ -175,8 +177,8 @@ async def is_serving(host: str, port: int) -> bool:
                 await stream.wait_readable()
                 count = stream.try_recv_into(view[got:])
                 if count == 0:
-                    return False
-                got += count or 0
+                    return False  # the server closed the connection
+                got += count or 0  # None: nothing was readable after all
             return bytes(answer) == b"imok"
         except ConnectionLostError:
             return False

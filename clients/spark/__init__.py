@@ -1,10 +1,9 @@
 """Topics as Spark tables and streams, by offset: `daybook.spark`.
 
-options      what a user may say
+options      the options of a query, and the task that the driver sends to a worker
 offsets      which offsets a query reads: bounds, limits, splits; pure
-task         what travels from the driver to a worker
-read         what a task does: messages as Arrow batches
-source       Spark's side: the batch reader and the stream reader
+read         runs a task: reads messages as Arrow batches
+source       implements Spark's interfaces: the batch reader and the stream reader
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """PySpark is needed, and loaded, only by those who ask for the source itself."""
+    """Import the source, and with it PySpark, on first use."""
     if name != "DaybookDataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

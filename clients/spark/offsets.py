@@ -1,7 +1,7 @@
-"""Which offsets a Spark query reads: bounds, limits, splits.  Pure arithmetic on half-open ranges.
+"""Compute which offsets a Spark query reads: bounds, limits, splits.  Pure, on half-open ranges.
 
 A topic has partitions 0 to n-1 (a topic without partitions is one partition, 0).  Each message of a
-partition has an offset, an exact integer; trimming moves the first one up, publishing the next one.
+partition has an offset, an exact integer.  Trimming raises the first offset, publishing the next.
 A range [start, end) of a partition is read by one Spark task or by several.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-EARLIEST = -2  # as Spark users know it from Kafka's source
+EARLIEST = -2  # the same numbers as in Spark's Kafka source
 LATEST = -1
 
 Bound: TypeAlias = Literal["earliest", "latest"]
@@ -22,12 +22,12 @@ OffsetSpec: TypeAlias = Bound | Mapping[int, int]
 
 
 class DataLossError(Exception):
-    """Offsets that the query was to read are no longer retained."""
+    """Offsets that the query should read are no longer retained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What a partition holds: offsets [first, next)."""
+    """The offsets [first, next) that a partition holds."""
 
     first: int
     next: int
@@ -46,9 +46,9 @@ class OffsetRange:
 
 
 def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
-    """`earliest`, `latest`, or JSON: {"0": 5, "1": -2} or {"topic": {"0": 5}}.
+    """Parse `earliest`, `latest`, or JSON: {"0": 5, "1": -2} or {"topic": {"0": 5}}.
 
-    In JSON, -2 is the earliest and -1 the latest offset.  Raises ValueError.
+    In JSON, -2 is the earliest and -1 the latest offset.  Raise ValueError for anything else.
     """
     lowered = text.strip().lower()
     if lowered == "earliest":
@@ -74,7 +74,7 @@ def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
 
 
 def resolve(spec: OffsetSpec, retained: Mapping[int, Retained], option: str) -> dict[int, int]:
-    """The offset of each partition.  A JSON spec must name every partition, and only those."""
+    """Return the offset of each partition.  A JSON spec must name exactly the partitions."""
     if spec == "earliest":
         return {partition: held.first for partition, held in retained.items()}
     if spec == "latest":
@@ -98,10 +98,10 @@ def ranges(
     *,
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
-    """What lies between, partition by partition; empty ones are left out.
+    """Return the range from `start` to `end` of each partition; empty ranges are left out.
 
-    Offsets that were trimmed away, or that were never there, are data loss: an error, or, if the
-    query may go on, cut off.
+    Offsets that were trimmed, or never existed, are data loss: DataLossError, or without
+    `fail_on_data_loss` the range is cut to the offsets that exist.
     """
     found: list[OffsetRange] = []
     for partition in sorted(end):
@@ -125,18 +125,18 @@ def ranges(
 def carry_over(
     start: Mapping[int, int], retained: Mapping[int, Retained], *, fail_on_data_loss: bool
 ) -> dict[int, int]:
-    """Where a stream that has read up to `start` goes on in each partition that is there now.
+    """Return where a stream that has read up to `start` resumes in each existing partition.
 
-    A new partition is read from its first offset.  Offsets never go back, so a topic that ends in
-    front of `start`, or has fewer partitions, was deleted and made anew: data loss, or, if the
-    query may go on, a new beginning.
+    A new partition is read from its first offset.  Offsets never decrease, so a topic that ends
+    before `start`, or has fewer partitions, was deleted and created again: DataLossError, or
+    without `fail_on_data_loss` the stream starts at its beginning.
     """
     anew = [p for p, at in sorted(start.items()) if p not in retained or at > retained[p].next]
     if anew and fail_on_data_loss:
         held = {p: retained[p].next for p in anew if p in retained}
         raise DataLossError(
             f"partitions {anew}: the stream had read up to {[start[p] for p in anew]}, the topic "
-            f"ends at {held}: it was deleted and made anew; "
+            f"ends at {held}: it was deleted and created again; "
             "set failOnDataLoss=false to read it from its beginning"
         )
     return {
@@ -146,25 +146,29 @@ def carry_over(
 
 
 def limit(start: Mapping[int, int], end: Mapping[int, int], offsets_max: int) -> dict[int, int]:
-    """An end with at most `offsets_max` offsets in all, shared in proportion to what is there.
+    """Return an end with at most `offsets_max` offsets in all, in proportion to the sizes.
 
-    Makes progress whenever there is something: at least one offset is taken.
+    At least one offset is taken if there is any, so a stream always makes progress.
     """
     sizes = {p: max(0, end[p] - start.get(p, end[p])) for p in sorted(end)}
     total = sum(sizes.values())
     if total <= offsets_max:
         return dict(end)
     taken = {p: size * offsets_max // total for p, size in sizes.items()}
+    # Rounding down leaves fewer offsets than there are partitions.  They go, one each, to the
+    # partitions that have the most left.
     left = offsets_max - sum(taken.values())
+    assert 0 <= left <= len(sizes)
     for p in sorted(sizes, key=lambda p: (taken[p] - sizes[p], p)):
         more = min(left, sizes[p] - taken[p], 1)
         taken[p] += more
         left -= more
+    assert sum(taken.values()) == offsets_max
     return {p: start.get(p, end[p]) + taken[p] for p in sizes}
 
 
 def split(found: list[OffsetRange], partitions_min: int) -> list[OffsetRange]:
-    """At least `partitions_min` ranges where there are that many offsets, of about equal size."""
+    """Split into at least `partitions_min` ranges of about equal size, if offsets suffice."""
     total = sum(map(len, found))
     if len(found) >= partitions_min or not total:
         return found
@@ -173,6 +177,7 @@ def split(found: list[OffsetRange], partitions_min: int) -> list[OffsetRange]:
         count = max(1, min(len(whole), round(partitions_min * len(whole) / total)))
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
         parts += [OffsetRange(whole.partition, low, high) for low, high in pairwise(edges)]
+    # Rounding can leave too few: halve the largest range until there are enough.
     while len(parts) < min(partitions_min, total):
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
         part = parts[largest]
@@ -181,4 +186,5 @@ def split(found: list[OffsetRange], partitions_min: int) -> list[OffsetRange]:
             OffsetRange(part.partition, part.start, middle),
             OffsetRange(part.partition, middle, part.end),
         ]
+    assert sum(map(len, parts)) == total, "each offset is in exactly one range"
     return parts

@@ -1,4 +1,7 @@
-"""The options of the Spark source.  Names follow what Spark's Kafka source taught people."""
+"""The options of the Spark source, and the task that the driver sends to a worker.
+
+The names are those of Spark's Kafka source where it has the same option.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +32,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """All that a task needs to know."""
+    """One task of a query: a range of offsets, and where to read it."""
 
     service_url: str
     topic: str
@@ -38,7 +41,7 @@ class ReadTask:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read the options, in any case; raises ValueError that says what to write instead."""
+    """Parse the options; their names are case-insensitive.  Raise ValueError with advice."""
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in _NAMES}
     unknown = sorted(set(given) - set(known))

@@ -1,7 +1,7 @@
-"""What a Spark task does: read its own range of offsets and hand it on as Arrow batches.
+"""Run a Spark task: read its range of offsets and return it as Arrow batches.
 
-Each task opens a client of its own and reads from the broker that owns the partition; the driver
-asks for offsets only and never receives a message.
+Each task opens its own client and reads from the broker that owns the partition.  The driver only
+asks for offsets, and never receives a message.
 """
 
 # pyright: basic
@@ -40,27 +40,28 @@ _BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
 
 
 def retained_offsets(client: blocking.Client, topic: str) -> dict[int, Retained]:
-    """What each partition holds now.  No message is transferred, no topic is created."""
+    """Return the offsets of each partition.  No message is transferred and no topic created."""
     client.partitions(topic, create=False)
     held = client.offset_ranges(topic)
     return {i: Retained(each.first, each.next) for i, each in enumerate(held)}
 
 
 def partition_topic(client: blocking.Client, topic: str, partition: int) -> str:
-    """The topic of one partition: the topic itself if it has none."""
+    """Return the topic of one partition: the topic itself if it is not partitioned."""
     if client.partitions(topic, create=False):
         return f"{topic}-partition-{partition}"
     return topic
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The messages of the range, in order, as Arrow batches.
+    """Read the messages of the range, in order, as Arrow batches.
 
-    Raises DataLossError if an offset of the range is not there any more.
+    Raise DataLossError if an offset of the range no longer exists.
     """
     part = task.part
     with blocking.connect(task.service_url, timeout_s=None) as client:
         topic = partition_topic(client, task.topic, part.partition)
+        # The driver checked the range when it planned the query; trimming may have passed it since.
         held = client.offsets(topic)
         expected = max(part.start, held.first)
         if expected > part.start and task.fail_on_data_loss:
@@ -76,6 +77,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
                 got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=RECEIVE_TIMEOUT_S)
                 if not got:
                     raise TimeoutError(f"{topic}: nothing arrived from offset {expected} on")
+                # Messages come in order, so a gap or a repetition shows at once.
                 offsets = [_offset(message) for message in got]
                 if offsets != list(range(expected, expected + len(got))):
                     got, offsets = _from(expected, got, offsets)
@@ -103,7 +105,7 @@ def _offset(message: Message) -> int:
 def _from(
     expected: int, messages: list[Message], offsets: list[int]
 ) -> tuple[list[Message], list[int]]:
-    """Without what is in front: an entry is delivered whole, also if the range starts in it."""
+    """Drop the messages before `expected`: a broker delivers the whole first entry."""
     skip = sum(offset < expected for offset in offsets)
     return messages[skip:], offsets[skip:]
 
@@ -115,7 +117,7 @@ def _check_whole(topic: str, expected: int, offsets: list[int]) -> None:
 
 
 class _Waiting:
-    """Messages until there are enough for an Arrow batch."""
+    """Collects messages until there are enough for an Arrow batch."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.messages: list[Message] = []
@@ -142,7 +144,7 @@ class _Waiting:
 def record_batch(
     messages: Sequence[Message], offsets: Sequence[int], topic: str, partition: int
 ) -> pa.RecordBatch:
-    """One Arrow batch, column by column."""
+    """Build one Arrow batch, column by column."""
     count = len(messages)
     columns: list[Any] = [
         [m.key for m in messages],
@@ -175,9 +177,9 @@ def _properties(messages: Sequence[Message]) -> Any:  # noqa: ANN401  a column
 
 
 def _message_ids(messages: Sequence[Message]) -> list[bytes]:
-    """`message.message_id.encode()` of each.
+    """Return `message.message_id.encode()` of each message.
 
-    The place in the batch is the last field, so the messages of an entry share what is before it.
+    The batch index is the last field, so the messages of an entry share the bytes before it.
     """
     found: list[bytes] = []
     entry: Entry | None = None

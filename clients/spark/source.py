@@ -5,11 +5,11 @@
          .option("topic", "flights").load()
 
 Offsets are exact integers and ranges half-open, so a stream that is restarted from its checkpoint
-reads every message once.  Streams know admission control (`maxOffsetsPerTrigger`) and
-Trigger.AvailableNow: the end is taken once, when the query starts.
+reads every message once.  Streams support admission control (`maxOffsetsPerTrigger`) and
+Trigger.AvailableNow, which takes the end once, when the query starts.
 
-Spark imports this module in several short-lived processes that only ask for names and options, so
-the client and pyarrow are imported where offsets are asked for and messages are read.
+Spark imports this module in several short-lived processes that only need names and options.  The
+client and pyarrow are therefore imported inside the functions that need them.
 """
 
 # pyright: basic
@@ -55,7 +55,7 @@ SCHEMA_DDL = (
 
 
 class TaskPartition(InputPartition):
-    """One task's share."""
+    """The part of a query that one task reads."""
 
     def __init__(self, task: ReadTask) -> None:
         super().__init__(task)
@@ -79,7 +79,7 @@ class DaybookDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, as they are when the query is planned."""
+    """Reads from the starting to the ending offsets, resolved when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -100,15 +100,15 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what has been published since the last trigger.
+    """Reads the messages that were published since the last trigger.
 
-    Spark keeps the offsets in its checkpoint, as {"partition": offset}; nothing is acknowledged.
+    Spark keeps the offsets in its checkpoint as {"partition": offset}; nothing is acknowledged.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._target: dict[int, int] | None = None
-        self._client: blocking.Client | None = None  # lives from the first question to `stop`
+        self._client: blocking.Client | None = None  # open from first use until `stop`
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
         spec = self._options.starting or "latest"
@@ -128,8 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         until = {p: held.next for p, held in retained.items()}
         if self._target is not None:
-            # Partitions that are younger than the target are for the next run.
+            # Partitions created after the target are left to the next run.
             until = {p: min(next_, self._target.get(p, begin[p])) for p, next_ in until.items()}
+        # An end before the start would be a negative range.
         end = {p: max(begin[p], next_) for p, next_ in until.items()}
         if isinstance(limit_, ReadMaxRows):
             end = limit(begin, end, limit_.max_rows)
@@ -173,7 +174,7 @@ def plan(
     end: dict[int, int],
     retained: dict[int, Retained],
 ) -> list[TaskPartition]:
-    """The tasks that read from `start` to `end`."""
+    """Return the tasks that read from `start` to `end`."""
     found = ranges(start, end, retained, fail_on_data_loss=options.fail_on_data_loss)
     parts: list[OffsetRange] = split(found, options.partitions_min)
     return [
@@ -183,7 +184,7 @@ def plan(
 
 
 def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """Spark asks for one partition without a task where there is nothing to read."""
+    """Read one partition.  Spark passes a partition without a task if there is nothing to read."""
     from daybook.clients.spark.read import read_task
 
     task = partition.value
@@ -191,7 +192,7 @@ def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
 
 
 def encode_offsets(offsets: dict[int, int]) -> dict[str, int]:
-    """As Spark keeps them in its checkpoint: `tests/golden/spark_v1`."""
+    """Return offsets in the format of Spark's checkpoint: `tests/golden/spark_v1`."""
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 

@@ -316,7 +316,7 @@ def test_a_topic_made_anew_fails_a_stream_or_is_read_from_its_beginning(
     admin.create_topic(filled, partitions=3)
     fill(client, filled, range(COUNT, COUNT + 90))
     query = stream.start()
-    with pytest.raises(Exception, match="deleted and made anew"):
+    with pytest.raises(Exception, match="deleted and created again"):
         query.awaitTermination(PATIENCE_S)
     stream.run(failOnDataLoss="false")
     assert stream.stored() == list(range(COUNT + 90))

@@ -1,4 +1,4 @@
-"""The command line in this process, with real file descriptors, against fakes in a thread."""
+"""Run the command line in this process, with real file descriptors, against fakes in a thread."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Takes connections, and never answers: as a frozen process does."""
+    """A port that accepts connections and never answers, as a frozen process does."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield listener.getsockname()[1]
 
@@ -92,14 +92,14 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def read_pipe(fd: int, size: int) -> bytes:
-    """As much as there is, once there is something."""
+    """Wait for data, and return as much as there is."""
     assert select.select([fd], [], [], PATIENCE_S)[0]
     return os.read(fd, size)
 
 
 @pytest.fixture
 def fake_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHost]:
-    """A broker in a thread; commands find it by themselves."""
+    """A broker in a thread; commands find it through the environment."""
     started: Future[FakeCluster] = Future()
     done = trio.Event()
     tokens: list[trio.lowlevel.TrioToken] = []
@@ -125,7 +125,7 @@ def fake(fake_host: FakeHost) -> FakeCluster:
 
 
 class FakeAdmin:
-    """Answers by method and path, 404 for everything else; remembers what it was asked."""
+    """Answers by method and path, with 404 for everything else, and records the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}

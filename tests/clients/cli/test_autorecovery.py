@@ -1,4 +1,4 @@
-"""`daybook autorecovery`, and what cares for ledgers and bookies, on a metadata store in memory."""
+"""`daybook autorecovery`, `ledgers` and `bookies` on a metadata store in memory."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -34,7 +34,7 @@ LOG = "public/default/persistent/t"
 
 
 class Stored:
-    """What commands find, and what they leave."""
+    """The metadata store that commands read and write."""
 
     def __init__(self) -> None:
         self.memory = MemoryStore(SystemClock())
@@ -102,7 +102,7 @@ def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> Non
         return -1 if record is None else record.stat.version
 
     assert daybook("autorecovery", "trigger")[0] == 0
-    assert trio.run(version) == -1  # nobody has said how long to wait, and this does not either
+    assert trio.run(version) == -1  # no delay is set, and this does not set one
     trio.run(Marks(stored.session, PATHS, "").set_delay_s, 90)
     first = trio.run(version)
     assert daybook("autorecovery", "trigger")[0] == 0
@@ -207,7 +207,7 @@ def test_an_order_that_is_taken_back_is_said_to_programs_too(
     for other in ("--wait-retention", "--no-wait"):
         code, _, err = daybook("bookies", "decommission", "b1", "--cancel", other)
         assert code == 2
-        assert "leave the other options away" in err
+        assert "leave out the other options" in err
         assert trio.run(order) is not None
     code, out, _ = daybook("bookies", "decommission", "b1", "--cancel", "--output", "json")
     assert code == 0
@@ -318,7 +318,7 @@ def test_health_says_when_nothing_can_be_published(
     ack: int | None,
     code: int,
 ) -> None:
-    """All bookies are there and answer; so many of three take no entries."""
+    """All three bookies answer; `readonly` of them take no entries."""
 
     async def fill() -> None:
         for number in (5, 6, 7):
@@ -346,7 +346,7 @@ def test_health_says_when_nothing_can_be_published(
 
 def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) -> None:
     assert daybook("ledgers", "check")[1] == (
-        "There is nothing to check: no entries that are settled.\n"
+        "There is nothing to check: no closed fragment has entries.\n"
     )
     trio.run(stored.ledger, closed())
     code, out, _ = daybook("ledgers", "check")
@@ -415,9 +415,9 @@ def test_why_a_ledger_is_kept(daybook: Daybook, stored: Stored) -> None:
     dropped, held, last, plain, orphan = trio.run(fill)
     expected = {
         dropped: (False, [], "does not list it"),
-        held: (True, ["billing"], f"acknowledged all up to {held}:4"),
+        held: (True, ["billing"], f"acknowledged everything up to {held}:4"),
         last: (True, [], "new messages go there"),
-        plain: (False, [], "not a topic's"),
+        plain: (False, [], "No topic owns it"),
         orphan: (False, [], "orphan"),
     }
     for ledger_id, (listed, holders, words) in expected.items():

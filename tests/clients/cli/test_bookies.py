@@ -21,7 +21,7 @@ PATHS = LedgerPaths()
 
 
 async def fill(store: MetadataStore) -> None:
-    """One of each state."""
+    """One bookie of each state."""
     await ensure_layout(store, PATHS, Random(1))
     for bookie_id in ("b1", "b2", "b3"):
         await create_cookie(store, PATHS, Cookie(bookie_id, ["/j"], ["/l"], "i"))
@@ -71,6 +71,6 @@ def test_without_zookeeper_it_says_how_to_get_one(daybook: Daybook, hurried: Non
     assert err.splitlines() == [
         "Waiting for ZooKeeper at 127.0.0.1:1, for 3 s more.",
         "Error: No ZooKeeper answers at 127.0.0.1:1 (nobody listens at 127.0.0.1:1): start a"
-        " cluster with `daybook standalone` (`daybook local start zookeeper` if it has only lost"
-        " that), or say where yours is with --zookeeper.",
+        " cluster with `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is"
+        " down), or say where yours is with --zookeeper.",
     ]

@@ -1,4 +1,4 @@
-"""`daybook cluster`, and what other commands say of ledgers in which no topics are kept."""
+"""`daybook cluster`, and the warnings of other commands about ledgers without topics."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -123,7 +123,7 @@ def test_bind_shows_the_lists_that_do_not_fit(
 
 
 def test_rebind_after_a_restore(store: MemorySession, daybook: Daybook) -> None:
-    """The ledgers are the same, and their INSTANCEID is a new one."""
+    """Give the same ledgers a new INSTANCEID."""
 
     async def restored() -> None:
         await topic(store, B, await ledger(store, ONE, B), "gone")

@@ -28,7 +28,7 @@ def filled(fake: FakeCluster) -> FakeCluster:
 
 @contextmanager
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The end of a pipe to read from; standard output is the other one."""
+    """Yield the reading end of a pipe whose writing end is standard output."""
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "w") as stdout, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", stdout)
@@ -107,7 +107,7 @@ def test_what_is_produced_comes_back(daybook: Daybook, fake: FakeCluster, tmp_pa
 def test_it_ends_quietly_when_its_reader_leaves(
     daybook: Daybook, filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though no further message comes."""
+    """It ends although no further message comes."""
     del filled
     with pipe(monkeypatch) as output:
 
@@ -169,7 +169,7 @@ def test_a_message_that_cannot_be_read_is_left_out(daybook: Daybook, filled: Fak
 
 
 def ended_by_silence(daybook: Daybook, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
-    """What `consume` says on standard error if no message comes; Ctrl-C ends it."""
+    """Return the line that `consume` reports if no message comes; then end it by Ctrl-C."""
     said: list[str] = []
 
     def note(line: str, *, err: bool) -> None:

@@ -79,7 +79,7 @@ def found(monkeypatch: pytest.MonkeyPatch, port: int) -> Cluster:
 
 
 def checked(daybook: Daybook, *options: str) -> tuple[int, set[tuple[str, str]], str]:
-    """Exit code, states with their reasons, and what was said meanwhile."""
+    """Return the exit code, the states with their reasons, and standard error."""
     code, out, err = daybook("ledgers", "check", "--output", "json", *options)
     rows = json.loads(out)
     assert len(rows) == LEDGERS
@@ -140,7 +140,7 @@ def test_one_that_is_not_registered_and_does_not_listen_is_gone(
 ) -> None:
     cluster = found(monkeypatch, 1)
     code, states, _ = checked(daybook, "--mend")
-    why = "not registered, and nobody listens where its id says"
+    why = "not registered, and its address refuses connections"
     what = f"{cluster.bookie}: it is gone ({why}); no copy of 0-2"
     assert (code, states) == (5, {("no copy", what)})
     assert trio.run(cluster.marked) == list(range(LEDGERS))

@@ -53,7 +53,7 @@ LENGTH = sum(map(len, ENTRIES))
 
 
 async def fill(store: MetadataStore) -> None:
-    """Ledger 0: a closed one of a topic; 1: an open one of a cursor; 2: of somebody else."""
+    """Ledger 0 belongs to a topic and is closed, 1 to a cursor and is open, 2 to no topic."""
     await ensure_layout(store, PATHS, Random(1))
     catalog = Catalog(store, PATHS, Random(1))
     first = LedgerMetadata(
@@ -77,7 +77,7 @@ async def fill(store: MetadataStore) -> None:
 
 
 class FakeReader:
-    """Two entries at a time."""
+    """A reader that returns two entries at a time."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id

@@ -1,4 +1,4 @@
-"""The command line as a whole: what it knows, and how little it loads."""
+"""The command line as a whole: its commands, their help, and how few modules it loads."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from daybook.clients.cli.main import main
 
-# The interpreter and click alone are some 110.
+# The interpreter and click alone load about 110.
 MODULES_MAX = {"--help": 130, "version": 200, "local": 160, "bookie": 160}
 HEAVY = {"trio", "kazoo", "google.protobuf", "msgspec", "rich", "structlog", "starlette", "pyspark"}
 COMMANDS = main.list_commands(click.Context(main))

@@ -1,4 +1,4 @@
-"""Where commands look for the cluster when nobody says where it is."""
+"""The places where commands look for the address of the cluster."""
 
 import json
 from pathlib import Path
@@ -107,10 +107,10 @@ def test_help_says_so_without_looking(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--root", "ledgers"], "'ledgers' is no path in ZooKeeper: one looks like /ledgers."),
-        (["--root", "/ledgers/"], "'/ledgers/' is no path"),
-        (["--root", ""], "'' is no path"),
-        (["--root", "/a/../b"], "'/a/../b' is no path"),
+        (["--root", "ledgers"], "'ledgers' is not a path in ZooKeeper, such as /ledgers."),
+        (["--root", "/ledgers/"], "'/ledgers/' is not a path"),
+        (["--root", ""], "'' is not a path"),
+        (["--root", "/a/../b"], "'/a/../b' is not a path"),
         (["--zookeeper", ""], "'' is not HOST:PORT."),
         (["--zookeeper", "h:1,h:99999"], "'h:99999' is not HOST:PORT."),
         (["--zookeeper", "h:x"], "'h:x' is not HOST:PORT."),

@@ -1,4 +1,4 @@
-"""What people see of values."""
+"""How tables show values."""
 
 import json
 

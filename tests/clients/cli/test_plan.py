@@ -1,4 +1,4 @@
-"""What a standalone cluster decides before it starts."""
+"""The plan of a standalone cluster: ports, settings and parts."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
 from daybook.clients.cli.ports import PortChooser
 
-# An outside ZooKeeper, so that nothing here needs Java.
+# An external ZooKeeper, so that no test here needs Java.
 EPHEMERAL = ClusterOptions(
     bookies=None,
     brokers=2,
@@ -120,7 +120,7 @@ def test_bookies_with_data_are_not_left_out(directory: Directory) -> None:
 def test_a_cluster_stays_with_its_zookeeper(directory: Directory) -> None:
     plan(EPHEMERAL, directory)
     assert plan(replace(EPHEMERAL, zookeeper=None), directory).zookeeper == "zk:2181"
-    with pytest.raises(UserError, match="is known to zk:2181"):
+    with pytest.raises(UserError, match="is registered in zk:2181"):
         plan(replace(EPHEMERAL, zookeeper="other:2181"), directory)
 
 

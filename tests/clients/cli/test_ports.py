@@ -1,4 +1,4 @@
-"""Which ports a cluster takes when any will do, and when only one will."""
+"""The choice of ports: exact ones, preferred ones and free ones."""
 
 import socket
 import sys
@@ -13,7 +13,7 @@ KERNEL_PORT_MIN = 32_768  # from here on, outgoing connections take ports
 
 
 class SameAgain(Random):
-    """Always proposes the same port."""
+    """A random generator that always proposes the same port."""
 
     def __init__(self, port: int) -> None:
         super().__init__(0)
@@ -27,7 +27,7 @@ class SameAgain(Random):
 
 
 def listening() -> socket.socket:
-    """Somebody's server on a port that `any` may propose."""
+    """A foreign server on a port that `any` may propose."""
     with PortChooser(Random()) as ports:
         port = ports.any()
     return socket.create_server((HOST, port))

@@ -29,7 +29,7 @@ def stored(cluster: FakeCluster, topic: str = TOPIC) -> list[tuple[SingleMetadat
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The end of a pipe; the other one is standard input."""
+    """Yield the writing end of a pipe whose reading end is standard input."""
     read_end, write_end = os.pipe()
     monkeypatch.setattr("sys.stdin", os.fdopen(read_end))
     return write_end

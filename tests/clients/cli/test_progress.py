@@ -1,4 +1,4 @@
-"""What commands say while they take long."""
+"""The reports of commands that take long."""
 
 import os
 import sys

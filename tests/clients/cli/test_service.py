@@ -1,4 +1,4 @@
-"""Which settings a bookie or a broker is given on the command line."""
+"""The settings that `daybook bookie` and `daybook broker` pass to the server."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tests.clients.cli.test_options import write_cluster
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of the part that would have been started."""
+    """The environment of the server that would have been started."""
     environment: dict[str, str] = {}
 
     def execve(path: str, command: list[str], environ: Mapping[str, str]) -> None:
@@ -77,10 +77,10 @@ def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> No
     [
         (["--metadata", "etcd://h:1/ledgers"], "'etcd' is none of"),
         (["--metadata", "zk+flat://h:1/ledgers"], "'zk+flat' is none of"),
-        (["--metadata", "zk://h/l", "--zookeeper", "h:1"], "leave --zookeeper"),
-        (["--metadata", "zk://h/l", "--ledgers-root", "/l"], "leave --zookeeper"),
+        (["--metadata", "zk://h/l", "--zookeeper", "h:1"], "leave them out"),
+        (["--metadata", "zk://h/l", "--ledgers-root", "/l"], "leave them out"),
         (["--zookeeper", "zk://h/l"], "write that as --zookeeper h:2181 --ledgers-root /l."),
-        (["--ledgers-root", "l"], "'l' is no path"),
+        (["--ledgers-root", "l"], "'l' is not a path"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_said(
@@ -107,7 +107,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_repair_cookie_of_a_standalone_cluster_takes_the_settings_of_its_bookie(
     started: dict[str, str], cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had waited for a ZooKeeper at 127.0.0.1:2181."""
+    """Regression: it waited for a ZooKeeper at 127.0.0.1:2181."""
     config = cluster / "conf" / "bookie-1.toml"
     for directory, here in (("daybook-data/bookie-1", cluster.parent), ("bookie-1", cluster)):
         monkeypatch.chdir(here)

@@ -1,4 +1,4 @@
-"""`daybook standalone` as a process: what it promises when it starts, stops and cannot start."""
+"""`daybook standalone` as a process: how it starts, stops, and fails to start."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def cluster(directory: Path) -> StandaloneProcess:
 
 
 def fails(*options: str, **environ: str) -> str:
-    """Run `daybook standalone`, which is to fail; return what it says."""
+    """Run `daybook standalone`, which must fail; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "daybook.clients.cli.main", "standalone", *options],
         capture_output=True,
@@ -51,7 +51,7 @@ def wait_gone(pids: list[int]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """A process that nobody has waited for yet is dead, too."""
+    """Return False for a process that has ended, even if its parent has not waited for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

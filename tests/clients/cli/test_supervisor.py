@@ -1,4 +1,4 @@
-"""Parts as real, small processes."""
+"""The supervisor, with small real processes as parts."""
 
 import errno
 import os
@@ -73,7 +73,7 @@ def process_state(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """A process that nobody has waited for yet is dead, too."""
+    """Return False for a process that has ended, even if its parent has not waited for it."""
     return process_state(pid) not in ("", "Z")
 
 
@@ -129,7 +129,7 @@ async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
 async def test_a_part_that_cannot_be_started_now_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Out of descriptors, the supervisor had ended, and the kernel killed all parts with it."""
+    """Regression: without descriptors the supervisor ended, and the kernel killed all parts."""
     async with running(part(tmp_path, GOOD), part(tmp_path, GOOD, "other")) as supervisor:
         await supervisor.wait_ready()
         keeper, other = supervisor.keepers.values()

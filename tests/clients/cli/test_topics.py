@@ -102,11 +102,11 @@ def test_stats_show_the_stored_messages_though_the_counters_began_again(
 def test_stats_show_the_offsets_of_each_partition(
     daybook: Daybook, fake_admin: FakeAdmin, fake: FakeCluster
 ) -> None:
-    fake.partitions[NAME] = 2
+    fake.partitions[NAME] = 3  # the last one was never used, and has no statistics
     partition = f"{NAME}-partition-1"
     with blocking.connect(fake.url) as client, client.create_producer(partition) as producer:
         producer.send(b"x")
-    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 2}
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 3}
     stats: dict[str, object] = {"partitions": {f"{NAME}-partition-{n}": {} for n in range(2)}}
     path = f"{ROOT}/orders/partitioned-stats?perPartition=true"
     fake_admin.answers["GET", path] = 200, stats
@@ -121,6 +121,7 @@ def test_stats_show_the_offsets_of_each_partition(
         ["0", "0", "none, the next is 0"],
         ["1", "1", "0 to 0"],
     ]
+    assert f"{NAME}-partition-2" not in fake.topics, "a question creates no topic"
 
 
 def test_the_help_of_stats_says_since_when_messages_are_counted(daybook: Daybook) -> None:

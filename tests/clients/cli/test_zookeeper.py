@@ -1,4 +1,4 @@
-"""Finding Java and ZooKeeper's jars, and what is made of them."""
+"""Finding Java and ZooKeeper's jars, and the command that runs them."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What a stream of Spark keeps in its checkpoint: if that changes, streams that run start anew."""
+"""The offsets in the checkpoint of a Spark stream, which old checkpoints must still match."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The arithmetic of offsets: nothing left out, nothing twice."""
+"""The arithmetic of offsets: no offset is left out or read twice."""
 
 import pytest
 from hypothesis import given
@@ -127,7 +127,7 @@ def test_a_stream_goes_on_where_it_was_and_takes_new_partitions_from_their_start
 def test_a_topic_that_was_made_anew_is_data_loss_unless_the_query_may_go_on(
     start: dict[int, int],
 ) -> None:
-    with pytest.raises(DataLossError, match="deleted and made anew"):
+    with pytest.raises(DataLossError, match="deleted and created again"):
         carry_over(start, RETAINED, fail_on_data_loss=True)
     expected = {0: 10 if start[0] > 100 else 42, 1: 0}
     assert carry_over(start, RETAINED, fail_on_data_loss=False) == expected

@@ -1,4 +1,4 @@
-"""What a Spark task makes of what a broker delivers: its range, exactly, or an error."""
+"""A Spark task returns exactly its range from what a broker delivers, or raises an error."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

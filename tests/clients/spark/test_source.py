@@ -17,7 +17,7 @@ ALL = ReadAllAvailable()
 
 
 class Reader(StreamReader):
-    """Without a cluster: the test says what the topic holds."""
+    """A stream reader without a cluster: the test sets the offsets that the topic holds."""
 
     held: dict[int, Retained]
 

@@ -1,4 +1,4 @@
-"""The demo fails when anything is wrong: each fault alone is named, and exits non-zero."""
+"""The demo fails if anything is wrong: it names each single fault and exits with 1."""
 
 import tempfile
 from dataclasses import replace
