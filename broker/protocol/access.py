@@ -186,6 +186,7 @@ class AccessProtocol:
         refused = self._outdated(candidate)
         if refused is not None:
             return [refused]
+        # Admitted producers are told that they are closed.  The others get their answer.
         others = [c.producer for c in ([self._becoming] if self._becoming else [])]
         others += [waiting.producer for waiting in self._waiting]
         effects: list[Effect] = [Expel(producer) for producer in self._admitted]
@@ -209,6 +210,7 @@ class AccessProtocol:
         return self._admit(producer)
 
     def _leave(self, producer: ProducerKey) -> list[Effect]:
+        # The producer may be in any of these states, or in none if it was refused.
         self._admitted.pop(producer, None)
         self._waiting = deque(c for c in self._waiting if c.producer != producer)
         if self._exclusive == producer:

@@ -224,6 +224,7 @@ class ProducingProtocol:
         elif known.state is ProducerState.OPEN and event.epoch <= known.epoch:
             return [Repeat(producer_id, request_id)]
         else:
+            # The earlier producer is replaced, so requests to close it are answered, too.
             effects = [Detach(producer_id), *map(Confirm, known.close_requests)]
         self._attempts += 1
         self._dropped.pop(producer_id, None)
@@ -271,6 +272,7 @@ class ProducingProtocol:
 
     def _drop(self, producer_id: int, now_s: float) -> list[Effect]:
         producer = self._producers.pop(producer_id, None)
+        # Ids whose time is over are removed here, so that the table stays small.
         self._dropped = {i: until for i, until in self._dropped.items() if until > now_s}
         self._dropped[producer_id] = now_s + self._ignore_s
         return [] if producer is None else [*map(Confirm, producer.close_requests)]

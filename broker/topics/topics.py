@@ -216,7 +216,7 @@ class Topics:
         """
         topic = self._loaded.get(name.full)
         if topic is not None and topic.serving:
-            return topic
+            return topic  # The usual case, without a task switch.
         if not name.persistent:
             raise NotAllowedError(f"{name}: this broker has persistent topics only")
         self._check_ours(name)
@@ -256,6 +256,7 @@ class Topics:
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
             raise PreconditionError(f"{name} has producers or consumers that are connected")
+        # `_close` looks here when the machine asks for the close.
         self._deleting.add(name.full)
         try:
             await self._wait_end(Unload, name)
@@ -354,6 +355,7 @@ class Topics:
             self._failures[load] = refused
         else:
             self._by_load[load] = topic
+            # The topic has its nursery before any waiter gets it.
             if self._nursery is not None:
                 await self._nursery.start(self._run_topic, topic)
             self._log.info("loaded", topic=name.full)
@@ -369,6 +371,7 @@ class Topics:
         create = await self._check_partition(name, create)
         log = await self.logs.open(name, create=create)
         if not self._owns(name):
+            # The bundle was lost while the log was opened.  Its next owner recovers the log.
             log.abandon()
             raise NotOwnerError(f"{name} has just been given up by this broker")
         return Topic(
@@ -403,7 +406,7 @@ class Topics:
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
         name = topic.name.full
         if self._loaded.get(name) is not topic:
-            topic.drop()
+            topic.drop()  # It is not served yet, or no longer.
             return
         self._log.warning("a topic is dropped", topic=name, why=str(error))
         self._handle(Drop(name, fenced=True, now_s=trio.current_time(), spread=self._spread()))
@@ -416,6 +419,7 @@ class Topics:
             except (BrokerError, FencedError) as error:
                 # The next owner recovers the log.
                 self._log.warning("not closed in good order", topic=name, why=str(error))
+        # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)
         self._handle(Unloaded(name, load))

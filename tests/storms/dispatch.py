@@ -1,6 +1,6 @@
 """A subscription: who gets which entry, exclusive, failover or shared.
 
-The log grows; one feeder reads and hands out, as the dispatcher does it, while consumers come and
+The log grows; one task reads and hands out, as the dispatcher does it, while consumers come and
 go, give permits, acknowledge whole entries or some messages of them, and give entries back.  What
 they say, and what they get, is under way for a while.  In some storms the machine outlives its
 consumers, and a read that was begun for them comes when they have left, or for those after them.
@@ -189,7 +189,7 @@ class DispatchStorm(DispatchRules):
         self._step(Left(consumer.key))
         if not self.consumers:
             if not self._outlives:
-                self._reading = None  # The feeder stops.
+                self._reading = None  # The dispatcher stops.
             self._given_back.clear()
             self._delivered.clear()
 
@@ -289,7 +289,7 @@ class DispatchStorm(DispatchRules):
                 self._given_back[place] = self._given_back.get(place, 0) + 1
         self._step(Redeliver(consumer.key, places))
 
-    # -- the feeder
+    # -- the dispatcher
 
     def _feed(self) -> None:
         """Begin to read what is wanted; or bring what was read."""

@@ -1,6 +1,6 @@
 """The broker of producers in a storm: connections, the topic with its log, who is admitted.
 
-`broker.service.connection`, `.commands`, `.requests`, `.topic_producers` and `.topic`, as far as
+`broker.service.connection`, `.commands`, `.requests` and `broker.topics.topic`, as far as
 producers go, without tasks; the producers themselves are real.
 """
 

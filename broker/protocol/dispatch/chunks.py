@@ -88,6 +88,7 @@ class Chunks:
         if entry.group is None:
             return
         self.gone((entry.place,))
+        # The last chunk ends the choice of the consumer, and the first one makes it.
         if entry.group_ends:
             if entry.group in self._consumer:
                 self._forget(entry.group)

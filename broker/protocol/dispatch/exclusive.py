@@ -135,7 +135,7 @@ class ExclusiveDispatch:
         count = 0
         for entry in entries:
             if active.permits <= 0:
-                break
+                break  # Entries are whole, so the last one may have taken more than was left.
             active.permits -= entry.messages
             self._mean.add(entry.messages)
             self._batches.add(entry.place, entry.messages)
@@ -164,7 +164,7 @@ class ExclusiveDispatch:
     def _left(self, consumer: ConsumerKey) -> list[Effect]:
         if consumer == self._active:
             self._active = None
-            self._generation += 1
+            self._generation += 1  # A read that is under way was for the consumer that left.
         return []
 
     def _tick(self, now_ms: int) -> list[Effect]:

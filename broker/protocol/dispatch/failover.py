@@ -55,6 +55,7 @@ class FailoverDispatch(ExclusiveDispatch):
         chosen = self._choose()
         if self._active is None:
             return self._change(chosen)
+        # This also cancels a change that is due if the choice is the active consumer again.
         self._change_due = chosen != self._active
         self._deadline_ms = None
         return [Activate(consumer, active=False)]
@@ -66,6 +67,7 @@ class FailoverDispatch(ExclusiveDispatch):
             self._change_due = self._choose() != self._active
             self._deadline_ms = None
             return effects
+        # No consumer is active, so there is nothing to wait for.
         self._change_due, self._deadline_ms = False, None
         if not self._consumers:
             return effects

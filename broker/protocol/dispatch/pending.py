@@ -90,6 +90,7 @@ class Unacked:
 
     def ack_up_to(self, last: Place) -> None:
         self.ack([place for place in self._holder if place <= last])
+        # Entries that no consumer has may have been given back, too.
         self._redeliveries = {p: n for p, n in self._redeliveries.items() if p > last}
 
     def give_back(self, consumer: ConsumerKey, places: Sequence[Place]) -> list[Place]:
@@ -99,7 +100,7 @@ class Unacked:
         """
         held = self._entries[consumer]
         given = [place for place in places if place in held] if places else list(held)
-        given = list(dict.fromkeys(given))
+        given = list(dict.fromkeys(given))  # A client may name an entry twice.
         self._release(consumer, given)
         for place in given:
             self._redeliveries[place] = self._redeliveries.get(place, 0) + 1

@@ -113,6 +113,7 @@ class SharedDispatch:
         if permits <= 0 or self._blocked:
             return None
         limits = self._limits
+        # Entries to be delivered again come before anything new.
         if len(self._replay):
             count = self._mean.entries_for(permits, limits.replay_entries_max)
             return Replay(self._replay.first(count), self._generation)
@@ -173,6 +174,7 @@ class SharedDispatch:
         left.permits = 0
         self._count(left)
         self._over.pop(consumer, None)
+        # Chunks that were held for it are free to choose another consumer.
         self._replay.add([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
         if not self._by_key:
             self._clear()  # The next consumer begins at the first entry not acknowledged.
@@ -183,6 +185,7 @@ class SharedDispatch:
         self._replay.clear()
         self._delayed.clear()
         self._chunks.clear()
+        # The result of a read that is under way is for the old position, and will be dropped.
         self._generation += 1
         self._unblock()
         return [Rewind()]
@@ -195,6 +198,7 @@ class SharedDispatch:
         self._may_take(consumer)
 
     def _may_take(self, consumer: ConsumerKey) -> None:
+        # Held chunks go through the replay queue, so they come before anything new.
         self._count(self._by_key[consumer])
         if self._chunks.held and self._by_key[consumer].available:
             self._replay.add(self._chunks.release(consumer))
@@ -235,6 +239,7 @@ class SharedDispatch:
             self._replay.remove(entry.place)
         given = _Given()
         count = self._assign(wanted, given)
+        # No consumer could take the rest.  Delayed and held entries are kept elsewhere.
         self._replay.add([entry.place for entry in wanted[count:]])
         return given.effects()
 
@@ -243,6 +248,7 @@ class SharedDispatch:
 
         A handled entry is assigned, delayed or held; it need not be read again with the others.
         """
+        # Each available consumer gets an equal share in a row, or the minimum if that is more.
         available = len(self._available)
         messages = sum(entry.messages for entry in entries)
         turn = max(self._limits.turn_messages_min, -(-messages // max(available, 1)))
@@ -297,6 +303,7 @@ class SharedDispatch:
 
     def _give(self, consumer: SharedConsumer, entry: Entry, given: "_Given") -> None:
         redeliveries = self._unacked.deliver(consumer.key, entry.place, entry.messages)
+        # Entries are delivered whole, so permits may end below zero.
         consumer.permits -= entry.messages
         self._mean.add(entry.messages)
         self._chunks.delivered(entry, consumer.key)
@@ -327,6 +334,7 @@ class SharedDispatch:
         if not self._some_blocked:
             return
         limits = self._limits
+        # Half of the limit lies between blocking and unblocking, else each message would do both.
         if self._blocked:
             self._blocked = self._unacked.messages > limits.subscription_unacked_messages_max // 2
         self._some_blocked = self._blocked
