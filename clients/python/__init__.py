@@ -17,7 +17,7 @@ Behind these:
     link.py               one producer or consumer of one topic, kept attached to its broker
     topic_producer.py     ... batches, the queue of sends, receipts
     topic_consumer.py     ... permits, deliveries, seeks; consumer_settings.py, entries.py,
-                          acknowledger.py, redelivery.py, starting_point.py, positions.py
+                          acknowledger.py, redelivery.py, start_position.py, positions.py
     lookup.py, pool.py    which broker, and the connections to brokers
     connection.py         one connection: requests, answers, keep-alive
     protocol/             the rules, pure: batching, sends, acks, permits, routing, retry

@@ -13,6 +13,7 @@ from contextlib import suppress
 import trio
 
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.errors import (
     BrokerError,
     InDoubtError,
@@ -20,7 +21,6 @@ from daybook.clients.python.errors import (
     may_retry,
 )
 from daybook.clients.python.limits import ConsumerLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.protocol.acks import AckTracker
 from daybook.clients.python.protocol.acks_in_doubt import AckTuple
 from daybook.wire.messages.consumer import encode_ack
@@ -31,7 +31,7 @@ class Acknowledger:
 
     def __init__(
         self,
-        link: Link,
+        handler: ConnectionHandler,
         consumer_id: int,
         limits: ConsumerLimits,
         *,
@@ -40,7 +40,7 @@ class Acknowledger:
         self.tracker = AckTracker(
             in_doubt_max=limits.acks_in_doubt_max, given_back_max=limits.given_back_max
         )
-        self._link = link
+        self._handler = handler
         self._id = consumer_id
         self._limits = limits
         self._receipts = receipts
@@ -58,7 +58,7 @@ class Acknowledger:
 
     def send(self) -> None:
         """Tell what has gathered, without a receipt."""
-        connection = self._link.connection
+        connection = self._handler.connection
         if connection is None or self._receipts:
             return  # It waits for the next one, or for somebody who awaits the receipt.
         while self.tracker.waiting:
@@ -105,8 +105,8 @@ class Acknowledger:
         void, self._void = self._void, 0
         if void or moves != self._moves:  # Another flush may have told of those.
             raise InDoubtError(
-                f"{self._link.topic}: somebody moved the subscription, so acknowledgements of what"
-                " was delivered before are void: receive again, and acknowledge what comes"
+                f"{self._handler.topic}: somebody moved the subscription, so acknowledgements of"
+                " what was delivered before are void: receive again, and acknowledge what comes"
             )
         lost, self.tracker.in_doubt.lost = self.tracker.in_doubt.lost, 0
         if lost:
@@ -116,7 +116,7 @@ class Acknowledger:
         async with self._lock:  # Who comes second must not return before the first.
             if self.tracker.waiting or len(self.tracker.in_doubt):
                 try:
-                    await self._link.persist(self._confirm_all)
+                    await self._handler.persist(self._confirm_all)
                 except BrokerError as error:
                     if not may_retry(error, idempotent=True):
                         raise
@@ -126,7 +126,7 @@ class Acknowledger:
         waiting = self.tracker.waiting
         entries = f" of {waiting} entries" if waiting else ""
         return (
-            f"{self._link.topic}: it is not known whether acknowledgements{entries} are durable;"
+            f"{self._handler.topic}: it is not known whether acknowledgements{entries} are durable;"
             f" messages whose acknowledgement was lost come again: {why}"
         )
 
@@ -155,7 +155,7 @@ class Acknowledger:
             await self._told.wait()
             await trio.sleep(self._limits.ack_settle_s)
             self._told = trio.Event()
-            connection, newest, number = self._link.connection, doubt.newest, doubt.told
+            connection, newest, number = self._handler.connection, doubt.newest, doubt.told
             if connection is None or newest is None:
                 continue  # An attachment has ended; nothing covers what it told.
             with suppress(BrokerError):  # Then it stays in doubt.

@@ -29,7 +29,7 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.http import HttpResponse, http_request
 from daybook.clients.python.messages import LATEST, MessageId
-from daybook.clients.python.positions import parse_start
+from daybook.clients.python.start_position import parse_start
 from daybook.wire.messages.registry import signed
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName, url_encode

@@ -42,8 +42,8 @@ from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicEr
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
 from daybook.clients.python.portal import Block, Closing, Portal, like
-from daybook.clients.python.positions import Start
 from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.start_position import Start
 
 __all__ = [
     "EARLIEST",

@@ -26,20 +26,20 @@ from daybook.clients.python.arguments import (
     compression_type,
     topic_name,
 )
-from daybook.clients.python.consumer import Consumer, MessageQueue, MessageSource
-from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.consumer import Consumer, MessageSource
 from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
 from daybook.clients.python.pool import ConnectionPool
-from daybook.clients.python.positions import Start, parse_start
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
-from daybook.clients.python.topic_consumer import TopicConsumer
+from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import MalformedError
@@ -113,7 +113,7 @@ class Client:
                         raise
                 else:
                     return
-                await trio.sleep(backoff.next(self._rng))
+                await trio.sleep(backoff.next(self._rng.random()))
         raise UnavailableError(
             f"no broker can be reached: {self._pool.reasons()} (tried for {timeout_s:g} s).  Is a"
             " broker running there?  `timeout_s` of connect says how long the first contact may"
@@ -195,8 +195,8 @@ class Client:
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
-        async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:
-            lanes = [
+        async def open_partitions(topics: list[TopicName], first: int) -> list[TopicProducer]:
+            producers = [
                 TopicProducer(
                     each,
                     lookups=self._lookups,
@@ -214,14 +214,14 @@ class Client:
                 )
                 for index, each in enumerate(topics, first)
             ]
-            await self._open(lanes)
-            return lanes
+            await self._open(producers)
+            return producers
 
         topics = await self._topics_of(name_of_topic)
         router = Router(len(topics), first=self._rng.randrange(1 << 16))
-        lanes = await open_lanes(topics, 0)
+        producers = await open_partitions(topics, 0)
         producer = Producer(
-            name_of_topic, lanes, router, budget, open_lanes, self._producers.remove
+            name_of_topic, producers, router, budget, open_partitions, self._producers.remove
         )
         self._producers.append(producer)
         return producer
@@ -279,11 +279,11 @@ class Client:
         )
         name, queue = topic_name(topic), MessageQueue()
         topics = await self._topics_of(name)
-        ends = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, len(topics), topics)
         consumer = Consumer(
             name,
             settings.consumer_name,
-            ends,
+            consumers,
             queue,
             partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
             self._sources.remove,
@@ -333,11 +333,11 @@ class Client:
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
             raise ValueError("a message id or an offset is a place in one partition: name that")
         queue = MessageQueue()
-        ends = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, len(topics), topics)
         reader = Reader(
             topic_name(topic),
             name,
-            ends,
+            consumers,
             queue,
             partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
             self._sources.remove,
@@ -367,9 +367,9 @@ class Client:
     ) -> list[TopicConsumer]:
         size = settings.queue_size
         share = replace(settings, queue_size=max(1, size // shares) if size else 0)
-        ends: list[TopicConsumer] = []
+        consumers: list[TopicConsumer] = []
         for topic in topics:
-            end = TopicConsumer(
+            consumer = TopicConsumer(
                 topic,
                 lookups=self._lookups,
                 limits=self._limits,
@@ -379,9 +379,9 @@ class Client:
                 inbox=queue,
             )
             self._next_consumer_id += 1
-            ends.append(end)
-        await self._open(ends)
-        return ends
+            consumers.append(consumer)
+        await self._open(consumers)
+        return consumers
 
     async def _watch_partitions(self) -> None:
         """Let what is open grow with its topics."""
@@ -396,16 +396,16 @@ class Client:
                         if count > each.partitions:
                             await each.grow(count)
 
-    async def _open(self, links: Sequence[Link]) -> None:
+    async def _open(self, handlers: Sequence[ConnectionHandler]) -> None:
         """Run them; return when all are attached.  If one is refused, none stays."""
-        for link in links:
-            self._nursery.start_soon(link.run)
+        for handler in handlers:
+            self._nursery.start_soon(handler.run)
         try:
-            for link in links:
-                await link.opened()
+            for handler in handlers:
+                await handler.opened()
         except BaseException:
-            for link in links:
-                link.abandon()
+            for handler in handlers:
+                handler.abandon()
             raise
 
     def _take_producer_id(self) -> int:
@@ -426,7 +426,7 @@ class Client:
             else:
                 self._lookups.trouble = None
                 return answer
-            await trio.sleep(backoff.next(self._rng))
+            await trio.sleep(backoff.next(self._rng.random()))
 
     async def aclose(self) -> None:
         """Close everything that it opened.  Raises the first failure of what was to be stored."""

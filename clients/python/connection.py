@@ -54,33 +54,21 @@ _SUCCESS: dict[type[Message], type[Message]] = {
 """How requests are answered that are not answered with SUCCESS; any may be with ERROR."""
 
 
-class ProducerEnd(Protocol):
-    """What a connection calls for a producer."""
+class ConnectionEnd(Protocol):
+    """A producer or a consumer of one topic, as its connection sees it."""
 
     @property
     def waiting(self) -> bool:
-        """Does it wait for a receipt?"""
+        """Return True while it waits for something from the broker."""
         ...
 
-    def on_receipt(self, receipt: SendReceipt) -> None: ...
-
-    def on_send_error(self, error: pb.CommandSendError) -> None: ...
+    def handle(self, command: AnyCommand) -> None:
+        """Handle a command that the broker sent to it."""
+        ...
 
     def on_detached(self, reason: str) -> None:
-        """The broker lets go of it, or the connection ended."""
+        """Handle the end of the connection, or that the broker closed it."""
         ...
-
-
-class ConsumerEnd(Protocol):
-    """What a connection calls for a consumer."""
-
-    def on_delivery(self, delivery: Delivery) -> None: ...
-
-    def on_active(self, active: bool) -> None: ...
-
-    def on_end_of_topic(self) -> None: ...
-
-    def on_detached(self, reason: str) -> None: ...
 
 
 class _Answer:
@@ -107,8 +95,8 @@ class BrokerConnection:
     def __init__(self, frames: FrameConnection, limits: ClientLimits) -> None:
         self.max_message_bytes = _MESSAGE_BYTES_MAX
         self.server_version = ""
-        self.producers: dict[int, ProducerEnd] = {}
-        self.consumers: dict[int, ConsumerEnd] = {}
+        self.producers: dict[int, ConnectionEnd] = {}
+        self.consumers: dict[int, ConnectionEnd] = {}
         self._frames = frames
         self._limits = limits
         self._answers: dict[int, _Answer] = {}
@@ -258,7 +246,7 @@ class BrokerConnection:
             if answer.value is None:
                 answer.give(ConnectionLostError(reason))
         self._answers.clear()
-        ends: list[ProducerEnd | ConsumerEnd] = [
+        ends: list[ConnectionEnd] = [
             *self.producers.values(),
             *self.consumers.values(),
         ]
@@ -274,11 +262,11 @@ class BrokerConnection:
             case Delivery():
                 consumer = self.consumers.get(command.consumer_id)
                 if consumer is not None:
-                    consumer.on_delivery(command)
+                    consumer.handle(command)
             case SendReceipt():
                 producer = self.producers.get(command.producer_id)
                 if producer is not None:
-                    producer.on_receipt(command)
+                    producer.handle(command)
             case Command():
                 self._dispatch_other(command)
             case _:
@@ -298,7 +286,7 @@ class BrokerConnection:
             case _T.SEND_ERROR:
                 producer = self.producers.get(body.producer_id)
                 if producer is not None:
-                    producer.on_send_error(body)
+                    producer.handle(command)
             case _T.CLOSE_PRODUCER:
                 producer = self.producers.pop(body.producer_id, None)
                 if producer is not None:
@@ -307,14 +295,10 @@ class BrokerConnection:
                 consumer = self.consumers.pop(body.consumer_id, None)
                 if consumer is not None:
                     consumer.on_detached("the broker closed the consumer")
-            case _T.ACTIVE_CONSUMER_CHANGE:
+            case _T.ACTIVE_CONSUMER_CHANGE | _T.REACHED_END_OF_TOPIC:
                 consumer = self.consumers.get(body.consumer_id)
                 if consumer is not None:
-                    consumer.on_active(body.is_active)
-            case _T.REACHED_END_OF_TOPIC:
-                consumer = self.consumers.get(body.consumer_id)
-                if consumer is not None:
-                    consumer.on_end_of_topic()
+                    consumer.handle(command)
             case _:
                 self._answered(command)
 

@@ -29,7 +29,7 @@ from daybook.clients.python.topic_producer import OnResult, SendBudget, TopicPro
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
 
-OpenLanes: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
+OpenPartitions: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
 """Opens producers of these partitions, the first of which has this index."""
 
 
@@ -39,19 +39,19 @@ class Producer:
     def __init__(
         self,
         topic: TopicName,
-        lanes: list[TopicProducer],
+        producers: list[TopicProducer],
         router: Router,
         budget: SendBudget,
-        open_lanes: OpenLanes,
+        open_partitions: OpenPartitions,
         on_closed: Callable[["Producer"], None],
     ) -> None:
         self.topic = topic.full
         self._name = topic
-        self._open_lanes = open_lanes
-        self._lanes = lanes
+        self._open_partitions = open_partitions
+        self._partition_producers = producers
         self._router = router
         self._budget = budget
-        self._only = lanes[0] if len(lanes) == 1 else None
+        self._only = producers[0] if len(producers) == 1 else None
         self._on_closed = on_closed
         self._closed = False
         self._ended = trio.Event()
@@ -68,17 +68,21 @@ class Producer:
 
     @property
     def name(self) -> str:
-        return self._lanes[0].name
+        return self._partition_producers[0].name
 
     @property
     def partitions(self) -> int:
         """How many partitions it sends to; 0 for a topic that has none."""
-        return len(self._lanes) if self._lanes[0].topic.partition >= 0 else 0
+        return (
+            len(self._partition_producers)
+            if self._partition_producers[0].topic.partition >= 0
+            else 0
+        )
 
     @property
     def last_sequence_id(self) -> int:
         """The highest that it has given to a message; -1 before the first."""
-        return max(lane.last_sequence_id for lane in self._lanes)
+        return max(producer.last_sequence_id for producer in self._partition_producers)
 
     @property
     def pending_bytes(self) -> int:
@@ -88,7 +92,7 @@ class Producer:
     @property
     def pending_messages(self) -> int:
         """How many messages have neither a receipt nor an error yet."""
-        return sum(lane.pending_messages for lane in self._lanes)
+        return sum(producer.pending_messages for producer in self._partition_producers)
 
     @property
     def failed_messages(self) -> int:
@@ -102,21 +106,21 @@ class Producer:
 
     async def grow(self, partitions: int) -> None:
         """The topic has so many partitions now: send to the new ones, too."""
-        known = len(self._lanes)
+        known = len(self._partition_producers)
         topics = [self._name.partition_name(index) for index in range(known, partitions)]
-        lanes = await self._open_lanes(topics, known)
+        producers = await self._open_partitions(topics, known)
         if self._closed:
-            for lane in lanes:
-                lane.abandon()
+            for producer in producers:
+                producer.abandon()
             return
-        self._lanes += lanes
+        self._partition_producers += producers
         self._only = None
         self._router.grow(partitions)
 
     @property
     def connected(self) -> bool:
         """Whether all partitions are attached to their brokers now."""
-        return all(lane.connection is not None for lane in self._lanes)
+        return all(producer.connection is not None for producer in self._partition_producers)
 
     def send_nowait(
         self,
@@ -137,11 +141,11 @@ class Producer:
             data = _as_value(data)
         if event_time_ms is not None or sequence_id is not None or on_result is not None:
             check_details(event_time_ms, sequence_id, on_result)
-        lane = self._only
-        if lane is None:
+        producer = self._only
+        if producer is None:
             router = self._router
-            lane = self._lanes[router.turn if key is None else router.of_key(key)]
-        lane.send(data, key, properties, event_time_ms, sequence_id, on_result)
+            producer = self._partition_producers[router.turn if key is None else router.of_key(key)]
+        producer.send(data, key, properties, event_time_ms, sequence_id, on_result)
 
     async def send(
         self,
@@ -187,10 +191,10 @@ class Producer:
         Raises the first failure of a message without `on_result`, once.
         """
         await trio.lowlevel.checkpoint()
-        for lane in self._lanes:
-            lane.ship()
-        marks = [(lane, lane.last_sequence_id) for lane in self._lanes]
-        while not all(lane.is_resolved(mark) for lane, mark in marks):
+        for producer in self._partition_producers:
+            producer.ship()
+        marks = [(producer, producer.last_sequence_id) for producer in self._partition_producers]
+        while not all(producer.is_resolved(mark) for producer, mark in marks):
             await self._budget.wait_changed()
         self._budget.raise_failure()
 
@@ -204,8 +208,8 @@ class Producer:
             await self.flush()
         finally:
             try:
-                for lane in self._lanes:
-                    await lane.close()
+                for producer in self._partition_producers:
+                    await producer.close()
             finally:
                 self.abandon()
 
@@ -226,8 +230,8 @@ class Producer:
     def abandon(self) -> None:
         """End at once; what has no receipt is in doubt.  Idempotent, also after `aclose`."""
         self._closed = True
-        for lane in self._lanes:
-            lane.abandon()
+        for producer in self._partition_producers:
+            producer.abandon()
         self._ended.set()
         self._go()
 

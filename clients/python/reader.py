@@ -75,11 +75,11 @@ class Reader(MessageSource):
         if self._queue.has_messages:
             return True
         received = self._received or {}
-        for end in self._ends:
-            last, answer = await end.last_message_id()
+        for consumer in self._partition_consumers:
+            last, answer = await consumer.last_message_id()
             if last.entry_id < 0:
                 continue
-            here = received.get(end.topic.partition)
+            here = received.get(consumer.topic.partition)
             if here is None:
                 start = MessageId.of_proto(answer.consumer_mark_delete_position)
                 if not answer.HasField("consumer_mark_delete_position"):
@@ -93,8 +93,8 @@ class Reader(MessageSource):
     async def offset_ranges(self) -> list[OffsetRange]:
         """Which offsets each partition holds now."""
         found: list[OffsetRange] = []
-        for end in self._ends:
-            _, answer = await end.last_message_id()
+        for consumer in self._partition_consumers:
+            _, answer = await consumer.last_message_id()
             if not answer.HasField("next_offset"):
                 raise NotAllowedError(pb.NotAllowedError, "the broker does not number messages")
             found.append(OffsetRange(answer.first_offset, answer.next_offset))
@@ -107,7 +107,7 @@ class Reader(MessageSource):
         self._received[place.partition] = (place.ledger_id, place.entry_id, _WHOLE_ENTRY)
 
     def _note_all(self, messages: list[Message]) -> None:
-        if len(self._ends) == 1:
+        if len(self._partition_consumers) == 1:
             messages = messages[-1:]  # The others are before it.
         for message in messages:
             self._note(message)

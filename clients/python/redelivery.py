@@ -13,7 +13,7 @@ import trio
 
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.link import Link
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.protocol.acks import NackTracker
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -24,7 +24,7 @@ class Redelivery:
 
     def __init__(
         self,
-        link: Link,
+        handler: ConnectionHandler,
         consumer_id: int,
         acks: Acknowledger,
         delay_s: float,
@@ -33,7 +33,7 @@ class Redelivery:
         drop: Callable[[], None],
     ) -> None:
         self.epoch = 0  # what is stamped with an older one is not wanted
-        self._link = link
+        self._handler = handler
         self._id = consumer_id
         self._acks = acks
         self._by_entry = by_entry
@@ -59,7 +59,7 @@ class Redelivery:
             await trio.sleep_until(deadline)
             due = self._nacks.due(trio.current_time())
             await self._acks.send_or_flush()
-            connection = self._link.connection
+            connection = self._handler.connection
             if due and connection is not None:
                 self._ask(connection, due)
 

@@ -11,64 +11,83 @@ that came last, and keeps what waits.
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from random import Random
-from typing import Protocol
 
 import trio
 
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.entries import EntryReader, permits_of
 from daybook.clients.python.errors import (
     BrokerError,
     CorruptMessageError,
     NotAllowedError,
 )
-from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.link import Link
+from daybook.clients.python.limits import ClientLimits, ConsumerLimits
 from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.message_queue import MessageQueue, Waiting
 from daybook.clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
-from daybook.clients.python.positions import Start, milliseconds
 from daybook.clients.python.protocol.permits import Permits
 from daybook.clients.python.redelivery import Redelivery
-from daybook.clients.python.starting_point import StartingPoint
+from daybook.clients.python.start_position import Start, StartPosition, milliseconds
 from daybook.wire.errors import WireError
 from daybook.wire.fields import signed
 from daybook.wire.messages.consumer import Delivery
-from daybook.wire.messages.registry import CLIENT_NAME
+from daybook.wire.messages.registry import CLIENT_NAME, AnyCommand, Command
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 
-@dataclass(slots=True)
-class Waiting:
-    """An entry in the inbox."""
-
-    source: "TopicConsumer"
-    delivery: Delivery
-    payload: bytes
+class SubscriptionType(Enum):
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+    FAILOVER = "failover"
 
 
-class Inbox(Protocol):
-    """What a topic's consumer needs of the consumer that it is a part of."""
-
-    def put(self, waiting: Waiting) -> None: ...
-
-    def waiting_of(self, source: "TopicConsumer") -> list[Waiting]:
-        """The entries that came from there and were not taken apart yet."""
-        ...
-
-    def drop(self, source: "TopicConsumer") -> list[Waiting]:
-        """Forget what came from there; return the entries that were not taken apart yet."""
-        ...
-
-    def wake(self) -> None:
-        """Something is different: whoever waits for a message should look."""
-        ...
+_SUB_TYPES = {
+    SubscriptionType.EXCLUSIVE: pb.CommandSubscribe.Exclusive,
+    SubscriptionType.SHARED: pb.CommandSubscribe.Shared,
+    SubscriptionType.FAILOVER: pb.CommandSubscribe.Failover,
+}
 
 
-class TopicConsumer(Link):
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    subscription: str
+    type: SubscriptionType
+    durable: bool
+    start: Start  # of a new subscription: EARLIEST or LATEST; of a reader: anything
+    consumer_name: str
+    queue_size: int
+    limits: ConsumerLimits
+    ack_receipts: bool
+    read_compacted: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
+        """All but where a reader begins."""
+        request = pb.CommandSubscribe(
+            topic=topic,
+            subscription=self.subscription,
+            subType=_SUB_TYPES[self.type],
+            consumer_id=consumer_id,
+            consumer_name=self.consumer_name,
+            durable=self.durable,
+            initialPosition=pb.CommandSubscribe.Latest,
+            read_compacted=self.read_compacted,
+        )
+        if self.start == EARLIEST:
+            request.initialPosition = pb.CommandSubscribe.Earliest
+        for key, value in self.properties:
+            request.metadata.add(key=key, value=value)
+        if self.type is not SubscriptionType.SHARED:
+            request.consumer_epoch = epoch  # From 0 on, so that the broker stamps all it sends.
+        return request
+
+
+class TopicConsumer(ConnectionHandler):
     """See the module."""
 
     def __init__(
@@ -80,7 +99,7 @@ class TopicConsumer(Link):
         rng: Random,
         consumer_id: int,
         settings: ConsumerSettings,
-        inbox: Inbox,
+        inbox: MessageQueue,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.active = settings.type is not SubscriptionType.FAILOVER
@@ -106,11 +125,30 @@ class TopicConsumer(Link):
             drop=self._drop,
         )
         self._entries = EntryReader(topic.full, topic.partition, self)
-        self._start = StartingPoint(settings.start, durable=settings.durable)
+        self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the latest move of the subscription that we know of
         self._moved_generation = 0  # that began with a move by somebody else
         self._unsubscribed = False
+
+    # -- what the connection calls
+
+    @property
+    def waiting(self) -> bool:
+        """Return False: a consumer may wait for messages for days."""
+        return False
+
+    def handle(self, command: AnyCommand) -> None:
+        """Handle a delivery, the end of the topic, or that this consumer becomes active."""
+        if isinstance(command, Delivery):
+            self.on_delivery(command)
+            return
+        assert isinstance(command, Command)
+        if command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            self.on_active(command.body.is_active)
+        else:
+            assert command.type == pb.BaseCommand.REACHED_END_OF_TOPIC
+            self.on_end_of_topic()
 
     # -- entries
 

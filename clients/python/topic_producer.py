@@ -18,6 +18,7 @@ import trio
 
 from daybook.clients.python.arguments import check_key, check_properties
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.errors import (
     BrokerError,
     InDoubtError,
@@ -30,7 +31,6 @@ from daybook.clients.python.errors import (
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.protocol.batching import Batch, BatchBuilder, text_key
@@ -39,6 +39,7 @@ from daybook.wire.batch import encode_payload_head
 from daybook.wire.clock import WallClock
 from daybook.wire.compression import CompressionType, compress
 from daybook.wire.messages.client import SendReceipt, encode_send
+from daybook.wire.messages.registry import AnyCommand, Command
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
@@ -97,7 +98,7 @@ def _size_beside(key: str | bytes | None, properties: Mapping[str, str] | None) 
     return size
 
 
-class TopicProducer(Link):
+class TopicProducer(ConnectionHandler):
     """See the module."""
 
     def __init__(
@@ -390,6 +391,15 @@ class TopicProducer(Link):
         self._budget.changed()
 
     # -- what the connection calls
+
+    def handle(self, command: AnyCommand) -> None:
+        """Handle a receipt or a send error."""
+        if isinstance(command, SendReceipt):
+            self.on_receipt(command)
+        else:
+            assert isinstance(command, Command)
+            assert command.type == pb.BaseCommand.SEND_ERROR
+            self.on_send_error(command.body)
 
     def on_receipt(self, receipt: SendReceipt) -> None:
         send = self._pending.receipt(receipt.sequence_id)

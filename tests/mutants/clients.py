@@ -2,7 +2,7 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_LINK = "daybook.clients.python.link"
+_HANDLER = "daybook.clients.python.connection_handler"
 _CONSUMER = "daybook.clients.python.consumer"
 _TOPIC_CONSUMER = "daybook.clients.python.topic_consumer"
 _QUEUE = "tests:tests/clients/python/test_message_queue.py"
@@ -16,7 +16,7 @@ RECEIVING = [
     Mutant(
         id="CL01",
         rule="what arrives wakes all who wait for it -> the one who came last",
-        module=_CONSUMER,
+        module="daybook.clients.python.message_queue",
         name="MessageQueue._wait_for_news",
         replacement=Edit("if self._arrived.is_set():", "if True:"),
         caught_by=f"{_QUEUE} -k as_many_tasks",
@@ -113,32 +113,32 @@ GIVING_UP = [
     Mutant(
         id="CL21",
         rule="the broker hears of an opening that is given up -> keeps what comes of it",
-        module=_LINK,
-        name="Link._attach",
+        module=_HANDLER,
+        name="ConnectionHandler._attach",
         replacement=Edit("self._take_back(connection)", "pass"),
         caught_by=f"{_GIVEN_UP} -k cancelled_leaves",
     ),
     Mutant(
         id="CL21b",
         rule="who is given up just as he was registered is taken back -> stays",
-        module=_LINK,
-        name="Link._attach",
+        module=_HANDLER,
+        name="ConnectionHandler._attach",
         replacement=Edit("registered = not detached.is_set()", "registered = True"),
         caught_by=f"{_GIVEN_UP} -k in_the_moment",
     ),
     Mutant(
         id="CL22",
         rule="the broker hears of what ends without a good-bye -> keeps it",
-        module=_LINK,
-        name="Link._end",
+        module=_HANDLER,
+        name="ConnectionHandler._end",
         replacement=Edit("self._take_back(connection)", "pass"),
         caught_by=f"{_GIVEN_UP} -k partition",
     ),
     Mutant(
         id="CL23",
         rule="a close that is cancelled ends the link -> leaves it as it is",
-        module=_LINK,
-        name="Link.close",
+        module=_HANDLER,
+        name="ConnectionHandler.close",
         replacement=Edit(
             "    finally:\n        self.abandon()\n",
             "    except KeyError:\n        pass\n    self.abandon()\n",

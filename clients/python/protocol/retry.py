@@ -8,14 +8,6 @@
 Chance keeps clients apart that have lost the same broker at the same moment.
 """
 
-from typing import Protocol
-
-
-class Chance(Protocol):
-    """A `random.Random`, as far as it is needed."""
-
-    def random(self) -> float: ...
-
 
 class Backoff:
     """The waits of one thing that is tried again and again."""
@@ -26,11 +18,13 @@ class Backoff:
         self._max_s = max_s
         self.attempts = 0
 
-    def next(self, chance: Chance) -> float:
-        """The wait before the next attempt."""
+    def next(self, chance: float) -> float:
+        """Return the wait before the next attempt; `chance` is drawn from 0 to 1."""
+        assert 0 <= chance < 1
+        # At 32 doublings the ceiling is `max_s` anyhow; more would only make large numbers.
         ceiling = min(self._max_s, self._initial_s * (1 << min(self.attempts, 32)))
         self.attempts += 1
-        return ceiling * (0.5 + 0.5 * chance.random())
+        return ceiling * (0.5 + 0.5 * chance)
 
     def reset(self) -> None:
         """It worked: the next failure is the first one again."""

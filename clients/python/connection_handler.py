@@ -39,7 +39,7 @@ _CLOSE_TIMEOUT_S = 5.0
 _T = TypeVar("_T")
 
 
-class Link(ABC):
+class ConnectionHandler(ABC):
     """`run` belongs into the nursery of the client; `opened` waits for the first attachment."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Link(ABC):
                         self._end(error)
                         break
                     self._lookups.trouble = error
-                    await trio.sleep(self._backoff.next(self._rng))
+                    await trio.sleep(self._backoff.next(self._rng.random()))
         self._end(ClosedError(f"{self.topic}: closed"))
 
     async def _stay(self) -> None:
@@ -109,7 +109,7 @@ class Link(ABC):
         if trio.current_time() - began >= self._limits.backoff_max_s:
             self._backoff.reset()
         if self._backoff.attempts:
-            await trio.sleep(self._backoff.next(self._rng))
+            await trio.sleep(self._backoff.next(self._rng.random()))
         self._backoff.attempts += 1
 
     async def opened(self) -> None:
@@ -155,7 +155,7 @@ class Link(ABC):
             except BrokerError as error:
                 if not may_retry(error, idempotent=True) or trio.current_time() >= deadline:
                     raise
-            await trio.sleep(backoff.next(self._rng))
+            await trio.sleep(backoff.next(self._rng.random()))
 
     async def _connection_until(self, deadline: float) -> BrokerConnection:
         with trio.move_on_at(deadline):
