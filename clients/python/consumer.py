@@ -1,13 +1,13 @@
-"""A consumer: the messages of a topic, or of all its partitions, and what was done with them.
+"""A consumer: receives the messages of a topic or of all its partitions, and acknowledges them.
 
     consumer = await client.subscribe("orders", "billing")
     async for message in consumer:
         work_on(message.data)
         await consumer.ack(message)
 
-Everything that is not acknowledged comes again: after a `nack`, after a takeover, to the next
-consumer of the subscription.  `ack` tells the broker within a moment; with `ack_receipts` it
-returns when the acknowledgement is durable, and what it returned for never comes again.
+Every message that is not acknowledged is delivered again: after a `nack`, after a takeover, or to
+the next consumer of the subscription.  `ack` tells the broker within a moment; with `ack_receipts`
+it returns when the acknowledgement is durable, and then the message never comes again.
 
 `receive_batch` is the fast way.  Messages of one partition come in order.  Several tasks may
 receive from one consumer: each message goes to one of them, and all of them hear of the end.
@@ -32,10 +32,11 @@ from daybook.wire.topics import TopicName
 
 Ackable: TypeAlias = Message | MessageId
 OpenPartitions: TypeAlias = Callable[[list[TopicName]], Awaitable[list[TopicConsumer]]]
+"""Opens consumers of these partitions."""
 
 
 class MessageSource:
-    """What consumers and readers have in common: messages, and positions."""
+    """The common base of consumers and readers: receives messages, and seeks."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class MessageSource:
         self._on_closed = on_closed
         self._closed = False
         self._ended = trio.Event()
-        self._gone = False  # its client has forgotten it
+        self._gone = False  # True once the client has removed it from its list
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._subject}, {self._state}>"
@@ -77,7 +78,7 @@ class MessageSource:
 
     @property
     def partitions(self) -> int:
-        """How many partitions it receives from; 0 for a topic that has none."""
+        """How many partitions it receives from; 0 for a topic without partitions."""
         return (
             len(self._partition_consumers)
             if self._partition_consumers[0].topic.partition >= 0
@@ -85,7 +86,7 @@ class MessageSource:
         )
 
     async def grow(self, partitions: int) -> None:
-        """The topic has so many partitions now: receive from the new ones, too, all they have."""
+        """Receive from the new partitions, too, from their first message on."""
         known = range(len(self._partition_consumers), partitions)
         consumers = await self._open_partitions(
             [self._topic_name.partition_name(index) for index in known]
@@ -98,13 +99,13 @@ class MessageSource:
 
     @property
     def connected(self) -> bool:
-        """Whether all partitions are attached to their brokers now."""
+        """Return True if all partitions are attached to their brokers now."""
         return all(consumer.connection is not None for consumer in self._partition_consumers)
 
     async def receive(self) -> Message:
-        """The next message.  Raises EndOfTopicError behind the last one of a terminated topic.
+        """Return the next message; raise EndOfTopicError behind the last of a terminated topic.
 
-        CorruptMessageError is for one message only: the next call goes on behind it.
+        CorruptMessageError is for one message only: the next call continues behind it.
         """
         message = await self._queue.take(self._partition_consumers)
         if message is None:
@@ -112,7 +113,7 @@ class MessageSource:
         return message
 
     async def receive_batch(self, count_max: int = 1000) -> list[Message]:
-        """Wait for a message; return it and what else is there.  [] behind the last one."""
+        """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         if count_max < 1:
             raise ValueError(f"count_max is at least 1, not {count_max}")
         return await self._queue.take_many(count_max, self._partition_consumers)
@@ -134,10 +135,10 @@ class MessageSource:
         return message
 
     async def seek(self, start: Start | int | str) -> None:
-        """Go to a place in all partitions: to a message, an offset, a time, `earliest`, `latest`.
+        """Continue at a position: a message, an offset, a time, `earliest` or `latest`.
 
-        What was received and not acknowledged before is forgotten.  A message id or an offset is a
-        place in one partition only.
+        Messages that were received before can no longer be acknowledged.  A message id or an offset
+        is a position in one partition only; the others apply to all partitions.
         """
         where = parse_start(start)
         consumers = self._partition_consumers
@@ -149,11 +150,11 @@ class MessageSource:
             await consumer.seek(where)
 
     async def last_message_ids(self) -> list[MessageId]:
-        """The last message of each partition; (-1, -1) where there is none."""
+        """Return the id of the last message of each partition; (-1, -1) where there is none."""
         return [(await consumer.last_message_id())[0] for consumer in self._partition_consumers]
 
     async def aclose(self) -> None:
-        """Tell the broker what is acknowledged, then end."""
+        """Send the acknowledgements that wait, then close."""
         if self._closed:
             await self._ended.wait()  # Another task closes it: acknowledgements are on their way.
             return
@@ -165,7 +166,7 @@ class MessageSource:
             self.abandon()
 
     def abandon(self) -> None:
-        """End at once.  Idempotent, also after `aclose`."""
+        """Close without waiting for the broker.  Idempotent, also after `aclose`."""
         self._closed = True
         for consumer in self._partition_consumers:
             consumer.abandon()
@@ -200,7 +201,7 @@ class MessageSource:
 
 
 class Consumer(MessageSource):
-    """Made by `Client.subscribe`."""
+    """A consumer; `Client.subscribe` makes it."""
 
     def __init__(
         self,
@@ -223,13 +224,13 @@ class Consumer(MessageSource):
 
     @property
     def active(self) -> bool:
-        """Whether it is the one of a failover subscription that gets messages, somewhere."""
+        """Return True if it is the active consumer of a failover subscription in a partition."""
         return any(consumer.active for consumer in self._partition_consumers)
 
     async def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
-        """The application is done with a message, or with several.
+        """Acknowledge a message, or several.
 
-        With `ack_receipts` it raises InDoubtError if somebody else has moved the subscription since
+        With `ack_receipts`, raise InDoubtError if another client has moved the subscription since
         the message was delivered: then the acknowledgement is void.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -239,12 +240,14 @@ class Consumer(MessageSource):
                 await consumer.flush_acks()
 
     def ack_nowait(self, messages: Ackable | Iterable[Ackable]) -> list[TopicConsumer]:
-        """As `ack`, without waiting for a receipt."""
+        """Acknowledge as `ack`, without waiting for a receipt; return the consumers concerned."""
         if isinstance(messages, (Message, MessageId)):
             messages = (messages,)
         _check_iterable(messages)
         told: list[TopicConsumer] = []
-        entry: Entry | None = None  # of a run of messages, from `first` to `last`
+        # Messages of one entry that follow each other are acknowledged in one step, as a run from
+        # `first` to `last`.
+        entry: Entry | None = None
         first = last = 0
         for each in messages:
             if isinstance(each, Message):
@@ -265,7 +268,7 @@ class Consumer(MessageSource):
         return told
 
     async def ack_cumulative(self, message: Ackable) -> None:
-        """The application is done with this message and all before it (in its partition)."""
+        """Acknowledge this message and all before it in its partition."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.type is SubscriptionType.SHARED:
             raise ValueError("on a shared subscription messages are acknowledged one by one")
@@ -284,10 +287,10 @@ class Consumer(MessageSource):
             await consumer.flush_acks()
 
     def nack(self, message: Ackable) -> None:
-        """Deliver this message again, after a while.
+        """Have this message delivered again, after `nack_delay_s`.
 
-        On a shared subscription, with its whole batch; else with everything behind it.  What of
-        that is acknowledged does not come again.
+        On a shared subscription its whole batch comes again; on any other, everything behind it,
+        too.  Messages that are acknowledged do not come again.
         """
         _check_ackable(message)
         if isinstance(message, Message):
@@ -299,17 +302,17 @@ class Consumer(MessageSource):
             self._consumer_of(message.partition).nack((message.ledger_id, message.entry_id))
 
     async def flush_acks(self) -> None:
-        """Return when the broker has confirmed that all that is acknowledged so far is durable.
+        """Return when the broker has confirmed that all acknowledgements so far are durable.
 
-        With or without receipts, and through takeovers.  Raises BrokerError if that cannot be
-        known; RequestTimedOutError when no broker has confirmed it for `operation_timeout_s`.
+        This works with and without receipts, and through takeovers.  Raise BrokerError if it cannot
+        be known, and RequestTimedOutError if no broker confirms it within `operation_timeout_s`.
         """
         failures: list[BrokerError] = []
 
         async def flush(consumer: TopicConsumer) -> None:
             try:
                 await consumer.flush_acks()
-            except BrokerError as error:  # The others are flushed all the same.
+            except BrokerError as error:  # The other partitions are flushed all the same.
                 failures.append(error)
 
         async with trio.open_nursery() as nursery:
@@ -319,14 +322,14 @@ class Consumer(MessageSource):
             raise failures[0]
 
     async def unsubscribe(self) -> None:
-        """End the subscription: its position is forgotten."""
+        """Delete the subscription with its position, and close."""
         for consumer in self._partition_consumers:
             await consumer.unsubscribe()
         self.abandon()
 
 
 def _live_consumer(entry: Entry) -> TopicConsumer:
-    """Where it came from, as long as its own consumer is there."""
+    """Return the consumer that received the entry; raise ClosedError if it no longer exists."""
     consumer = entry.source()
     if not isinstance(consumer, TopicConsumer):
         raise ClosedError(f"{entry.topic}: the consumer of this message is gone")
@@ -334,7 +337,7 @@ def _live_consumer(entry: Entry) -> TopicConsumer:
 
 
 def _check_ackable(value: object, argument: str = "message") -> None:
-    """TypeError for what an application cannot have received."""
+    """Raise TypeError for a value that no application can have received."""
     if not isinstance(value, (Message, MessageId)):
         kind = type(value).__name__
         raise TypeError(f"{argument}: a Message or a MessageId is wanted here, not {kind}")
@@ -346,7 +349,7 @@ def _check_iterable(value: object) -> None:
 
 
 def _ack_run(entry: Entry, first: int, last: int, told: list[TopicConsumer]) -> None:
-    """The application is done with these messages of an entry."""
+    """Acknowledge the messages `first` to `last` of an entry."""
     consumer = _live_consumer(entry)
     if entry.generation == consumer.generation:
         consumer.ack_run((entry.ledger_id, entry.entry_id), first, last, is_batch=entry.is_batch)

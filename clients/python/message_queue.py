@@ -23,7 +23,7 @@ _TURN_ENTRIES = 8  # of a batch, between two turns of the loop
 
 @dataclass(slots=True)
 class Waiting:
-    """An entry in the inbox."""
+    """An entry that has arrived and was not unpacked yet."""
 
     source: "TopicConsumer"
     delivery: Delivery
@@ -31,7 +31,7 @@ class Waiting:
 
 
 class MessageQueue:
-    """The messages that have arrived, of all partitions; consumers and readers have one each."""
+    """One instance per consumer or reader."""
 
     def __init__(self) -> None:
         self._entries: deque[Waiting] = deque()
@@ -40,16 +40,19 @@ class MessageQueue:
         self._failure: CorruptMessageError | None = None
         self._turn = 0
 
-    # -- what topics' consumers call
+    # -- what partition consumers call
 
     def put(self, waiting: Waiting) -> None:
+        """Append an entry."""
         self._entries.append(waiting)
         self._arrived.set()
 
     def waiting_of(self, source: "TopicConsumer") -> list[Waiting]:
+        """Return the entries of this consumer that were not unpacked yet."""
         return [each for each in self._entries if each.source is source]
 
     def drop(self, source: "TopicConsumer") -> list[Waiting]:
+        """Drop the messages of this consumer; return its entries that were not unpacked yet."""
         dropped = self.waiting_of(source)
         if dropped:
             self._entries = deque(each for each in self._entries if each.source is not source)
@@ -58,10 +61,11 @@ class MessageQueue:
         return dropped
 
     def wake(self) -> None:
+        """Wake all tasks that wait for a message: a partition consumer has changed."""
         self._arrived.set()
 
     def clear(self) -> None:
-        """Nobody wants them any more."""
+        """Drop all messages."""
         self._entries.clear()
         self._ready.clear()
 
@@ -69,11 +73,11 @@ class MessageQueue:
 
     @property
     def has_messages(self) -> bool:
-        """Whether something has arrived that was not taken yet."""
+        """Return True if a message has arrived that was not taken yet."""
         return bool(self._ready or self._entries)
 
     async def take(self, sources: "list[TopicConsumer]") -> Message | None:
-        """The next message; None behind the last one of topics that have ended."""
+        """Return the next message; None behind the last one of terminated topics."""
         self._turn += 1
         if self._ready and self._turn % _TURNS:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -103,14 +107,14 @@ class MessageQueue:
                 return found
 
     async def take_many(self, count_max: int, sources: "list[TopicConsumer]") -> list[Message]:
-        """At least one message, at most `count_max`; none behind the last one."""
+        """Return at least one message, at most `count_max`; [] behind the last one."""
         await trio.lowlevel.checkpoint()
         if not self._ready and not await self._fill(sources):
             return []
         found: list[Message] = []
         entries = 0
         while True:
-            ready = self._ready  # Another one each time: `drop` replaces it, between two turns.
+            ready = self._ready  # Read it anew: `drop` replaces it, at the checkpoint below.
             room = count_max - len(found)
             if len(ready) <= room:
                 found += ready
@@ -126,8 +130,8 @@ class MessageQueue:
                 return found
             entries += 1
             if entries % _TURN_ENTRIES == 0:
-                # The permits for what was taken have to leave, or the broker waits for us.  A
-                # cancellation would lose what was found.
+                # The permits of the messages taken so far must be sent, or the broker stops.  The
+                # checkpoint is shielded: a cancellation would lose the messages in `found`.
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _fill(self, sources: "list[TopicConsumer]") -> bool:
@@ -156,9 +160,9 @@ class MessageQueue:
         return True
 
     async def _wait_for_news(self) -> None:
-        """Until something arrives or ends, which wakes all who wait: each looks for itself."""
+        """Wait until something arrives or ends; all waiting tasks wake up and look again."""
         if self._arrived.is_set():
-            self._arrived = trio.Event()  # Nobody waits for one that is set.
+            self._arrived = trio.Event()  # No task waits for an event that is set.
         await self._arrived.wait()
 
     def _unpack(self) -> None:

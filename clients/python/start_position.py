@@ -1,11 +1,12 @@
-"""Where a consumer of one topic begins each time it is attached, and what lies in front of that.
+"""Where a consumer of one topic starts each time it is attached, and which messages come before.
 
-Entries come whole: some messages of the first ones may lie in front of the place that was asked
-for.  They are looked through until the place is found.
+Entries are delivered whole, so some messages of the first entries may lie before the position that
+was asked for.  Messages are checked until the position is found.
 
-A reader has no memory at its broker: it looks for its start, and when it comes back it goes on
-behind the entry that came last.  For a subscription the broker remembers: here is only the place of
-a seek of our own, until it is found, or until somebody else may have moved the subscription.
+The broker remembers nothing for a reader: a reader looks for its start, and when it is attached
+again, it resumes behind the last entry that arrived.  For a subscription the broker remembers the
+position; only the target of our own seek is kept here, until it is found, or until another client
+may have moved the subscription.
 """
 
 from datetime import datetime
@@ -15,11 +16,11 @@ from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 
 Start: TypeAlias = MessageId | Offset | datetime
-"""A place in a topic: a message, its number, or the first message published at a time or later."""
+"""A position: a message, an offset, or a time (of the first message published then or later)."""
 
 
 def parse_start(start: Start | int | str) -> Start:
-    """A place to start at; `earliest`, `latest` and plain numbers are short for some."""
+    """Return the position for `start`: `earliest`, `latest` and offsets may be given as such."""
     match start:
         case "earliest":
             return EARLIEST
@@ -39,6 +40,7 @@ def parse_start(start: Start | int | str) -> Start:
 
 
 def is_before(message: Message, start: Start) -> bool:
+    """Return True if the message lies before the position."""
     match start:
         case Offset():
             return message.offset is not None and message.offset < start.value
@@ -53,11 +55,12 @@ def is_before(message: Message, start: Start) -> bool:
 
 
 def milliseconds(when: datetime) -> int:
+    """Return the time in milliseconds since 1970, at least 0."""
     return max(0, round(when.timestamp() * 1000))
 
 
 class StartPosition:
-    """See the module."""
+    """One instance per topic consumer."""
 
     __slots__ = ("_attachments", "_durable", "_last", "_start", "sought")
 
@@ -70,18 +73,19 @@ class StartPosition:
 
     # -- what comes
 
-    def came(self, key: EntryKey) -> bool:
-        """An entry came to a reader, maybe again: whether it lies behind all that came before."""
+    def is_new(self, key: EntryKey) -> bool:
+        """Note an entry that came to a reader; return False if it came before."""
         if self._last is not None and key <= self._last:
             return False
         self._last = key
         return True
 
     def before(self, messages: list[Message]) -> int:
-        """The messages (bits) of an entry in front of the place.  It was found if one is not.
+        """Return the messages (as bits) of an entry that lie before the position.
 
-        An entry of a subscription that lies in front of it as a whole was not sought by us: who
-        else moves the subscription wants it.
+        The position is found with the first message that does not.  If all messages of an entry of
+        a subscription lie before it, another client has moved the subscription since: then the
+        application gets the whole entry.
         """
         assert self.sought is not None
         for index, message in enumerate(messages):
@@ -97,16 +101,16 @@ class StartPosition:
 
     @property
     def now(self) -> Start:
-        """Where a reader that is attached now begins."""
+        """The position at which a reader that is attached now starts."""
         return self._place if self._last is None else MessageId(*self._last)
 
     @property
     def at_moving_end(self) -> bool:
-        """Whether that is an end which moves on: then `pin` it."""
+        """Return True if the reader starts at the end of the topic, which moves: then `pin` it."""
         return self._last is None and self._place == LATEST
 
     def pin(self, end: EntryKey) -> None:
-        """A reader that comes back goes on here, not at the new end."""
+        """Have the reader resume behind this entry, not at the new end of the topic."""
         self._last = end
 
     @property
@@ -125,4 +129,6 @@ class StartPosition:
     def attached(self) -> None:
         self._attachments += 1
         if self._durable and self._attachments > 1:
-            self.sought = None  # Once because of our seek; then somebody else may have moved us.
+            # The first attachment follows our seek; before a later one, another client may have
+            # moved the subscription.
+            self.sought = None

@@ -26,7 +26,7 @@ RECEIVING = [
         rule="who waits for a message hears that the consumer was closed -> waits for ever",
         module=_TOPIC_CONSUMER,
         name="TopicConsumer._ended",
-        replacement=Edit("self._inbox.wake()", "pass"),
+        replacement=Edit("self._queue.wake()", "pass"),
         caught_by="tests:tests/clients/python/test_consumer.py -k several_tasks",
     ),
     Mutant(
@@ -163,7 +163,7 @@ GIVING_UP = [
         rule="a reader that cannot go to its first place is closed -> belongs to nobody",
         module="daybook.clients.python.client",
         name="Client._open_reader",
-        replacement=Edit("reader.abandon()  # Nobody", "pass  # Nobody"),
+        replacement=Edit("reader.abandon()  # The caller", "pass  # The caller"),
         caught_by=f"{_GIVEN_UP} -k first_seek",
     ),
     Mutant(

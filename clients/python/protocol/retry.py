@@ -5,12 +5,12 @@
        2      half of twice that and all of it
        n      ... never more than `max_s`
 
-Chance keeps clients apart that have lost the same broker at the same moment.
+The random part spreads clients that have lost the same broker at the same moment.
 """
 
 
 class Backoff:
-    """The waits of one thing that is tried again and again."""
+    """The waits between the attempts of one operation."""
 
     def __init__(self, initial_s: float, max_s: float) -> None:
         assert 0 < initial_s <= max_s
@@ -27,5 +27,5 @@ class Backoff:
         return ceiling * (0.5 + 0.5 * chance)
 
     def reset(self) -> None:
-        """It worked: the next failure is the first one again."""
+        """Note a success: the next failure counts as the first one."""
         self.attempts = 0

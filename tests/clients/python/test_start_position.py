@@ -57,14 +57,14 @@ def test_a_subscription_that_comes_back_again_may_have_been_moved_by_others() ->
 def test_a_reader_goes_on_behind_what_came_last_and_takes_nothing_twice() -> None:
     point = StartPosition(EARLIEST, durable=False)
     assert point.now == EARLIEST
-    assert point.came((1, 0))
-    assert point.came((1, 4))
-    assert not point.came((1, 4))
-    assert not point.came((1, 2))
+    assert point.is_new((1, 0))
+    assert point.is_new((1, 4))
+    assert not point.is_new((1, 4))
+    assert not point.is_new((1, 2))
     assert point.now == MessageId(1, 4)
     point.seek(Offset(0))
     assert point.now == Offset(0)
-    assert point.came((1, 0))
+    assert point.is_new((1, 0))
 
 
 def test_an_end_that_moves_on_is_pinned() -> None:
