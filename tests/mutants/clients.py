@@ -8,6 +8,7 @@ _TOPIC_CONSUMER = "daybook.clients.python.topic_consumer"
 _QUEUE = "tests:tests/clients/python/test_message_queue.py"
 
 _BLOCKING = "tests:tests/clients/python/test_blocking.py"
+_BLOCKING_END = "tests:tests/clients/python/test_blocking_end.py"
 _PERMITS = "tests:tests/clients/python/test_permits.py"
 _GIVEN_UP = "tests:tests/clients/python/test_given_up.py"
 _CONNECTIONS = "tests:tests/broker/test_connection.py"
@@ -52,6 +53,25 @@ RECEIVING = [
             "    return bool(messages), in_time\n",
         ),
         caught_by=f"{_BLOCKING} -k interrupted_receive",
+    ),
+]
+
+ENDING = [
+    Mutant(
+        id="CL05",
+        rule="a client that is closed stores what was handed over -> what it has taken so far",
+        module="daybook.clients.python.blocking",
+        name="Client._close_all",
+        replacement=Edit("*(producer.close_here for producer in self._producers), ", ""),
+        caught_by=f"{_BLOCKING_END} -k queued_is_stored",
+    ),
+    Mutant(
+        id="CL06",
+        rule="callbacks hear of messages that were never sent -> they are forgotten",
+        module="daybook.clients.python.blocking_producer",
+        name="Producer._ended",
+        replacement=Edit("for message in left:", "for message in ():"),
+        caught_by=f"{_BLOCKING_END} -k cut_off",
     ),
 ]
 
@@ -216,4 +236,4 @@ GIVING_UP = [
     ),
 ]
 
-MUTANTS = [*RECEIVING, *PERMITS, *GIVING_UP]
+MUTANTS = [*RECEIVING, *ENDING, *PERMITS, *GIVING_UP]
