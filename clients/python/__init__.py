@@ -1,24 +1,27 @@
 """The Python client.  `daybook` re-exports what applications need of it.
 
-    connect.py            the way in: a client for the length of a block
-    client.py             ask, open producers, consumers and readers
-    producer.py           messages to a topic or its partitions
-    consumer.py           messages of a topic or its partitions, acknowledged; what readers share
-    reader.py             messages from any place on, without a subscription
-    messages.py           a message, its id, its offset
-    blocking.py           for code without trio; blocking_producer.py; portal.py: its thread
-    admin.py              what an administrator does, over HTTP (http.py); blocking_admin.py
-    errors.py             what goes wrong: did it take effect, what helps
-    limits.py             how much, how long
-    arguments.py          what applications name by text
+    connect.py             the entry point: a client for the length of a block
+    client.py              the client: answers questions, opens producers, consumers and readers
+    producer.py            a producer of a topic or of all its partitions
+    consumer.py            a consumer of a topic or of all its partitions; the base of readers
+    reader.py              a reader, which starts anywhere and needs no subscription
+    messages.py            a message, its id, its offset
+    blocking.py            the same client without trio; also blocking_producer.py
+    portal.py              the thread in which the client without trio runs
+    admin.py               the admin client, over HTTP (http.py); also blocking_admin.py
+    errors.py              the errors, with their outcome and remedy
+    limits.py              sizes and timeouts
+    arguments.py           checks of arguments
 
 Behind these:
 
-    link.py               one producer or consumer of one topic, kept attached to its broker
-    topic_producer.py     ... batches, the queue of sends, receipts
-    topic_consumer.py     ... permits, deliveries, seeks; consumer_settings.py, entries.py,
-                          acknowledger.py, redelivery.py, starting_point.py, positions.py
-    lookup.py, pool.py    which broker, and the connections to brokers
-    connection.py         one connection: requests, answers, keep-alive
-    protocol/             the rules, pure: batching, sends, acks, permits, routing, retry
+    connection_handler.py  keeps one producer or consumer of one topic attached to its broker
+    topic_producer.py      ... a producer: batches, the queue of sends, receipts
+    topic_consumer.py      ... a consumer: permits, deliveries, seeks
+    message_queue.py       messages that have arrived, of all partitions; entries.py unpacks them
+    acknowledger.py        sends acknowledgements; redelivery.py asks for messages again
+    start_position.py      where a reader starts and where a seek leads
+    lookup.py, pool.py     which broker serves a topic, and the connections to brokers
+    connection.py          one connection: requests, answers, keep-alive
+    protocol/              the rules, pure: batching, sends, acks, permits, routing, retry
 """

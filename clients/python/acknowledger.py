@@ -1,10 +1,10 @@
-"""Tells the broker what is done: in groups after a moment, or at once with a receipt.
+"""Sends acknowledgements to the broker: in groups after a moment, or at once with a receipt.
 
-Without receipts, groups go out every `ack_group_s`; one that is lost with its connection leads to
-another delivery.  What was told so is in doubt until a receipt covers it: the broker is asked for
-one every `ack_settle_s`, and `flush` tells again what is in doubt and returns when the broker has
-confirmed it.  With receipts, whoever acknowledges waits until the broker has made it durable,
-through takeovers too.
+Without receipts, a group is sent every `ack_group_s`; if it is lost with its connection, its
+messages are delivered again.  An acknowledgement that was sent without a receipt is in doubt until
+a receipt covers it: the broker is asked for a receipt every `ack_settle_s`, and `flush` sends again
+everything that is in doubt and returns when the broker has confirmed it.  With receipts, `ack`
+waits until the broker has made the acknowledgement durable, through takeovers too.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from contextlib import suppress
 import trio
 
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.errors import (
     BrokerError,
     InDoubtError,
@@ -20,18 +21,17 @@ from daybook.clients.python.errors import (
     may_retry,
 )
 from daybook.clients.python.limits import ConsumerLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.protocol.acks import AckTracker
 from daybook.clients.python.protocol.acks_in_doubt import AckTuple
 from daybook.wire.messages.consumer import encode_ack
 
 
 class Acknowledger:
-    """The acknowledgements of one consumer on one topic; `run` is a task of the link."""
+    """One instance per topic consumer, which runs `run` as a task."""
 
     def __init__(
         self,
-        link: Link,
+        handler: ConnectionHandler,
         consumer_id: int,
         limits: ConsumerLimits,
         *,
@@ -40,27 +40,27 @@ class Acknowledger:
         self.tracker = AckTracker(
             in_doubt_max=limits.acks_in_doubt_max, given_back_max=limits.given_back_max
         )
-        self._link = link
+        self._handler = handler
         self._id = consumer_id
         self._limits = limits
         self._receipts = receipts
         self._waiting = trio.Event()
-        self._told = trio.Event()  # something, without a receipt
+        self._told = trio.Event()  # set when a group was sent without a receipt
         self._lock = trio.Lock()
-        self._moves = 0  # of the subscription, by somebody else, that made acknowledgements void
-        self._void = 0  # acknowledgements that are, and of which nobody was told yet
+        self._moves = 0  # how often another client moved the subscription, so that acks were void
+        self._void = 0  # void acknowledgements that no `flush` has reported yet
 
     def changed(self) -> None:
-        """Something more is done: tell it soon."""
+        """Send soon: the tracker has more acknowledgements."""
         self._waiting.set()
         if self.tracker.waiting >= self._limits.ack_group_max:
             self.send()
 
     def send(self) -> None:
-        """Tell what has gathered, without a receipt."""
-        connection = self._link.connection
+        """Send the acknowledgements that wait, without receipts."""
+        connection = self._handler.connection
         if connection is None or self._receipts:
-            return  # It waits for the next one, or for somebody who awaits the receipt.
+            return  # They wait for the next connection, or for a task that awaits the receipt.
         while self.tracker.waiting:
             cumulative, single = self.tracker.take(self._limits.ack_group_max)
             self._tell(connection, cumulative, single)
@@ -68,9 +68,9 @@ class Acknowledger:
             self._told.set()
 
     def attached(self, connection: BrokerConnection) -> None:
-        """Before anything is delivered anew: tell what is done, or it would be delivered."""
+        """Send what is acknowledged, before the broker delivers: or it would deliver that again."""
         self.tracker.in_doubt.attached()
-        if self._receipts:  # Whoever awaits one tells it again.
+        if self._receipts:  # The task that awaits the receipt sends it again, with a request.
             self._tell(connection, *self.tracker.untold())
         else:
             self.send()
@@ -84,39 +84,43 @@ class Acknowledger:
             connection.send((encode_ack(self._id, single),))
 
     def forget(self, *, moved_by_us: bool) -> None:
-        """The subscription was moved: what was acknowledged before is of no interest any more."""
+        """Forget all acknowledgements: the subscription was moved."""
         void = self.tracker.forget()
         if void and not moved_by_us:
             self.note_void(void)
 
     def note_void(self, count: int) -> None:
-        """So many acknowledgements came to nothing because somebody else moved the subscription."""
+        """Note acknowledgements that are void because another client moved the subscription."""
         self._moves += 1
         self._void += count
 
     async def flush(self) -> None:
-        """Return when the broker has confirmed that everything that is done so far is durable.
+        """Return when the broker has confirmed that all acknowledgements so far are durable.
 
-        Raises BrokerError if that is not known; what the broker lacks is told again, or comes
-        again.
+        Raise BrokerError if that is not known; then they are sent again, or the messages are
+        delivered again.
         """
         moves = self._moves
         await self._flush()
         void, self._void = self._void, 0
-        if void or moves != self._moves:  # Another flush may have told of those.
+        if void or moves != self._moves:  # Another task's flush may have taken the count.
             raise InDoubtError(
-                f"{self._link.topic}: somebody moved the subscription, so acknowledgements of what"
-                " was delivered before are void: receive again, and acknowledge what comes"
+                f"{self._handler.topic}: somebody moved the subscription, so acknowledgements of"
+                " what was delivered before are void: receive again, and acknowledge what comes"
             )
         lost, self.tracker.in_doubt.lost = self.tracker.in_doubt.lost, 0
         if lost:
-            raise InDoubtError(self._doubt(f"{lost} of an earlier connection were too many"))
+            raise InDoubtError(
+                self._doubt(f"{lost} of an earlier connection were more than the client keeps")
+            )
 
     async def _flush(self) -> None:
-        async with self._lock:  # Who comes second must not return before the first.
+        # The first flush has taken the acknowledgements from the tracker: a second one would find
+        # nothing, and must not return before the first.
+        async with self._lock:
             if self.tracker.waiting or len(self.tracker.in_doubt):
                 try:
-                    await self._link.persist(self._confirm_all)
+                    await self._handler.persist(self._confirm_all)
                 except BrokerError as error:
                     if not may_retry(error, idempotent=True):
                         raise
@@ -126,14 +130,15 @@ class Acknowledger:
         waiting = self.tracker.waiting
         entries = f" of {waiting} entries" if waiting else ""
         return (
-            f"{self._link.topic}: it is not known whether acknowledgements{entries} are durable;"
+            f"{self._handler.topic}: it is not known whether acknowledgements{entries} are durable;"
             f" messages whose acknowledgement was lost come again: {why}"
         )
 
     async def send_or_flush(self) -> None:
-        """Tell what has gathered; with receipts, if they are asked for."""
+        """Send the acknowledgements that wait; with receipts, if the consumer has them."""
         if self._receipts:
-            with suppress(BrokerError):  # Whoever awaits them is told; else it is delivered again.
+            # A task that awaits the receipt gets the error; if none does, messages come again.
+            with suppress(BrokerError):
                 await self._flush()
         else:
             self.send()
@@ -149,16 +154,16 @@ class Acknowledger:
                 await self.send_or_flush()
 
     async def _settle(self) -> None:
-        """Ask for a receipt now and then, which covers all that was told before it."""
+        """Ask for a receipt now and then: it covers everything that was sent before it."""
         doubt = self.tracker.in_doubt
         while True:
             await self._told.wait()
             await trio.sleep(self._limits.ack_settle_s)
             self._told = trio.Event()
-            connection, newest, number = self._link.connection, doubt.newest, doubt.told
+            connection, newest, number = self._handler.connection, doubt.newest, doubt.told
             if connection is None or newest is None:
-                continue  # An attachment has ended; nothing covers what it told.
-            with suppress(BrokerError):  # Then it stays in doubt.
+                continue  # The attachment has ended: no receipt can cover what it sent.
+            with suppress(BrokerError):  # Without the receipt all of it stays in doubt.
                 await self._confirm(connection, *newest)
                 doubt.settled(number)
 
@@ -171,7 +176,7 @@ class Acknowledger:
                 await self._confirm(connection, *groups[0])
                 tracker.confirmed(*groups.pop(0))
         finally:
-            if tracker.times_moved == moved:  # Else a seek came, and took it all back.
+            if tracker.times_moved == moved:  # After a seek, none of them is of interest.
                 for group in groups:
                     tracker.give_back(*group)
         tracker.in_doubt.settled(number)
@@ -182,7 +187,7 @@ class Acknowledger:
         cumulative: AckTuple | None,
         single: Sequence[AckTuple],
     ) -> None:
-        """Tell these, and return when the broker says that they are durable."""
+        """Send these, and return when the broker has confirmed that they are durable."""
         if cumulative is not None:
             number = connection.next_request_id()
             frame = encode_ack(self._id, [cumulative], cumulative=True, request_id=number)

@@ -1,12 +1,12 @@
-"""What an administrator does: topics, subscriptions, namespaces, over the brokers' REST interface.
+"""The admin client: topics, subscriptions and namespaces, over the REST interface of brokers.
 
     admin = daybook.admin.Admin("http://localhost:8080")
     await admin.create_topic("orders", partitions=4)
     print(await admin.stats("orders-partition-0"))
 
-Any broker takes any request: one that another broker has to carry out is redirected there.  A
-request that did not reach one broker goes to the next; one that was sent and not answered is in
-doubt, and only questions are asked again.  Answers are JSON as Pulsar has it, as Python objects.
+Any broker takes any request, and redirects it if another broker has to carry it out.  A request
+that did not reach a broker goes to the next one.  A request that was sent and not answered is in
+doubt; only GET requests are sent again.  Answers are Pulsar's JSON, as Python objects.
 """
 
 import json
@@ -29,7 +29,7 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.http import HttpResponse, http_request
 from daybook.clients.python.messages import LATEST, MessageId
-from daybook.clients.python.positions import parse_start
+from daybook.clients.python.start_position import parse_start
 from daybook.wire.messages.registry import signed
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName, url_encode
@@ -52,7 +52,7 @@ class Admin:
         *,
         network: Network | None = None,
         rng: Random | None = None,
-        timeout_s: float = 60.0,  # for one request, of however many brokers
+        timeout_s: float = 60.0,  # for one request, to all brokers together
     ) -> None:
         check_url("admin_url", admin_url)
         self._addresses = _parse_admin_url(admin_url)
@@ -60,7 +60,7 @@ class Admin:
         self._first = rng.randrange(len(self._addresses))
         self._network = network or TcpNetwork()
         self._timeout_s = timeout_s
-        self.trouble: BrokerError | None = None  # why the last broker was left that was asked
+        self.trouble: BrokerError | None = None  # the error of the last broker that failed
 
     # -- tenants and namespaces
 
@@ -90,7 +90,7 @@ class Admin:
         return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}")
 
     async def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
-        """How long acknowledged messages stay; -1 is without end."""
+        """Set how long acknowledged messages are kept; -1 keeps them forever."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         await self._do("POST", f"/admin/v2/namespaces/{_namespace(namespace)}/retention", body)
 
@@ -103,7 +103,7 @@ class Admin:
     # -- topics
 
     async def topics(self, namespace: str = "public/default") -> list[str]:
-        """The full names of the persistent topics, partitions one by one."""
+        """Return the full names of the persistent topics, with each partition."""
         return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}"))
 
     async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
@@ -117,35 +117,35 @@ class Admin:
             await self._do("PUT", _path(topic))
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned."""
+        """Return the number of partitions of a topic; 0 if it is not partitioned."""
         return _integer(await self._get(f"{_path(topic)}/partitions"), "partitions")
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Let a partitioned topic have `partitions`, which is more than it has."""
+        """Raise the number of partitions of a partitioned topic to `partitions`."""
         await self._do("POST", f"{_path(topic)}/partitions", partitions)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Delete a topic, partitioned or not.  `force`: with producers and subscriptions."""
+        """Delete a topic; with `force`, even if it has producers and subscriptions."""
         path = f"{_path(topic)}/partitions" if await self.partitions(topic) else _path(topic)
         await self._do("DELETE", path, query={"force": force})
 
     async def unload_topic(self, topic: str) -> None:
-        """Let its broker close it; it opens again when it is asked for."""
+        """Have the broker close a topic; it is opened again when a client uses it."""
         await self._do("PUT", f"{_path(topic)}/unload")
 
     async def terminate_topic(self, topic: str) -> MessageId:
-        """Let nothing be added any more; returns the last message."""
+        """Have a topic take no messages any more; return the id of its last message."""
         return _message_id(await self._do("POST", f"{_path(topic)}/terminate"))
 
     async def stats(self, topic: str) -> Json:
-        """What goes through a topic now; of a partitioned one the sum, with `partitions`."""
+        """Return the statistics of a topic; for a partitioned one the sum, and `partitions`."""
         if await self._is_partitioned(topic):
             query = {"perPartition": True}
             return await self._get(f"{_path(topic)}/partitioned-stats", query)
         return await self._get(f"{_path(topic)}/stats")
 
     async def internal_stats(self, topic: str) -> Json:
-        """Ledgers and cursors of a topic."""
+        """Return the ledgers and cursors of a topic."""
         if await self._is_partitioned(topic):
             return await self._get(f"{_path(topic)}/partitioned-internalStats")
         return await self._get(f"{_path(topic)}/internalStats")
@@ -154,7 +154,7 @@ class Admin:
         return _message_id(await self._get(f"{_path(topic)}/lastMessageId"))
 
     async def lookup(self, topic: str) -> Json:
-        """Which broker serves a topic: its URLs."""
+        """Return the URLs of the broker that serves a topic."""
         name = topic_name(topic)
         return await self._get(
             f"/lookup/v2/topic/{name.domain}/{_namespace(name.namespace)}/{name.encoded}"
@@ -168,7 +168,7 @@ class Admin:
     async def create_subscription(
         self, topic: str, subscription: str, *, start: MessageId | str = LATEST
     ) -> None:
-        """Create one that starts at `earliest`, `latest` or a message."""
+        """Create a subscription that starts at `earliest`, `latest` or a message id."""
         await self._do("PUT", _subscription(topic, subscription), _place(start))
 
     async def delete_subscription(
@@ -177,13 +177,16 @@ class Admin:
         await self._do("DELETE", _subscription(topic, subscription), query={"force": force})
 
     async def skip_all(self, topic: str, subscription: str) -> None:
-        """Acknowledge everything."""
+        """Acknowledge all messages of a subscription."""
         await self._do("POST", f"{_subscription(topic, subscription)}/skip_all")
 
     async def reset_subscription(
         self, topic: str, subscription: str, start: MessageId | str
     ) -> None:
-        """Move it to `earliest`, `latest` or a message; its consumers start there again."""
+        """Move a subscription to `earliest`, `latest` or a message id.
+
+        Its consumers resume there.
+        """
         await self._do("POST", f"{_subscription(topic, subscription)}/resetcursor", _place(start))
 
     async def reset_subscription_to_time(
@@ -201,10 +204,10 @@ class Admin:
         return await self._get("/admin/v2/brokers/leaderBroker")
 
     async def check_health(self) -> None:
-        """Raises if a broker says that it is not well."""
+        """Raise BrokerError if a broker reports that it is not healthy."""
         await self._get("/admin/v2/brokers/health")
 
-    # -- its inside
+    # -- requests
 
     async def _is_partitioned(self, topic: str) -> bool:
         return topic_name(topic).partition < 0 and await self.partitions(topic) > 0
@@ -215,7 +218,7 @@ class Admin:
     async def _do(
         self, method: str, path: str, body: Json = None, query: dict[str, bool] | None = None
     ) -> Json:
-        """Ask one broker after the other, as far as that cannot do something twice."""
+        """Ask one broker after the other, as long as no request can be carried out twice."""
         target = path
         if query:
             target += "?" + urlencode({name: str(value).lower() for name, value in query.items()})
@@ -224,7 +227,7 @@ class Admin:
         deadline = trio.current_time() + self._timeout_s
         for index in range(len(self._addresses)):
             host, port = self._addresses[(self._first + index) % len(self._addresses)]
-            # One that is silent leaves time for the others, where they may be asked the same.
+            # A silent broker must leave time to ask the others; only GET goes to several.
             share = len(self._addresses) - index if method == "GET" else 1
             timeout_s = max(0.0, deadline - trio.current_time()) / share
             try:
@@ -266,7 +269,7 @@ class Admin:
                     response.status, f"a redirect to {location!r} leads nowhere"
                 ) from None
             target = parts.path + (f"?{parts.query}" if parts.query else "")
-        raise AdminError(508, "brokers send the request round in circles")
+        raise AdminError(508, "brokers redirect the request in a circle")
 
 
 def _answer(response: HttpResponse, where: str) -> Json:
@@ -280,7 +283,7 @@ def _answer(response: HttpResponse, where: str) -> Json:
         if isinstance(answer, dict):
             reason = cast("dict[str, object]", answer).get("reason")
         if response.status == _NOT_FOUND and answer in (None, "Not Found"):
-            # Brokers say what is not there.  Nothing is known about what was asked for.
+            # A broker names the object that is missing; this server does not know the path.
             raise AdminError(
                 _NOT_FOUND, f"{where} has no admin interface: is that the HTTP port of a broker?"
             )
@@ -289,7 +292,7 @@ def _answer(response: HttpResponse, where: str) -> Json:
 
 
 def _parse_admin_url(url: str) -> list[tuple[str, int]]:
-    """The addresses in an admin URL.  Raises ValueError."""
+    """Return the addresses in an admin URL.  Raise ValueError."""
     scheme, _, rest = url.partition("://")
     if scheme != "http" or not rest:
         raise ValueError(f"an admin URL begins with http://: {url!r}")
@@ -352,5 +355,5 @@ def _integer(answer: Json, name: str, default: int | None = None) -> int:
 
 
 def _senseless(answer: Json) -> AdminInDoubtError:
-    """A broker, or something else that speaks HTTP, answered something else than was asked."""
+    """Return the error for an answer of the wrong form, perhaps of another HTTP server."""
     return AdminInDoubtError(200, f"the answer makes no sense: {str(answer)[:_SHOWN_CHARS]!r}")

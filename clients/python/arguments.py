@@ -1,7 +1,7 @@
-"""Arguments of applications are checked here, before anything is sent.
+"""Checks of arguments, before anything is sent.
 
-Raises ValueError where there is nothing of that name, and TypeError, which names the argument,
-where a value of another type is wanted.
+The checks raise ValueError for an unknown name or a value out of range, and TypeError, which names
+the argument, for a value of the wrong type.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ InitialPosition: TypeAlias = Literal["earliest", "latest"]
 
 
 def topic_name(topic: str) -> TopicName:
-    """The name of a topic; raises ValueError, TypeError."""
+    """Return the parsed name of a topic."""
     several = isinstance(topic, list | tuple | set)
     advice = "; open one producer or consumer for each topic" if several else ""
     _check_text("topic", topic, advice)
@@ -29,13 +29,14 @@ def topic_name(topic: str) -> TopicName:
 
 
 def check_url(argument: str, url: str) -> None:
+    """Check that a URL is one text."""
     several = isinstance(url, list | tuple | set)
     advice = "; write the brokers into one text, as host1:port,host2:port behind the scheme"
     _check_text(argument, url, advice if several else "")
 
 
 def check_name(argument: str, name: str | None) -> None:
-    """A name that may be left out."""
+    """Check a name that may be None."""
     if name is not None:
         _check_text(argument, name)
 
@@ -51,13 +52,14 @@ def check_timeout(argument: str, seconds: object) -> None:
 
 
 def check_subscription(subscription: str) -> None:
+    """Check the name of a subscription."""
     _check_text("subscription", subscription)
     if not subscription:
         raise ValueError("subscription is empty: give it a name")
 
 
 def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """Their items; raises TypeError for a key or a value that is not text."""
+    """Return the items; keys and values must be text."""
     if properties is None:
         return ()
     if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -69,7 +71,7 @@ def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, s
 
 
 def check_message(data: object, key: object, properties: Mapping[str, str] | None) -> None:
-    """Raises TypeError for what cannot be a message."""
+    """Raise TypeError for arguments that cannot be a message."""
     if data is not None and not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"data is bytes, or None for a tombstone, not {type(data).__name__}")
     check_key(key)
@@ -78,7 +80,7 @@ def check_message(data: object, key: object, properties: Mapping[str, str] | Non
 
 
 def check_details(event_time_ms: object, sequence_id: object, on_result: object) -> None:
-    """Raise TypeError or ValueError for what cannot be said of a message."""
+    """Check the optional arguments of a message."""
     _check_number("event_time_ms", event_time_ms, "; write round(when.timestamp() * 1000)")
     _check_number("sequence_id", sequence_id)
     if on_result is not None and not callable(on_result):
@@ -96,7 +98,7 @@ def _check_number(argument: str, value: object, advice_for_times: str = "") -> N
 
 
 def check_key(key: object) -> None:
-    """Raises TypeError unless it is None, text, or bytes."""
+    """Raise TypeError unless the key is None, text, or bytes."""
     if key is not None and not isinstance(key, str | bytes):
         raise TypeError(f"key is text or bytes, not {type(key).__name__}: write {str(key)!r}")
 
@@ -107,6 +109,7 @@ def _check_text(argument: str, value: object, advice: str = "") -> None:
 
 
 def compression_type(name: str) -> CompressionType:
+    """Return the compression of this name."""
     _check_text("compression", name)
     try:
         return CompressionType[name.upper()]

@@ -7,10 +7,10 @@
             for message in consumer:
                 consumer.ack(message)
 
-A thread runs the real client.  Handing over costs some tens of microseconds a call, so what comes
-in masses does not wait for it:  `send_nowait` and `ack` (without receipts) are queued, and messages
-are fetched many at a time.  `on_result` is called in that thread, where nothing may wait.  Objects
-may be used from any thread, and not in a process that was forked.
+A thread runs the real client.  A call to it costs some tens of microseconds, so frequent operations
+do not wait for it: `send_nowait` and `ack` (without receipts) are queued, and messages are fetched
+many at a time.  `on_result` is called in that thread, where no call of the client may wait.
+Objects may be used from any thread, but not in a process that was forked.
 """
 
 import threading
@@ -42,8 +42,8 @@ from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicEr
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
 from daybook.clients.python.portal import Block, Closing, Portal, like
-from daybook.clients.python.positions import Start
 from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.start_position import Start
 
 __all__ = [
     "EARLIEST",
@@ -65,7 +65,7 @@ _FETCHED_MAX = 1000
 
 
 class ProducerOptions(TypedDict, total=False):
-    """Of `Client.create_producer`, where they are explained."""
+    """Options of `Client.create_producer`, where they are explained."""
 
     name: str | None
     compression: Compression
@@ -79,7 +79,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """Of `Client.subscribe`."""
+    """Options of `Client.subscribe`, where they are explained."""
 
     type: SubscriptionTypeName
     initial_position: InitialPosition
@@ -92,7 +92,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 class ReaderOptions(TypedDict, total=False):
-    """Of `Client.create_reader`."""
+    """Options of `Client.create_reader`, where they are explained."""
 
     start: Start | int | str
     name: str | None
@@ -105,10 +105,10 @@ def connect(
     timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
     limits: ClientLimits | None = None,
 ) -> "Client":
-    """A client of the cluster at `service_url`; use it in a `with` block, or `close` it.
+    """Return a client of the cluster at `service_url`; use it in a `with` block, or `close` it.
 
-    `timeout_s` bounds the first contact with a broker, and None does without it.  Errors as of
-    `daybook.connect`.
+    `timeout_s` bounds the first contact with a broker; with None, the client does not wait for one.
+    The errors are those of `daybook.connect`.
     """
     check_url("service_url", service_url)
     check_timeout("timeout_s", timeout_s)
@@ -200,7 +200,10 @@ class Client(Closing):
         return Reader(self._portal, made)
 
     def close(self) -> None:
-        """Store what was sent, close everything.  Raises what could not be stored."""
+        """Store everything that was sent, then close all that the client has opened.
+
+        Raise the first error of a message that could not be stored and has no `on_result`.
+        """
         if self._closed:
             return
         self._portal.check_thread()
@@ -218,20 +221,20 @@ class Client(Closing):
         for close in [*(producer.close_here for producer in self._producers), self._close]:
             try:
                 await close()
-            except Exception as error:  # One that fails does not keep others open.
+            except Exception as error:  # The others are closed all the same.
                 failure = failure or error
         if failure is not None:
             raise failure
 
 
 class _Source(Closing):
-    """What consumers and readers have in common."""
+    """The common base of consumers and readers."""
 
     def __init__(self, portal: Portal, source: trio_consumer.MessageSource) -> None:
         self._portal = portal
         self._source = source
         self._fetched: deque[Message] = deque()
-        self._fetching = threading.Lock()  # What one thread fetches is for all who wait.
+        self._fetching = threading.Lock()  # One thread fetches, for all threads that wait.
 
     def __repr__(self) -> str:
         return repr(self._source)
@@ -276,23 +279,23 @@ class _Source(Closing):
     def receive_batch(
         self, count_max: int = _FETCHED_MAX, timeout_s: float | None = None
     ) -> list[Message]:
-        """Wait for a message; return it and what else is there.
+        """Wait for a message; return it and the messages that have arrived with it.
 
-        [] if none came in time, or behind the last one of a terminated topic.
+        Return [] if none came in time, or behind the last message of a terminated topic.
         """
         return self._take(count_max, count_max, timeout_s)[0]
 
     def _take(
         self, count_max: int, fetch_max: int, timeout_s: float | None
     ) -> tuple[list[Message], bool]:
-        """Messages, and whether there were some, or the end, in time.
+        """Return messages, and whether messages or the end of the topic came in time.
 
-        A thread that waits takes what another one fetches and does not need.
+        A thread that waits takes messages that another thread fetched and does not need.
         """
         check_timeout("timeout_s", timeout_s)
         deadline = inf if timeout_s is None else monotonic() + timeout_s
         while not (found := self._take_fetched(count_max)):
-            # There, and in that thread, nobody would give the lock back.
+            # In a forked process, and in the portal's thread, the lock would never be released.
             self._portal.check_process()
             self._portal.check_thread()
             left_s = deadline - monotonic()
@@ -315,7 +318,7 @@ class _Source(Closing):
         return found
 
     def _fetch(self, count_max: int, timeout_s: float) -> tuple[bool, bool]:
-        """Whether messages came, and whether they, or the end, came in time."""
+        """Fetch messages; return whether some came, and whether they, or the end, came in time."""
 
         async def fetch() -> tuple[bool, bool]:
             messages: list[Message] = []
@@ -323,7 +326,7 @@ class _Source(Closing):
                 messages = await self._source.receive_batch(count_max)
             in_time = not scope.cancelled_caught
             if not in_time:
-                # With a timeout of 0, too, what has arrived is received.
+                # With a timeout of 0 the wait is cancelled before it looks at the queue.
                 with suppress(trio.WouldBlock):
                     messages = self._source.receive_nowait(count_max)
                     in_time = True
@@ -349,13 +352,13 @@ class _Source(Closing):
         return self._portal.call(self._source.last_message_ids)
 
     def close(self) -> None:
-        """Tell the broker what is acknowledged, then end."""
+        """Send the acknowledgements that wait, then close."""
         if not self._portal.closed:
             self._portal.call(self._source.aclose)
 
 
 def _lock_s(seconds: float) -> float:
-    """As a lock takes it."""
+    """Return the seconds in the range that a lock accepts."""
     return min(max(0.0, seconds), threading.TIMEOUT_MAX)
 
 
@@ -366,7 +369,7 @@ class Consumer(_Source):
         super().__init__(portal, consumer)
         self._consumer = consumer
         self._receipts = receipts
-        self._failure: BrokerError | None = None  # of an acknowledgement that nobody waited for
+        self._failure: BrokerError | None = None  # of an `ack` that did not wait
 
     @property
     def subscription(self) -> str:
@@ -413,7 +416,7 @@ class Consumer(_Source):
         self._portal.call(self._consumer.unsubscribe)
 
     def _ack_soon(self, message: Message) -> None:
-        """Must not raise: that would end the thread."""
+        """Acknowledge in the portal's thread, which an exception would end."""
         try:
             self._consumer.ack_nowait(message)
         except BrokerError as error:

@@ -1,4 +1,4 @@
-"""`admin` for code without trio: the same methods, no `await`.
+"""The admin client for code without trio: the same methods, no `await`.
 
 with daybook.blocking.connect_admin("http://localhost:8080") as admin:
     admin.create_topic("orders", partitions=4)
@@ -13,7 +13,7 @@ from daybook.clients.python.portal import Closing, Portal, like
 
 
 def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
-    """Use it in a `with` block, or `close` it."""
+    """Return an admin client; use it in a `with` block, or `close` it."""
     check_timeout("timeout_s", timeout_s)
     return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s))
 

@@ -1,7 +1,7 @@
-"""The producer for code without trio: what is sent is handed over to the thread, in order.
+"""The producer for code without trio: messages are handed over to the client's thread, in order.
 
-`send_nowait` costs the caller an append; the thread takes what has gathered.  How much may be on
-its way is bounded in bytes: then the caller waits.
+`send_nowait` costs the caller an append; the thread takes all that has gathered.  The bytes that
+are on their way to the thread are bounded: above the bound the caller waits.
 """
 
 import logging
@@ -19,12 +19,12 @@ from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
 
 _log = logging.getLogger("daybook.client")
-_HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
+_HANDED_BYTES_MAX = 8 << 20  # of messages on their way to the thread
 
 
 @dataclass(slots=True)
 class _Handed:
-    """A message on its way to the thread."""
+    """A message on its way to the client's thread."""
 
     data: Buffer | None
     key: str | bytes | None
@@ -115,21 +115,23 @@ class Producer(Closing):
         sequence_id: int | None = None,
         on_result: OnResult | None = None,
     ) -> None:
-        """Queue a message; waits only while more is queued than memory is meant for.
+        """Queue a message; wait only while more is queued than memory is meant for.
 
-        TypeError, which names the argument, is raised at once.  Any other failure is told to
-        `on_result`, or raised by the next `flush` or `close`.
+        `on_result` is called once, in the client's thread: with the id of the stored message, or
+        with its error.  The error of a message without `on_result` is raised by the next `flush` or
+        `close`.  Raise at once TypeError or ValueError for a wrong argument, and ClosedError if the
+        producer is closed.
         """
         check_message(data, key, properties)
         check_details(event_time_ms, sequence_id, on_result)
-        # The caller may change what can be changed as soon as this returns.
+        # Copied now: the caller may change mutable arguments as soon as this returns.
         if data is not None and type(data) is not bytes:
             data = bytes(data)
         if properties is not None:
             properties = dict(properties)
         message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
         self._portal.check_process()
-        # First, so that an error of the wait is about a message that was not taken.
+        # Wait before the message is queued: an error of the wait then means "not sent".
         if self._handed_bytes > _HANDED_BYTES_MAX and not self._portal.is_here:
             self._portal.call(self._drain.now)
         with self._handing:
@@ -140,17 +142,17 @@ class Producer(Closing):
             self._drain.soon()
 
     def flush(self) -> None:
-        """Return when everything that was sent so far is stored; raises the first failure."""
+        """Return when everything that was sent so far is stored; raise the first failure."""
         self._portal.call(self._flush)
 
     def close(self) -> None:
-        """Flush, then end.  Raises the first failure that was not raised before."""
+        """Flush, then close.  Raise the first failure that was not raised before."""
         if not self._portal.closed:
             self._portal.call(self.close_here)
         self._raise_failure()
 
     async def close_here(self) -> None:
-        """Close it in the thread of the portal."""
+        """Close the producer; called in the client's thread."""
         with self._handing:
             self._closed = True
         try:
@@ -166,7 +168,10 @@ class Producer(Closing):
             self._leave()
 
     def abandon_here(self) -> None:
-        """End at once, in the thread of the portal; callbacks hear of what was not stored."""
+        """Close without a flush; called in the client's thread.
+
+        Callbacks are called for the messages that were not stored.
+        """
         self._producer.abandon()
         self._leave()
 
@@ -178,7 +183,7 @@ class Producer(Closing):
             self._on_closed = None
 
     def _ended(self) -> None:
-        """The producer was closed, or its client: nothing is taken from now on."""
+        """Report what is left in the queue when the producer or its client was closed."""
         with self._handing:
             self._closed = True
             left, self._handed, self._handed_bytes = self._handed, deque(), 0
@@ -206,7 +211,7 @@ class Producer(Closing):
         return f"{count} messages to {self.topic} have no receipt" if count else ""
 
     async def _empty(self) -> None:
-        """Everything that was handed over is with the producer when this returns."""
+        """Return when everything that was handed over is with the inner producer."""
         while self._handed:
             await self._producer.wait_room()
             if self._handed:  # It may have been closed meanwhile.

@@ -1,8 +1,8 @@
-"""A client of one cluster: what it can be asked, and what it opens.
+"""A client of one cluster: answers questions, and opens producers, consumers and readers.
 
-Made by `connect`, which also says when it ends: what it has opened is its own, is closed with it,
-and grows with its topics while it is open.  A question is asked again, of any broker, until there
-is an answer or `operation_timeout_s` is over.
+`connect` makes it.  It owns what it has opened: it closes all of it at its end, and adds partitions
+to it when topics get more.  A question is repeated, to any broker, until there is an answer or
+`operation_timeout_s` is over.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,20 +26,20 @@ from daybook.clients.python.arguments import (
     compression_type,
     topic_name,
 )
-from daybook.clients.python.consumer import Consumer, MessageQueue, MessageSource
-from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.consumer import Consumer, MessageSource
 from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
 from daybook.clients.python.pool import ConnectionPool
-from daybook.clients.python.positions import Start, parse_start
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
-from daybook.clients.python.topic_consumer import TopicConsumer
+from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import MalformedError
@@ -52,7 +52,7 @@ _CONSUMER = ConsumerLimits()
 
 
 class Client:
-    """Made by `connect`."""
+    """A client of one cluster; `connect` makes it."""
 
     def __init__(
         self,
@@ -95,13 +95,14 @@ class Client:
 
     @property
     def trouble(self) -> BrokerError | None:
-        """Why the last attempt to reach a broker failed; None once one has succeeded."""
+        """The error of the last attempt to reach a broker; None once one has succeeded."""
         return self._lookups.trouble
 
     async def first_contact(self, timeout_s: float) -> None:
         """Return when a broker has answered.
 
-        Raises UnavailableError if none does in that time, and at once what would not change.
+        Raise UnavailableError if none does in that time; raise an error that would not change at
+        once.
         """
         backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
         with trio.move_on_after(timeout_s):
@@ -113,7 +114,7 @@ class Client:
                         raise
                 else:
                     return
-                await trio.sleep(backoff.next(self._rng))
+                await trio.sleep(backoff.next(self._rng.random()))
         raise UnavailableError(
             f"no broker can be reached: {self._pool.reasons()} (tried for {timeout_s:g} s).  Is a"
             " broker running there?  `timeout_s` of connect says how long the first contact may"
@@ -123,12 +124,15 @@ class Client:
     # -- questions
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned."""
+        """Return the number of partitions of a topic; 0 if it is not partitioned.
+
+        `create`: create the topic if it does not exist, as the namespace's policies say.
+        """
         name = topic_name(topic)
         return await self._persist(lambda: self._lookups.partitions(name, create=create))
 
     async def lookup(self, topic: str) -> str:
-        """The URL of the broker that serves a topic without partitions, or one partition."""
+        """Return the URL of the broker that serves a topic without partitions, or one partition."""
         name = topic_name(topic)
         return (await self._persist(lambda: self._lookups.find(name)))[0]
 
@@ -144,16 +148,19 @@ class Client:
         return await self._persist(lambda: self._lookups.topics(namespace))
 
     async def last_message_id(self, topic: str) -> MessageId:
-        """The last message of a topic without partitions, or of one partition; (-1, -1): none."""
+        """Return the id of the last message of a topic without partitions, or of one partition.
+
+        The id is (-1, -1) if there is no message.
+        """
         async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
             return (await reader.last_message_ids())[0]
 
     async def offsets(self, topic: str) -> OffsetRange:
-        """Which offsets a topic without partitions, or one partition, holds now."""
+        """Return the offsets that a topic without partitions, or one partition, holds now."""
         return (await self.offset_ranges(topic))[0]
 
     async def offset_ranges(self, topic: str) -> list[OffsetRange]:
-        """The same of each partition, in order.  No message is transferred."""
+        """Return the offsets that each partition holds, in order.  No message is transferred."""
         async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
             return await reader.offset_ranges()
 
@@ -195,8 +202,8 @@ class Client:
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
-        async def open_lanes(topics: list[TopicName], first: int) -> list[TopicProducer]:
-            lanes = [
+        async def open_partitions(topics: list[TopicName], first: int) -> list[TopicProducer]:
+            producers = [
                 TopicProducer(
                     each,
                     lookups=self._lookups,
@@ -214,14 +221,14 @@ class Client:
                 )
                 for index, each in enumerate(topics, first)
             ]
-            await self._open(lanes)
-            return lanes
+            await self._open(producers)
+            return producers
 
         topics = await self._topics_of(name_of_topic)
         router = Router(len(topics), first=self._rng.randrange(1 << 16))
-        lanes = await open_lanes(topics, 0)
+        producers = await open_partitions(topics, 0)
         producer = Producer(
-            name_of_topic, lanes, router, budget, open_lanes, self._producers.remove
+            name_of_topic, producers, router, budget, open_partitions, self._producers.remove
         )
         self._producers.append(producer)
         return producer
@@ -279,11 +286,11 @@ class Client:
         )
         name, queue = topic_name(topic), MessageQueue()
         topics = await self._topics_of(name)
-        ends = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, len(topics), topics)
         consumer = Consumer(
             name,
             settings.consumer_name,
-            ends,
+            consumers,
             queue,
             partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
             self._sources.remove,
@@ -312,7 +319,7 @@ class Client:
             topic, parse_start(start), name, queue_size=max(1, receiver_queue_size)
         )
 
-    # -- its inside
+    # -- opening
 
     async def _open_reader(
         self, topic: str, where: Start, name: str | None, *, queue_size: int
@@ -333,11 +340,11 @@ class Client:
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
             raise ValueError("a message id or an offset is a place in one partition: name that")
         queue = MessageQueue()
-        ends = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, len(topics), topics)
         reader = Reader(
             topic_name(topic),
             name,
-            ends,
+            consumers,
             queue,
             partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
             self._sources.remove,
@@ -347,12 +354,12 @@ class Client:
             try:
                 await reader.seek(where)
             except BaseException:
-                reader.abandon()  # Nobody else could.
+                reader.abandon()  # The caller does not get it, and so could not close it.
                 raise
         return reader
 
     async def _topics_of(self, name: TopicName) -> list[TopicName]:
-        """The topics that make up a topic: itself, or its partitions."""
+        """Return the topic itself, or its partitions."""
         if name.partition >= 0:
             return [name]
         count = await self._persist(lambda: self._lookups.partitions(name))
@@ -367,45 +374,45 @@ class Client:
     ) -> list[TopicConsumer]:
         size = settings.queue_size
         share = replace(settings, queue_size=max(1, size // shares) if size else 0)
-        ends: list[TopicConsumer] = []
+        consumers: list[TopicConsumer] = []
         for topic in topics:
-            end = TopicConsumer(
+            consumer = TopicConsumer(
                 topic,
                 lookups=self._lookups,
                 limits=self._limits,
                 rng=self._rng,
                 consumer_id=self._next_consumer_id,
                 settings=share,
-                inbox=queue,
+                queue=queue,
             )
             self._next_consumer_id += 1
-            ends.append(end)
-        await self._open(ends)
-        return ends
+            consumers.append(consumer)
+        await self._open(consumers)
+        return consumers
 
     async def _watch_partitions(self) -> None:
-        """Let what is open grow with its topics."""
+        """Add partitions to producers, consumers and readers when their topics get more."""
         while True:
             await trio.sleep(self._limits.partitions_refresh_s)
             everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
             for each in everything:
                 if each.partitions:
-                    with suppress(BrokerError):  # Next time, then.
+                    with suppress(BrokerError):  # The next round tries again.
                         name = topic_name(each.topic)
                         count = await self._lookups.partitions(name, create=False)
                         if count > each.partitions:
                             await each.grow(count)
 
-    async def _open(self, links: Sequence[Link]) -> None:
-        """Run them; return when all are attached.  If one is refused, none stays."""
-        for link in links:
-            self._nursery.start_soon(link.run)
+    async def _open(self, handlers: Sequence[ConnectionHandler]) -> None:
+        """Start handlers; return when all are attached.  If one is refused, close all."""
+        for handler in handlers:
+            self._nursery.start_soon(handler.run)
         try:
-            for link in links:
-                await link.opened()
+            for handler in handlers:
+                await handler.opened()
         except BaseException:
-            for link in links:
-                link.abandon()
+            for handler in handlers:
+                handler.abandon()
             raise
 
     def _take_producer_id(self) -> int:
@@ -413,7 +420,7 @@ class Client:
         return self._next_producer_id - 1
 
     async def _persist(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """Ask until there is an answer, or `operation_timeout_s` is over."""
+        """Ask until there is an answer, or until `operation_timeout_s` is over."""
         backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
         deadline = trio.current_time() + self._limits.operation_timeout_s
         while True:
@@ -426,23 +433,23 @@ class Client:
             else:
                 self._lookups.trouble = None
                 return answer
-            await trio.sleep(backoff.next(self._rng))
+            await trio.sleep(backoff.next(self._rng.random()))
 
     async def aclose(self) -> None:
-        """Close everything that it opened.  Raises the first failure of what was to be stored."""
+        """Close everything; raise the first failure of a message without `on_result`."""
         failure: Exception | None = None
         everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
         for opened in everything:
             try:
                 await opened.aclose()
-            except Exception as error:  # One that fails does not keep others open.
+            except Exception as error:  # The others are closed all the same.
                 failure = failure or error
         self._pool.close()
         if failure is not None:
             raise failure
 
     def abandon(self) -> None:
-        """End everything at once."""
+        """Close everything without waiting for brokers."""
         everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
         for opened in everything:
             opened.abandon()

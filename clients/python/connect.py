@@ -1,4 +1,4 @@
-"""The way in: a client of one cluster, for the length of a block.
+"""The entry point: a client of one cluster, for the length of a block.
 
     async with daybook.connect("pulsar://localhost:6650") as client:
         async with await client.create_producer("orders") as producer:
@@ -7,15 +7,15 @@
             message = await consumer.receive()
             await consumer.ack(message)
 
-Everything that a client opens lives in its block: leaving the block closes it, after what was sent
-is stored; leaving it with an error, or cancelled, ends everything at once.  What the application
-raises comes out as it is, not in a group.
+Everything that a client opens lives in its block.  The end of the block stores what was sent and
+closes everything; if the block ends with an error or a cancellation, everything is closed at once.
+An exception of the application leaves the block as it is, not in an exception group.
 
-The block is entered when a broker has answered, so that a wrong address is an error at once and not
-at the first message.  `timeout_s` bounds that first contact; None enters without it.
+The block is entered when a broker has answered, so a wrong address is an error here and not at the
+first message.  `timeout_s` bounds this first contact; with None the block is entered without it.
 
-Network, clock and chance come in as arguments, so that a client runs in a simulation as well; by
-default they are those of the machine.
+Network, clock and random numbers are arguments, so that a client also runs in a simulation; the
+defaults are those of the machine.
 """
 
 from collections.abc import Generator
@@ -38,7 +38,7 @@ FIRST_CONTACT_S = 5.0
 
 
 def _check_trio() -> None:
-    """Raise RuntimeError, with what to use instead, where another event loop runs."""
+    """Raise RuntimeError, with advice, outside of trio."""
     try:
         trio.lowlevel.current_task()
     except RuntimeError:
@@ -53,8 +53,8 @@ class connect:  # noqa: N801  (it is used like a function)
     """`async with connect(service_url) as client:`; see the module.
 
     `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
-    Raises UnavailableError if none of them answers within `timeout_s`, WrongProtocolError as soon
-    as something else than a broker does.
+    Raise UnavailableError if no broker answers within `timeout_s`, and WrongProtocolError as soon
+    as another server answers.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class connect:  # noqa: N801  (it is used like a function)
                     failure = closing
         finally:
             self._client.abandon()
-            # The nursery is shown only what is its own business: so what the application raised
-            # comes out as it is, and not in a group.
+            # The nursery sees only its own cancellation.  So an exception of the application leaves
+            # the block as it is, and not in a group.
             if isinstance(error, trio.Cancelled):
                 swallowed = await self._leave(kind, error, trace)
             else:

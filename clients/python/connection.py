@@ -1,12 +1,12 @@
-"""One connection to a broker: greeting, requests and their answers, keep-alive, who gets what.
+"""One connection to a broker: greeting, requests and their answers, keep-alive, dispatch.
 
-Producers and consumers attach themselves under their ids and are called, in the receiving task and
-without waiting, with what the broker has for them; when the connection ends, each is told once.  A
-request waits for its answer; if the connection ends first, it is in doubt.
+Producers and consumers register under their ids.  Their methods are called in the receiving task,
+and must not wait; when the connection ends, each is told once.  A request waits for its answer; if
+the connection ends first, the request is in doubt.
 
-A broker that is silent is asked for a sign of life after `keep_alive_s`; silence for as long again
-ends the connection.  While somebody waits for the broker, for an answer or a receipt, it has
-`keep_alive_waiting_s`, twice: a host that fell silent is left about as soon as its session ends.
+A broker that was silent for `keep_alive_s` is sent a ping; if it stays silent for as long again,
+the connection is closed.  While a request or a send waits for the broker, `keep_alive_waiting_s`
+applies instead: the client leaves a host that fell silent about when the broker's session ends.
 """
 
 from typing import Any, Protocol
@@ -42,7 +42,7 @@ CLIENT_VERSION = f"{CLIENT_NAME}-python-0.1.0"
 _MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
-_LOOKS = 4  # at a silent broker, before it is asked
+_LOOKS = 4  # how often a silent broker is checked before a ping
 _T = pb.BaseCommand
 _SUCCESS: dict[type[Message], type[Message]] = {
     pb.CommandLookupTopic: pb.CommandLookupTopicResponse,
@@ -51,40 +51,28 @@ _SUCCESS: dict[type[Message], type[Message]] = {
     pb.CommandGetLastMessageId: pb.CommandGetLastMessageIdResponse,
     pb.CommandProducer: pb.CommandProducerSuccess,
 }
-"""How requests are answered that are not answered with SUCCESS; any may be with ERROR."""
+"""The answers to requests that are not answered with SUCCESS.  ERROR may answer any request."""
 
 
-class ProducerEnd(Protocol):
-    """What a connection calls for a producer."""
+class ConnectionEnd(Protocol):
+    """A producer or a consumer of one topic, as its connection sees it."""
 
     @property
     def waiting(self) -> bool:
-        """Does it wait for a receipt?"""
+        """Return True while it waits for something from the broker."""
         ...
 
-    def on_receipt(self, receipt: SendReceipt) -> None: ...
-
-    def on_send_error(self, error: pb.CommandSendError) -> None: ...
+    def handle(self, command: AnyCommand) -> None:
+        """Handle a command that the broker sent to it."""
+        ...
 
     def on_detached(self, reason: str) -> None:
-        """The broker lets go of it, or the connection ended."""
+        """Handle the end of the connection, or that the broker closed it."""
         ...
-
-
-class ConsumerEnd(Protocol):
-    """What a connection calls for a consumer."""
-
-    def on_delivery(self, delivery: Delivery) -> None: ...
-
-    def on_active(self, active: bool) -> None: ...
-
-    def on_end_of_topic(self) -> None: ...
-
-    def on_detached(self, reason: str) -> None: ...
 
 
 class _Answer:
-    """A place for the answer to one request."""
+    """The answer to one request, or its error, as soon as there is one."""
 
     __slots__ = ("_arrived", "kind", "value")
 
@@ -102,13 +90,13 @@ class _Answer:
 
 
 class BrokerConnection:
-    """Made by the pool, which runs `run` in the client's nursery and then calls `greet`."""
+    """The pool makes it, starts `run` in the client's nursery, and calls `greet`."""
 
     def __init__(self, frames: FrameConnection, limits: ClientLimits) -> None:
         self.max_message_bytes = _MESSAGE_BYTES_MAX
         self.server_version = ""
-        self.producers: dict[int, ProducerEnd] = {}
-        self.consumers: dict[int, ConsumerEnd] = {}
+        self.producers: dict[int, ConnectionEnd] = {}
+        self.consumers: dict[int, ConnectionEnd] = {}
         self._frames = frames
         self._limits = limits
         self._answers: dict[int, _Answer] = {}
@@ -131,7 +119,7 @@ class BrokerConnection:
         self._frames.send(buffers)
 
     def send_command(self, message: Message) -> None:
-        """Queue a command that has no answer, or whose answer is of no interest."""
+        """Queue a command that has no answer, or whose answer is ignored."""
         self._frames.send((encode(message),))
 
     def next_request_id(self) -> int:
@@ -140,22 +128,24 @@ class BrokerConnection:
         return request_id
 
     async def request(self, message: Any) -> Any:  # noqa: ANN401  (any request, any answer)
-        """Send a request, whose `request_id` is set here; return its answer.
+        """Set the `request_id` of a request, send it, and return the answer.
 
-        Raises what the broker refused it with; ConnectionLostError or RequestTimedOutError if
-        there was no answer.
+        Raise the refusal of the broker, or ConnectionLostError or RequestTimedOutError if there was
+        no answer.
         """
         message.request_id = self.next_request_id()
         kind: type[Message] = _SUCCESS.get(type(message), pb.CommandSuccess)  # pyright: ignore[reportUnknownArgumentType]
         return await self._answer(message.request_id, encode(message), kind)
 
     async def ack_answer(self, request_id: int, frame: bytes) -> None:
-        """As `request`, for an acknowledgement, whose frame has its request id already."""
+        """Send an acknowledgement with a request id in its frame; return when it is answered."""
         await self._answer(request_id, frame, pb.CommandAckResponse)
 
     async def _answer(self, request_id: int, frame: bytes, kind: type[Message]) -> Any:  # noqa: ANN401
         if self.closed:
-            self._end()  # Sending may notice first: whoever would try again must know.
+            # A send may notice the end before the receiving task does.  The producers and consumers
+            # must hear of it first, or the caller would retry on this connection.
+            self._end()
             raise ConnectionLostError(f"{self.peer}: {self._frames.close_reason}")
         answer = self._answers[request_id] = _Answer(kind)
         self._frames.send((frame,))
@@ -171,14 +161,14 @@ class BrokerConnection:
         return answer.value
 
     def close(self, reason: str) -> None:
-        """End it; everybody is told."""
+        """Close the connection, and tell its producers and consumers."""
         self._frames.close(reason)
         self._end()
 
-    # -- its life
+    # -- greeting and receiving
 
     async def greet(self, proxy_to: str | None) -> None:
-        """Introduce the client.  Raises BrokerError if the broker does not want it."""
+        """Exchange greetings with the broker.  Raise BrokerError if it refuses."""
         connect = pb.CommandConnect(
             client_version=CLIENT_VERSION,
             auth_method_name="none",
@@ -223,7 +213,11 @@ class BrokerConnection:
             self._frames.close(f"the broker sent nonsense: {error}")
 
     async def _keep_alive(self) -> None:
-        """Counts looks, not seconds: time in which this process stood still is not silence."""
+        """Close the connection when the broker is silent.
+
+        The task counts its own sleeps, not the clock: time in which this process was stopped does
+        not count as silence of the broker.
+        """
         idle_s, waiting_s = self._limits.keep_alive_s, self._limits.keep_alive_waiting_s
         look_s = min(idle_s, waiting_s) / _LOOKS
         heard, silent_s, asked_s = -1, 0.0, -1.0
@@ -245,7 +239,7 @@ class BrokerConnection:
         return bool(self._answers) or any(each.waiting for each in self.producers.values())
 
     def _end(self) -> None:
-        """The connection is over: tell everybody, once."""
+        """Fail all requests, and tell all producers and consumers, once."""
         if self._ended:
             return
         self._ended = True
@@ -258,7 +252,7 @@ class BrokerConnection:
             if answer.value is None:
                 answer.give(ConnectionLostError(reason))
         self._answers.clear()
-        ends: list[ProducerEnd | ConsumerEnd] = [
+        ends: list[ConnectionEnd] = [
             *self.producers.values(),
             *self.consumers.values(),
         ]
@@ -274,11 +268,11 @@ class BrokerConnection:
             case Delivery():
                 consumer = self.consumers.get(command.consumer_id)
                 if consumer is not None:
-                    consumer.on_delivery(command)
+                    consumer.handle(command)
             case SendReceipt():
                 producer = self.producers.get(command.producer_id)
                 if producer is not None:
-                    producer.on_receipt(command)
+                    producer.handle(command)
             case Command():
                 self._dispatch_other(command)
             case _:
@@ -298,7 +292,7 @@ class BrokerConnection:
             case _T.SEND_ERROR:
                 producer = self.producers.get(body.producer_id)
                 if producer is not None:
-                    producer.on_send_error(body)
+                    producer.handle(command)
             case _T.CLOSE_PRODUCER:
                 producer = self.producers.pop(body.producer_id, None)
                 if producer is not None:
@@ -307,14 +301,10 @@ class BrokerConnection:
                 consumer = self.consumers.pop(body.consumer_id, None)
                 if consumer is not None:
                     consumer.on_detached("the broker closed the consumer")
-            case _T.ACTIVE_CONSUMER_CHANGE:
+            case _T.ACTIVE_CONSUMER_CHANGE | _T.REACHED_END_OF_TOPIC:
                 consumer = self.consumers.get(body.consumer_id)
                 if consumer is not None:
-                    consumer.on_active(body.is_active)
-            case _T.REACHED_END_OF_TOPIC:
-                consumer = self.consumers.get(body.consumer_id)
-                if consumer is not None:
-                    consumer.on_end_of_topic()
+                    consumer.handle(command)
             case _:
                 self._answered(command)
 
@@ -324,12 +314,12 @@ class BrokerConnection:
             raise wire_errors.MalformedError(f"unexpected: {type_name(command.type)}")
         answer = self._answers.get(request_id)
         if answer is None:
-            return  # It was given up.
+            return  # The caller has given up.
         if not isinstance(command.body, answer.kind):
             raise wire_errors.MalformedError(f"{type_name(command.type)} is no answer to that")
         body = command.body
         if isinstance(body, pb.CommandProducerSuccess) and not body.producer_ready:
-            return  # It waits for its turn; the real answer comes later, under the same id.
+            return  # The producer waits for access; the broker answers again, under the same id.
         if isinstance(body, pb.CommandAckResponse) and body.HasField("error"):
             answer.give(refusal(body.error, body.message))
         else:

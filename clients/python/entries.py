@@ -1,4 +1,4 @@
-"""From an entry as the broker delivers it to the messages in it."""
+"""Unpacks entries as the broker delivers them into messages."""
 
 from dataclasses import dataclass
 from itertools import repeat
@@ -27,11 +27,11 @@ _DECOMPRESSED_MAX = 64 << 20
 class Unpacked:
     entry: Entry
     messages: list[Message]
-    permits: int  # how many it took
+    permits: int  # how many the entry took
 
 
 class EntryReader:
-    """Takes the entries of one topic apart."""
+    """Unpacks the entries of one topic consumer."""
 
     def __init__(self, topic: str, partition: int, source: object) -> None:
         self._topic = topic
@@ -41,11 +41,11 @@ class EntryReader:
 
     @property
     def met_compacted(self) -> bool:
-        """Whether there were messages that compaction had removed."""
+        """True once an entry had messages that compaction has removed."""
         return self._batches.met_compacted
 
     def unpack(self, delivery: Delivery, payload: bytes, generation: int) -> Unpacked:
-        """All messages of an entry, also those that are acknowledged.  Raises a WireError."""
+        """Return all messages of an entry, also acknowledged ones.  Raise a WireError."""
         broker_time_ms, index, rest = split_broker_metadata(memoryview(payload))
         verify_checksum(rest)
         metadata, body = parse_metadata(rest)
@@ -78,7 +78,7 @@ class EntryReader:
     def _messages(
         self, entry: Entry, metadata: pb.MessageMetadata, whole: bytes, start: int, count: int
     ) -> list[Message]:
-        """The messages in `whole`, from `start` on."""
+        """Return the messages in `whole`, from `start` on."""
         if entry.is_batch:
             singles, data = self._batches.split(whole, count, start)
             if self._batches.met_null:
@@ -90,12 +90,12 @@ class EntryReader:
 
 
 def permits_of(delivery: Delivery, payload: bytes | memoryview) -> int:
-    """What the broker has counted for an entry, which may be one that nobody can read."""
+    """Return the permits that the broker has counted for an entry, even an unreadable one."""
     return _permits(count_messages(memoryview(payload)), delivery.ack_set)
 
 
 def _permits(count: int, ack_set: int | None) -> int:
-    """What is acknowledged of a batch takes no permits."""
+    """Return the permits of an entry: acknowledged messages of a batch take none."""
     return count if ack_set is None else (ack_set & ((1 << count) - 1)).bit_count()
 
 
@@ -105,7 +105,7 @@ def _decompressed(metadata: pb.MessageMetadata, body: memoryview) -> bytes:
 
 
 def _single_of(metadata: pb.MessageMetadata, size: int) -> SingleMetadata:
-    """What an entry says about its only message, as a batch would say it."""
+    """Return the metadata of a message that is alone in its entry, in the form of a batch."""
     return SingleMetadata(
         size,
         metadata.partition_key

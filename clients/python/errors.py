@@ -1,40 +1,40 @@
 """The errors of the client.
 
-What a caller does next depends on two things, so every error answers both:
+The next step of a caller depends on two things, so every error has both:
 
-    outcome   did the request take effect?   NOT_APPLIED, or UNKNOWN: the answer was lost
-    remedy    what might help?               GIVE_UP, RETRY, or LOOK_UP: the topic has moved
+    outcome   did the request take effect?   NOT_APPLIED, or UNKNOWN if the answer was lost
+    remedy    what may help?                 GIVE_UP, RETRY, or LOOK_UP if the topic has moved
 
     BrokerError
       RefusedError              the broker said no; nothing was changed
         TopicNotFoundError
         SubscriptionNotFoundError
-        NotReadyError           the topic moves, or is not served here; look it up again
+        NotReadyError           the topic moves, or another broker serves it: look it up again
         OverloadedError         too much at once, or a quota is full
-        BusyError               somebody else holds the name, or the subscription
+        BusyError               another client holds the name, or the subscription
         ProducerFencedError     a newer producer took over
-        TopicTerminatedError    nothing is ever added to this topic again
-        NotAllowedError         forbidden: by policy, or for want of permission
-        MessageRejectedError    the message arrived damaged
-      InDoubtError              no answer, or one that leaves it open: it may have been carried out
+        TopicTerminatedError    the topic takes no messages any more
+        NotAllowedError         forbidden: by policy, or without permission
+        MessageRejectedError    the message arrived damaged at the broker
+      InDoubtError              the request may have been carried out
         ConnectionLostError
         RequestTimedOutError
-        AdminInDoubtError       a broker failed while it carried out an administrator's request
+        AdminInDoubtError       a broker failed while it carried out an admin request
         StorageError            the broker could not say whether it is stored
       NotSentError              it never left this client
         QueueFullError          more is waiting than the producer may hold
         MessageTooLargeError
         UnavailableError        no broker could be reached
-        WrongProtocolError      something else than a broker listens at the address
-        ClosedError             the client, or this end of it, was closed by its owner
-      AdminError                an administrator's request was refused; `status` is that of HTTP
+        WrongProtocolError      no broker listens at the address, but another server
+        ClosedError             the client, producer or consumer was closed by its owner
+      AdminError                an admin request was refused; `status` is the HTTP status
         NotFoundError           404
         ConflictError           409: it exists already
       EndOfTopicError           the topic was terminated, and its last message was received
       CorruptMessageError       a message arrived that cannot be read; it was not acknowledged
 
-A class of its own is for an error that callers would catch by name; any other refusal is a
-`RefusedError` with the code that the broker sent.
+An error has its own class if callers would catch it by name; any other refusal is a `RefusedError`
+with the code that the broker sent.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Remedy(Enum):
 
 
 class BrokerError(Exception):
-    """All that goes wrong between a client and its brokers."""
+    """The base of all errors between a client and its brokers."""
 
     outcome: ClassVar[Outcome]
     remedy: ClassVar[Remedy] = Remedy.GIVE_UP
@@ -211,7 +211,7 @@ _BY_CODE: dict[int, type[RefusedError] | type[StorageError]] = {
 
 
 def code_name(code: int) -> str:
-    """The name of an error code, or its number if it is newer than this client."""
+    """Return the name of an error code, or its number if this client does not know it."""
     value = pb.ServerError.DESCRIPTOR.values_by_number.get(code)
     return value.name if value is not None else f"code {code}"
 
@@ -223,7 +223,7 @@ def _with_code(message: str, code: int) -> str:
 
 
 def refusal(code: int, message: str) -> RefusedError | StorageError:
-    """The error for a code from the wire; one that we do not know is a plain refusal."""
+    """Return the error for a code from the wire; an unknown code is a plain refusal."""
     error = _BY_CODE.get(code, RefusedError)(code, message or "the broker refused")
     if isinstance(error, TopicNotFoundError) and "the namespace" in message:
         error.add_note(
@@ -234,7 +234,7 @@ def refusal(code: int, message: str) -> RefusedError | StorageError:
 
 
 def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:
-    """The error for a status of HTTP.  A server that failed may have done a part of it."""
+    """Return the error for an HTTP status.  With 500 and above, a part may have been done."""
     match status:
         case 404:
             return NotFoundError(status, reason)
@@ -254,7 +254,7 @@ def _public_errors() -> Iterator[type[BrokerError]]:
 
 
 def may_retry(error: BrokerError, *, idempotent: bool) -> bool:
-    """Whether trying again may help, and cannot do twice what was to be done once."""
+    """Return True if a retry may help and cannot carry out a request twice."""
     return error.remedy is not Remedy.GIVE_UP and (
         idempotent or error.outcome is Outcome.NOT_APPLIED
     )

@@ -1,6 +1,6 @@
-"""One HTTP request over the network seam.  h11 knows the protocol; here bytes are moved.
+"""One HTTP request over the network seam.  h11 implements the protocol; this module moves bytes.
 
-Each request has a connection of its own: administration is rare, and a connection that is not kept
+Each request has its own connection: admin requests are rare, and a connection that is not kept
 cannot be stale.
 """
 
@@ -42,8 +42,9 @@ async def http_request(
 ) -> HttpResponse:
     """Send a request, return the response.
 
-    UnavailableError: it was not sent.  WrongProtocolError: it reads, and no server of HTTP is
-    there.  ConnectionLostError, RequestTimedOutError: nobody knows.
+    Raise UnavailableError if the request was not sent, WrongProtocolError if it was a GET and the
+    server does not speak HTTP, ConnectionLostError or RequestTimedOutError if it may have been
+    carried out.
     """
     where = f"{host}:{port}"
     stream: Stream | None = None
@@ -57,12 +58,12 @@ async def http_request(
         except WrongProtocolError as error:
             if method == "GET":
                 raise
-            # What answers nonsense may have handed the request on to a broker.
+            # A server that answers in another protocol may have forwarded the request to a broker.
             raise ConnectionLostError(str(error)) from error
         except (StreamLostError, h11.RemoteProtocolError) as error:
             raise ConnectionLostError(f"{where}: {error}") from error
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
-            # A redirect can lead to what HTTP has no way to ask for.
+            # A redirect can name a target that cannot be written in HTTP.
             raise UnavailableError(f"{where}: {error}") from error
         finally:
             stream.close()

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """One record for all of a client; `connect(limits=...)` takes another one."""
+    """Limits of a client, for `connect(limits=...)`."""
 
-    connect_timeout_s: float = 3.0  # until the broker has greeted
-    request_timeout_s: float = 10.0  # for one answer; then another broker is asked
-    operation_timeout_s: float = 30.0  # for what may take several attempts
+    connect_timeout_s: float = 3.0  # until the broker has answered the greeting
+    request_timeout_s: float = 10.0  # for one answer; after that another broker is asked
+    operation_timeout_s: float = 30.0  # for an operation that may take several attempts
     keep_alive_s: float = 5.0  # silence for as long again after a ping ends a connection
-    keep_alive_waiting_s: float = 1.5  # the same, while somebody waits for the broker
+    keep_alive_waiting_s: float = 1.5  # the same, while a request or a send waits for the broker
     backoff_initial_s: float = 0.05
     backoff_max_s: float = 1.0
     redirects_max: int = 20
@@ -22,6 +22,8 @@ class ClientLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
+    """Defaults of the options of `Client.create_producer`."""
+
     batch_messages_max: int = 2000
     batch_bytes_max: int = 128 << 10
     batch_delay_s: float = 0.001  # while earlier entries wait for their receipt; else no delay
@@ -31,12 +33,16 @@ class ProducerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLimits:
+    """Limits of a consumer; some are options of `Client.subscribe`."""
+
     receiver_queue_size: int = 10_000  # messages that the broker may send ahead
-    receiver_queue_size_shared: int = 1000  # the same, where others could work on them
+    receiver_queue_size_shared: int = (
+        1000  # the same, on a shared subscription: other consumers could process them
+    )
     receiver_queue_bytes_max: int = 32 << 20
     ack_group_s: float = 0.1
     ack_group_max: int = 1000
-    ack_settle_s: float = 1.0  # how long what was told without a receipt stays in doubt, at least
+    ack_settle_s: float = 1.0  # between two receipts for acks that were sent without one
     acks_in_doubt_max: int = 100_000  # entries
-    given_back_max: int = 10_000  # batches that somebody else may finish
+    given_back_max: int = 10_000  # batches given back, which another consumer may finish
     nack_delay_s: float = 1.0

@@ -1,8 +1,8 @@
-"""Which broker serves a topic, how many partitions it has, which topics there are.
+"""Look-ups: the broker of a topic, its number of partitions, the topics of a namespace.
 
-Any broker answers; a question that one of them leaves open goes to the next.  Asking changes
-nothing (at most, a topic gets the broker that it lacked), so it may be repeated; for how long is
-the caller's business.
+Any broker can answer; a question without an answer goes to the next broker.  A question changes
+nothing (except that a topic without a broker gets one), so it may be repeated; the caller decides
+for how long.
 """
 
 import logging
@@ -26,7 +26,7 @@ _Partitions = pb.CommandPartitionedTopicMetadataResponse
 
 
 class Lookups:
-    """The questions of one client."""
+    """One instance per client."""
 
     def __init__(self, pool: ConnectionPool, limits: ClientLimits) -> None:
         self._pool = pool
@@ -35,24 +35,24 @@ class Lookups:
 
     @property
     def trouble(self) -> BrokerError | None:
-        """Why the last attempt failed that is repeated; None once one has succeeded."""
+        """The error of the last attempt; None once an attempt has succeeded."""
         return self._trouble
 
     @trouble.setter
     def trouble(self, error: BrokerError | None) -> None:
-        if error is not None and self._trouble is None:  # Once, not with each attempt.
+        if error is not None and self._trouble is None:  # Once, not for each attempt.
             _log.warning("%s; trying again", error)
         elif error is None and self._trouble is not None:
             _log.info("the brokers answer again")
         self._trouble = error
 
     async def connection(self, topic: TopicName) -> BrokerConnection:
-        """A connection to the broker that serves `topic`."""
+        """Return a connection to the broker that serves `topic`."""
         url, through_service = await self.find(topic)
         return await self._connect(url, through_service=through_service)
 
     async def find(self, topic: TopicName) -> tuple[str, bool]:
-        """The URL of the broker that serves `topic`, and whether to go there through a proxy."""
+        """Return the URL of the broker that serves `topic`, and True if a proxy is used."""
         service = connection = await self._pool.service()
         authoritative = False
         for _ in range(self._limits.redirects_max):
@@ -70,7 +70,7 @@ class Lookups:
                 return url, through_service
             connection = await self._connect(url, through_service=through_service)
             authoritative = answer.authoritative
-        raise NotReadyError(pb.ServiceNotReady, f"look-ups of {topic} go round in circles")
+        raise NotReadyError(pb.ServiceNotReady, f"the look-up of {topic} is redirected in a circle")
 
     async def _connect(self, url: str, *, through_service: bool) -> BrokerConnection:
         try:
@@ -79,7 +79,7 @@ class Lookups:
             raise NotReadyError(pb.ServiceNotReady, f"a look-up led nowhere: {error}") from None
 
     async def partitions(self, topic: TopicName, *, create: bool = True) -> int:
-        """How many partitions `topic` has; 0 if it is not partitioned."""
+        """Return the number of partitions of `topic`; 0 if it is not partitioned."""
         service = await self._pool.service()
         answer = await self._ask(
             service,
@@ -93,7 +93,7 @@ class Lookups:
         return int(answer.partitions)
 
     async def topics(self, namespace: str) -> list[str]:
-        """The full names of the persistent topics in a namespace, partitions one by one."""
+        """Return the full names of the persistent topics in a namespace, with each partition."""
         service = await self._pool.service()
         answer = await self._ask(
             service, pb.CommandGetTopicsOfNamespace(namespace=namespace), service
@@ -106,11 +106,11 @@ class Lookups:
         question: Any,  # noqa: ANN401
         service: BrokerConnection,
     ) -> Any:  # noqa: ANN401
-        """`service` led to `connection`."""
+        """Ask a broker; `service` is the broker whose look-up led to it."""
         try:
             return await connection.request(question)
         except BrokerError as error:
             if error.remedy is not Remedy.GIVE_UP:
-                # Its connection stays: who produces or consumes there is not concerned.
+                # The connection is kept, for the producers and consumers that use it.
                 self._pool.next_service(service)
             raise

@@ -1,9 +1,9 @@
-"""Messages as an application gets them, and the names of their places.
+"""Messages as an application gets them, their ids, and their offsets.
 
-A message keeps its data and a reference to the entry it came in; what else is known about it is
-looked up when asked for.  An *offset* is the number of a message in its topic, or in its partition
-of the topic: exact, without gaps, the same for every reader.  The broker numbers entries; a broker
-that does not gives messages without offset.
+A message keeps its data and a reference to its entry; other properties are looked up when they are
+used.  An *offset* is the number of a message in its topic, or in its partition of the topic: exact,
+without gaps, the same for every reader.  The broker numbers the entries; messages of a broker that
+does not have no offset.
 """
 
 from base64 import b64decode
@@ -26,9 +26,9 @@ _U64 = (1 << 64) - 1
 
 
 class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Where a message is.  `batch_index` and `partition` are -1 where there is none.
+    """The place of a message.  `batch_index` and `partition` are -1 where there is none.
 
-    A structure of msgspec, as `Message`: every receipt of a message makes one.
+    A structure of msgspec, like `Message`: every receipt of a message makes one.
     """
 
     ledger_id: int
@@ -37,12 +37,12 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
     partition: int = -1
 
     def encode(self) -> bytes:
-        """As bytes that other clients understand, too."""
+        """Return the id as bytes, in the format of other Pulsar clients."""
         return self.to_proto().SerializeToString()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The inverse of `encode`; raises MalformedError."""
+        """Return the id that `encode` made these bytes of; raise MalformedError."""
         try:
             parsed = pb.MessageIdData.FromString(data)
         except DecodeError as error:
@@ -72,7 +72,7 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
 EARLIEST = MessageId(-1, -1)
 """The first message that is retained."""
 LATEST = MessageId(_LAST, _LAST)
-"""Behind the last message."""
+"""The position behind the last message."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -88,7 +88,7 @@ class Offset:
 
 @dataclass(slots=True)
 class Entry:
-    """What the messages of one entry have in common."""
+    """An entry, to which its messages refer."""
 
     topic: str
     partition: int
@@ -101,16 +101,16 @@ class Entry:
     sequence_id: int  # of the first message
     first_offset: int | None
     is_batch: bool
-    source: ReferenceType[object]  # the consumer's end that it came to: weak, for `Message`
-    generation: int  # of that end: seeks until it came
+    source: ReferenceType[object]  # the TopicConsumer that received it; weak, see `Message`
+    generation: int  # of that consumer, when the entry arrived
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
     """One message.  `data` is what was sent: bytes, or None for a tombstone (`send(None)`).
 
-    A structure of msgspec, which the collector of cycles does not look at, because they are made by
-    the hundred thousand a second.  So nothing that can be a part of a cycle may be held from here:
-    it would never be freed.
+    A structure of msgspec without garbage collection, because clients make hundreds of thousands a
+    second.  So a message must not hold anything that can be part of a reference cycle: the cycle
+    would never be freed.
     """
 
     data: bytes | None
@@ -120,7 +120,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def batch_index(self) -> int:
-        """Its place in a batch; -1 if it was sent alone."""
+        """The index of the message in its batch; -1 if it was sent alone."""
         return self.index if self.entry.is_batch else -1
 
     @property
@@ -130,7 +130,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def offset(self) -> int | None:
-        """Its number in the topic, or in this partition of it."""
+        """The number of the message in its topic or partition; None if the broker has none."""
         first = self.entry.first_offset
         return None if first is None else first + self.index
 
@@ -145,7 +145,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def key(self) -> str | None:
-        """The key; of a key that was given as bytes, its base64."""
+        """The key; a key that was given as bytes is base64 here (see `key_bytes`)."""
         return self._single.key
 
     @property
@@ -164,17 +164,17 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def publish_time_ms(self) -> int:
-        """When its producer sent it, by the producer's clock."""
+        """When the producer sent the message, by the producer's clock."""
         return self.entry.publish_time_ms
 
     @property
     def broker_time_ms(self) -> int | None:
-        """When the broker took it, by the broker's clock, if the broker says so."""
+        """When the broker received the message, by the broker's clock; None if it does not say."""
         return self.entry.broker_time_ms
 
     @property
     def event_time_ms(self) -> int | None:
-        """The time that the application gave it."""
+        """The time that the application gave to the message."""
         return self._single.event_time_ms or None
 
     @property
@@ -192,12 +192,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_null(self) -> bool:
-        """Whether it was sent without a value, to say that its key is gone."""
+        """True for a tombstone: a message without a value, which deletes its key."""
         return self._single.null_value
 
     @property
     def compacted_out(self) -> bool:
-        """Whether compaction has removed it; such messages are not handed out."""
+        """True if compaction has removed the message; the client does not hand it out."""
         return self._single.compacted_out
 
     def __repr__(self) -> str:

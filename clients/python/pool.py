@@ -1,8 +1,9 @@
-"""Connections to brokers, one for each address, and the way to some broker at all.
+"""Connections to brokers, one per address, and the choice of a broker of the service URL.
 
 A service URL names one broker or several: `pulsar://host1:6650,host2:6650`.  Any of them can tell
-where a topic is served.  The one that answered last is asked again; when it fails, the next one,
-and for all users of the client: they neither send each other back to it nor wait for it in turn.
+which broker serves a topic.  The client asks the broker that answered last; if it fails, it asks
+the next one.  This choice is shared by all users of the client: none of them sends the others back
+to a broker that failed, and they do not wait for it one after the other.
 """
 
 import trio
@@ -27,7 +28,7 @@ _PORT = 6650
 
 
 def parse_service_url(url: str) -> list[tuple[str, int]]:
-    """The addresses in a service URL.  Raises ValueError."""
+    """Return the addresses in a service URL.  Raise ValueError."""
     if not url.startswith(SCHEME):
         raise ValueError(f"a service URL begins with {SCHEME}: {url!r}")
     addresses: list[tuple[str, int]] = []
@@ -43,7 +44,7 @@ def parse_service_url(url: str) -> list[tuple[str, int]]:
 
 
 class ConnectionPool:
-    """The connections of one client."""
+    """One instance per client."""
 
     def __init__(
         self,
@@ -67,11 +68,11 @@ class ConnectionPool:
         self.closed = False
 
     async def run(self) -> None:
-        """Send what connections have to send; belongs into the nursery of the client."""
+        """Flush the connections; a task in the nursery of the client."""
         await self._flusher.run()
 
     async def service(self) -> BrokerConnection:
-        """A connection to any of the brokers in the service URL."""
+        """Return a connection to one of the brokers of the service URL."""
         failures: list[BrokerError] = []
         connection = self._last_service()
         first = self._current + (connection is not None and connection.closed)
@@ -101,7 +102,7 @@ class ConnectionPool:
         )
 
     def next_service(self, asked: BrokerConnection) -> None:
-        """The broker that was asked is of no use: ask another one from now on."""
+        """Ask another broker from now on: this one could not answer."""
         if self._last_service() is asked:
             self._current = (self._current + 1) % len(self._addresses)
 
@@ -109,7 +110,7 @@ class ConnectionPool:
         return self._connections.get((*self._addresses[self._current], ""))
 
     async def broker(self, url: str, *, through_service: bool) -> BrokerConnection:
-        """A connection to the broker at `url`, or to one of the proxies in front of it."""
+        """Return a connection to the broker at `url`, or to it through a proxy."""
         ((logical_host, logical_port),) = parse_service_url(url)[:1]
         if not through_service:
             return await self._get(logical_host, logical_port, "")
@@ -125,10 +126,11 @@ class ConnectionPool:
             return connection
         lock = self._opening.setdefault(key, trio.Lock())
         failed_before = self._failed.get(key)
-        async with lock:  # Whoever comes meanwhile wants the same connection.
+        async with lock:  # One task opens the connection; the others wait for it.
             connection = self._connections.get(key)
             if connection is not None and not connection.closed:
                 return connection
+            # The attempt for which this task waited has failed: do not make the next one in turn.
             failure = self._failed.get(key)
             if failure is not None and failure is not failed_before:
                 raise failure
@@ -172,7 +174,7 @@ class ConnectionPool:
         )
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self.closed = True
         for connection in self._connections.values():
             connection.close("the client was closed")

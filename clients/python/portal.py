@@ -1,14 +1,15 @@
-"""A thread that runs trio, for code that does not: functions go in, results come out.
+"""A thread that runs trio, for callers that do not: functions go in, results come out.
 
 `call` runs an async function in that thread and waits for it; an interrupt of the caller cancels
-the call.  `soon` hands over what needs no answer, in order, at the cost of an append.  A `Block` is
-an `async with` that lasts from one call to another.
+the call.  `soon` hands over a function that needs no answer: calls keep their order, and the caller
+pays for an append only.  A `Block` is an `async with` that lasts from one call to another.
 
-A program may end without closing anything.  The work that it has handed over is finished then, for
-`EXIT_S` at most, and standard error says how much was not (`Portal.finish_at_exit`).
+A program may end without closing anything.  Then the work that it has handed over is finished, for
+`EXIT_S` at most; standard error says how much was not, and the program fails (`_finish_all`).
 
-Whoever would wait for ever is told instead: a call in that very thread (callbacks of futures run
-there), and any use in a process that was forked, which has a copy of everything but the thread.
+A caller that would wait forever gets an error instead: a call in the portal's own thread (where
+callbacks of futures run), and any use in a forked process, which has a copy of everything but the
+thread.
 """
 
 import atexit
@@ -41,7 +42,7 @@ _CALLBACKS_S = 1.0  # ... and then for callbacks, which hear that it was not don
 
 
 class Portal:
-    """Runs until `close`."""
+    """A thread with an event loop, which runs until `close`."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Portal:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread that runs trio."""
+        """Return True in the thread that runs trio."""
         return threading.current_thread() is self._thread
 
     @property
@@ -74,7 +75,7 @@ class Portal:
         return self._closed
 
     def check_thread(self) -> None:
-        """RuntimeError in the thread that runs trio: who waits there waits for himself."""
+        """Raise RuntimeError in the thread that runs trio: it would wait for itself."""
         if self.is_here:
             raise RuntimeError("a callback runs in the thread of the client, and must not wait")
 
@@ -94,19 +95,20 @@ class Portal:
     def finish_at_exit(
         self, owner: object, finish: Callable[[], Awaitable[None]], left: Callable[[], str]
     ) -> None:
-        """Have the end of the program call `finish`, the latest one first, until `finished`.
+        """Have `finish` called when the program ends, unless `finished` is called before.
 
-        `left` says afterwards what is still not done, in words; empty if all is.
+        The latest registration comes first.  `left` is called afterwards and returns, in words,
+        what is still not done, or "".
         """
         self._unfinished[owner] = _Unfinished(finish, left)
         _open_portals.add(self)
 
     def finished(self, owner: object) -> None:
-        """Nothing of this owner is to be finished any more.  Idempotent."""
+        """Forget the registration of `owner`.  Idempotent."""
         self._unfinished.pop(owner, None)
 
     def finish(self) -> list[str]:
-        """Finish what is left, for `EXIT_S` at most; return what is not done, in words."""
+        """Finish what is registered, for `EXIT_S` at most; return what is not done, in words."""
         unfinished = list(reversed(self._unfinished.values()))
         if self.was_forked or self._closed or self.is_here or not unfinished:
             return []
@@ -146,9 +148,9 @@ class Portal:
         *arguments: Any,  # noqa: ANN401
         unwanted: Callable[[_T], None] | None = None,
     ) -> _T:
-        """Run `function` over there; return or raise what it does.
+        """Run `function` in the portal's thread; return its result or raise its error.
 
-        `unwanted` is called over there with what it returns to a caller who was interrupted.
+        If the caller is interrupted, `unwanted` is called there with the result of `function`.
         """
         if self._closed:
             raise self._closed_error("the client is closed")
@@ -171,9 +173,10 @@ class Portal:
                     result.set_result(await function(*arguments))
             except trio.Cancelled:
                 raise
-            except BaseException as error:  # It is the caller's, whatever it is.
+            except BaseException as error:  # The caller gets it; the thread goes on.
                 result.set_exception(error)
             finally:
+                # The caller waits without a timeout: every way out of here sets a result.
                 if not result.done():
                     result.set_exception(self._cut_error("the client was closed meanwhile"))
 
@@ -199,7 +202,7 @@ class Portal:
             raise
 
     def soon(self, function: Callable[[], None]) -> None:
-        """Run `function`, which must not raise, over there; do not wait for it."""
+        """Run `function`, which must not raise, in the portal's thread; do not wait for it."""
         self.check_process()
         if self._closed:
             raise self._closed_error("the client is closed")
@@ -210,24 +213,25 @@ class Portal:
                 self._token.run_sync_soon(self._do_soon)
             except trio.RunFinishedError:
                 raise self._closed_error("the client was closed meanwhile") from None
-            except BaseException:  # Ctrl-C, perhaps: who comes next schedules again.
+            except BaseException:  # Ctrl-C, perhaps: the next caller has to schedule again.
                 self._scheduled = False
                 raise
 
     def _do_soon(self) -> None:
-        self._scheduled = False  # first: whoever appends from now on schedules again
+        # Before the queue is read: a caller that appends from now on schedules again.
+        self._scheduled = False
         while self._soon:
             self._soon.popleft()()
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Run `function`, which must not raise, over there until `close`."""
+        """Run `function`, which must not raise, in the portal's thread until `close`."""
         if self.is_here:
-            self._nursery.start_soon(function)  # At once: `close` may be the next to come.
+            self._nursery.start_soon(function)  # Not by the token: `close` may come first.
         else:
             self._token.run_sync_soon(self._nursery.start_soon, function)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Cancel what runs over there; return when it has ended, or after `timeout_s`."""
+        """Cancel all tasks of the portal; return when they have ended, or after `timeout_s`."""
         if self._closed:
             return
         self.check_thread()
@@ -327,7 +331,10 @@ class _FailedStream:
 
 
 class Block(Generic[_T]):
-    """An `async with` in a task of its own: `Portal.start` its `run`, wait in `opened`, `close`."""
+    """An `async with` block in a task of its own.
+
+    `run` is given to `Portal.start`; `opened` waits until the block is entered; `close` leaves it.
+    """
 
     def __init__(self, manager: AbstractAsyncContextManager[_T]) -> None:
         self._manager = manager
@@ -348,7 +355,7 @@ class Block(Generic[_T]):
             self._left.set()
 
     async def opened(self) -> _T:
-        """What the block has made; raises what entering it did."""
+        """Return what the block was entered with; raise the error of entering it."""
         await self._entered.wait()
         if not self._made:
             assert self._failure is not None
@@ -356,7 +363,7 @@ class Block(Generic[_T]):
         return self._made[0]
 
     async def close(self) -> None:
-        """Leave the block; raises what that does."""
+        """Leave the block; raise the error of leaving it."""
         self._leave.set()
         await self._left.wait()
         if self._failure is not None:
@@ -364,9 +371,10 @@ class Block(Generic[_T]):
 
 
 class Drain:
-    """Empties a queue in the thread: when `soon` was called, and never twice at once.
+    """Empties a queue in the portal's thread after `soon` was called, by one task at a time.
 
-    Make it in the thread of the portal: then `ended` is called once, in whatever way it ends.
+    If it is made in the portal's thread, `ended` is called exactly once: after `end`, or when the
+    portal is closed.
     """
 
     def __init__(
@@ -384,16 +392,16 @@ class Drain:
         portal.start(self._run)
 
     def soon(self) -> None:
-        """From any thread; costs an append."""
+        """Have the queue emptied soon.  Called from any thread, at the cost of an append."""
         self._portal.soon(self._wake)
 
     async def now(self) -> None:
-        """What is in the queue has left it when this returns."""
+        """Return when everything that is in the queue now has left it."""
         async with self._lock:
             await self._empty()
 
     def end(self) -> None:
-        """In the thread: `soon` does nothing from now on, and nothing is left running."""
+        """End the task; from now on `soon` does nothing.  Called in the portal's thread."""
         self._ended = True
         self._wake()
 
@@ -423,7 +431,7 @@ def like(original: Callable[..., object]) -> Callable[[_F], _F]:
 
 
 class Closing(ABC):
-    """What has a `close` is a context manager."""
+    """A context manager that calls `close` at the end of the block."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,18 +1,17 @@
-"""A producer: messages go to a topic, or to the partitions of one, batched and in order.
+"""A producer: sends messages to a topic, or to the partitions of one, batched and in order.
 
     producer = await client.create_producer("orders")
     message_id = await producer.send(b"...", key="customer-7")     # stored when it returns
     producer.send_nowait(b"...")                                   # stored when flush() returns
     await producer.flush()
 
-`send_nowait` is the fast way: it takes a microsecond and gives no ticket.  What becomes of a
-message is told to `on_result`, if there is one; else a failure is raised by the next `flush` or
-`aclose`.  When more than `pending_bytes_max` are unresolved it raises QueueFullError:  `await
-wait_room()`.
+`send_nowait` is the fast way: it takes a microsecond.  `on_result`, if given, is called with the
+result; without it, a failure is raised by the next `flush` or `aclose`.  While `pending_bytes_max`
+have no receipt, it raises QueueFullError: `await wait_room()`.
 
-Messages of one key, or of a topic without partitions, are stored in the order of their sends; also
-when a broker dies meanwhile, and everything that has no receipt is sent again to the next one.  A
-send that was cut off in the middle may then be stored twice.
+Messages of one key, or of a topic without partitions, are stored in the order of their sends.  This
+holds when a broker dies: all messages without a receipt are sent again to the next broker.  A send
+whose receipt was lost may then be stored twice.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,33 +28,33 @@ from daybook.clients.python.topic_producer import OnResult, SendBudget, TopicPro
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
 
-OpenLanes: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
-"""Opens producers of these partitions, the first of which has this index."""
+OpenPartitions: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
+"""Opens producers of these partitions; the number is the index of the first."""
 
 
 class Producer:
-    """Made by `Client.create_producer`."""
+    """A producer; `Client.create_producer` makes it."""
 
     def __init__(
         self,
         topic: TopicName,
-        lanes: list[TopicProducer],
+        producers: list[TopicProducer],
         router: Router,
         budget: SendBudget,
-        open_lanes: OpenLanes,
+        open_partitions: OpenPartitions,
         on_closed: Callable[["Producer"], None],
     ) -> None:
         self.topic = topic.full
         self._name = topic
-        self._open_lanes = open_lanes
-        self._lanes = lanes
+        self._open_partitions = open_partitions
+        self._partition_producers = producers
         self._router = router
         self._budget = budget
-        self._only = lanes[0] if len(lanes) == 1 else None
+        self._only = producers[0] if len(producers) == 1 else None
         self._on_closed = on_closed
         self._closed = False
         self._ended = trio.Event()
-        self._gone = False  # its client has forgotten it
+        self._gone = False  # True once the client has removed it from its list
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r} of {self.topic}, {self._state}>"
@@ -68,27 +67,31 @@ class Producer:
 
     @property
     def name(self) -> str:
-        return self._lanes[0].name
+        return self._partition_producers[0].name
 
     @property
     def partitions(self) -> int:
-        """How many partitions it sends to; 0 for a topic that has none."""
-        return len(self._lanes) if self._lanes[0].topic.partition >= 0 else 0
+        """How many partitions it sends to; 0 for a topic without partitions."""
+        return (
+            len(self._partition_producers)
+            if self._partition_producers[0].topic.partition >= 0
+            else 0
+        )
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest that it has given to a message; -1 before the first."""
-        return max(lane.last_sequence_id for lane in self._lanes)
+        """The highest sequence id of a message that was sent; -1 before the first."""
+        return max(producer.last_sequence_id for producer in self._partition_producers)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages in entries that are not resolved."""
+        """Bytes of messages in entries that have neither a receipt nor an error yet."""
         return self._budget.used
 
     @property
     def pending_messages(self) -> int:
         """How many messages have neither a receipt nor an error yet."""
-        return sum(lane.pending_messages for lane in self._lanes)
+        return sum(producer.pending_messages for producer in self._partition_producers)
 
     @property
     def failed_messages(self) -> int:
@@ -97,26 +100,26 @@ class Producer:
 
     @property
     def has_room(self) -> bool:
-        """Whether `send_nowait` may be called; if not, `await wait_room()` first."""
+        """Return True if `send_nowait` may be called; if not, `await wait_room()` first."""
         return self._budget.used < self._budget.bytes_max
 
     async def grow(self, partitions: int) -> None:
-        """The topic has so many partitions now: send to the new ones, too."""
-        known = len(self._lanes)
+        """Send to the new partitions, too."""
+        known = len(self._partition_producers)
         topics = [self._name.partition_name(index) for index in range(known, partitions)]
-        lanes = await self._open_lanes(topics, known)
+        producers = await self._open_partitions(topics, known)
         if self._closed:
-            for lane in lanes:
-                lane.abandon()
+            for producer in producers:
+                producer.abandon()
             return
-        self._lanes += lanes
+        self._partition_producers += producers
         self._only = None
         self._router.grow(partitions)
 
     @property
     def connected(self) -> bool:
-        """Whether all partitions are attached to their brokers now."""
-        return all(lane.connection is not None for lane in self._lanes)
+        """Return True if all partitions are attached to their brokers now."""
+        return all(producer.connection is not None for producer in self._partition_producers)
 
     def send_nowait(
         self,
@@ -128,7 +131,11 @@ class Producer:
         sequence_id: int | None = None,
         on_result: OnResult | None = None,
     ) -> None:
-        """Take a message on its way.  See the module.  `on_result` is called in the trio thread."""
+        """Queue a message.  See the module.  `on_result` is called once, in the trio thread.
+
+        Raise QueueFullError, ClosedError, MessageTooLargeError, TypeError or ValueError; then the
+        message was not queued, and `on_result` is not called.
+        """
         if self._closed:
             raise ClosedError(f"{self.topic}: the producer is closed")
         if self._budget.used >= self._budget.bytes_max:
@@ -137,11 +144,13 @@ class Producer:
             data = _as_value(data)
         if event_time_ms is not None or sequence_id is not None or on_result is not None:
             check_details(event_time_ms, sequence_id, on_result)
-        lane = self._only
-        if lane is None:
+        producer = self._only
+        if producer is None:
             router = self._router
-            lane = self._lanes[router.turn if key is None else router.of_key(key)]
-        lane.send(data, key, properties, event_time_ms, sequence_id, on_result)
+            producer = self._partition_producers[
+                router.turn if key is None else router.for_key(key)
+            ]
+        producer.send(data, key, properties, event_time_ms, sequence_id, on_result)
 
     async def send(
         self,
@@ -154,10 +163,10 @@ class Producer:
     ) -> MessageId:
         """Send a message; return its id when it is stored.
 
-        `data` None sends a tombstone, a message without a value: what its key stood for is gone.
+        `data` None sends a tombstone, a message without a value: it says that its key was deleted.
 
-        Raises a BrokerError; its `outcome` says whether the message may be stored nevertheless.
-        Cancelling ends the waiting, not the message.
+        Raise a BrokerError; its `outcome` says whether the message may be stored nevertheless.  A
+        cancellation ends only the wait: the message is sent.
         """
         await self.wait_room()
         result = _Result()
@@ -176,7 +185,7 @@ class Producer:
         return result.message_id
 
     async def wait_room(self) -> None:
-        """Return when `send_nowait` may be called; lets others, and the network, have a turn."""
+        """Return when `send_nowait` may be called; other tasks, and the network, get a turn."""
         await trio.lowlevel.checkpoint()
         while self._budget.used >= self._budget.bytes_max:
             await self._budget.wait_changed()
@@ -184,18 +193,18 @@ class Producer:
     async def flush(self) -> None:
         """Return when everything that was sent so far is stored.
 
-        Raises the first failure of a message without `on_result`, once.
+        Raise the first failure of a message without `on_result`, once.
         """
         await trio.lowlevel.checkpoint()
-        for lane in self._lanes:
-            lane.ship()
-        marks = [(lane, lane.last_sequence_id) for lane in self._lanes]
-        while not all(lane.is_resolved(mark) for lane, mark in marks):
+        for producer in self._partition_producers:
+            producer.ship()
+        marks = [(producer, producer.last_sequence_id) for producer in self._partition_producers]
+        while not all(producer.is_resolved(mark) for producer, mark in marks):
             await self._budget.wait_changed()
         self._budget.raise_failure()
 
     async def aclose(self) -> None:
-        """Flush, then end.  Raises as `flush` does; it is closed then, too."""
+        """Flush, then close.  Raise as `flush` does; the producer is closed then, too."""
         if self._closed:
             await self._ended.wait()  # Another task closes it: what was sent is not stored yet.
             return
@@ -204,8 +213,8 @@ class Producer:
             await self.flush()
         finally:
             try:
-                for lane in self._lanes:
-                    await lane.close()
+                for producer in self._partition_producers:
+                    await producer.close()
             finally:
                 self.abandon()
 
@@ -224,10 +233,10 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """End at once; what has no receipt is in doubt.  Idempotent, also after `aclose`."""
+        """Close without a flush: messages without a receipt fail.  Idempotent."""
         self._closed = True
-        for lane in self._lanes:
-            lane.abandon()
+        for producer in self._partition_producers:
+            producer.abandon()
         self._ended.set()
         self._go()
 
@@ -238,7 +247,7 @@ class Producer:
 
 
 class _Result:
-    """Where `send` waits."""
+    """The result of a message, for which `send` waits."""
 
     __slots__ = ("arrived", "failure", "message_id")
 
@@ -253,7 +262,7 @@ class _Result:
 
 
 def _as_value(data: object) -> bytes | None:
-    """Memory that may change later is copied; text has no bytes of its own."""
+    """Return the value of a message: memory that may change later is copied."""
     if data is None:
         return None
     if isinstance(data, bytearray | memoryview):

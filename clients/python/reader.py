@@ -1,11 +1,11 @@
-"""A reader: the messages of a topic from any place on, without a subscription.
+"""A reader: reads a topic from any position on, without a subscription.
 
     reader = await client.create_reader("orders", start="earliest")
     while await reader.has_message_available():
         message = await reader.receive()
 
-Nothing is acknowledged, nothing is remembered by the broker, and reading does not keep messages
-from being trimmed.  A reader that loses its broker goes on behind the last entry that came.
+A reader acknowledges nothing, the broker remembers nothing for it, and it does not keep messages
+from being trimmed.  A reader that loses its broker resumes behind the last entry that arrived.
 """
 
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ _WHOLE_ENTRY = 1 << 31  # behind every message of a batch
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What a topic holds: offsets from `first` up to, and without, `next`."""
+    """The offsets that a topic holds: from `first` up to, and without, `next`."""
 
     first: int
     next: int
 
 
 class Reader(MessageSource):
-    """Made by `Client.create_reader`."""
+    """A reader; `Client.create_reader` makes it."""
 
     _received: dict[int, tuple[int, int, int]] | None = None
 
     async def receive(self) -> Message:
-        """The next message.  Raises EndOfTopicError behind the last one of a terminated topic."""
+        """Return the next message; raise EndOfTopicError behind the last of a terminated topic."""
         try:
             message = await super().receive()
         except CorruptMessageError as error:
@@ -42,7 +42,7 @@ class Reader(MessageSource):
         return message
 
     async def receive_batch(self, count_max: int = 1000) -> list[Message]:
-        """Wait for a message; return it and what else is there.  [] behind the last one."""
+        """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         try:
             messages = await super().receive_batch(count_max)
         except CorruptMessageError as error:
@@ -71,15 +71,15 @@ class Reader(MessageSource):
         return message
 
     async def has_message_available(self) -> bool:
-        """Whether a message is there, or on its way, that was not received yet."""
+        """Return True if the topic has a message that was not received yet."""
         if self._queue.has_messages:
             return True
         received = self._received or {}
-        for end in self._ends:
-            last, answer = await end.last_message_id()
+        for consumer in self._partition_consumers:
+            last, answer = await consumer.last_message_id()
             if last.entry_id < 0:
                 continue
-            here = received.get(end.topic.partition)
+            here = received.get(consumer.topic.partition)
             if here is None:
                 start = MessageId.of_proto(answer.consumer_mark_delete_position)
                 if not answer.HasField("consumer_mark_delete_position"):
@@ -91,23 +91,23 @@ class Reader(MessageSource):
         return False
 
     async def offset_ranges(self) -> list[OffsetRange]:
-        """Which offsets each partition holds now."""
+        """Return the offsets that each partition holds now."""
         found: list[OffsetRange] = []
-        for end in self._ends:
-            _, answer = await end.last_message_id()
+        for consumer in self._partition_consumers:
+            _, answer = await consumer.last_message_id()
             if not answer.HasField("next_offset"):
                 raise NotAllowedError(pb.NotAllowedError, "the broker does not number messages")
             found.append(OffsetRange(answer.first_offset, answer.next_offset))
         return found
 
     def _note_unreadable(self, place: MessageId) -> None:
-        """The application was told of this entry: it is not available any more."""
+        """Note an entry whose error was raised: the application does not wait for it any more."""
         if self._received is None:
             self._received = {}
         self._received[place.partition] = (place.ledger_id, place.entry_id, _WHOLE_ENTRY)
 
     def _note_all(self, messages: list[Message]) -> None:
-        if len(self._ends) == 1:
+        if len(self._partition_consumers) == 1:
             messages = messages[-1:]  # The others are before it.
         for message in messages:
             self._note(message)

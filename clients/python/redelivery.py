@@ -1,10 +1,12 @@
-"""Asks the broker to deliver again what the application gave back, after a delay.
+"""Asks the broker to deliver again the messages that the application gave to `nack`, after a delay.
 
-On a shared subscription, entry by entry.  Else the broker goes back to the first entry that is not
-acknowledged, and everything from there on comes again: what waits here is dropped, and what is on
-its way has an older epoch.  What is done is told first, or it would come again, too.
+On a shared subscription the request names entries.  On any other, the broker goes back to the first
+entry that is not acknowledged and delivers everything from there on again: messages that wait in
+the queue are dropped, and messages under way are recognised by their older epoch.  Acknowledgements
+are sent before the request; otherwise acknowledged messages would be delivered again, too.
 
-While nothing is attached nothing is asked for: what is not acknowledged comes again anyhow.
+While no broker is attached, no request is needed: on attachment the broker delivers everything that
+is not acknowledged.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,18 +15,18 @@ import trio
 
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.link import Link
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.protocol.acks import NackTracker
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 from daybook.wire.proto import pulsar_pb2 as pb
 
 
 class Redelivery:
-    """Of one consumer on one topic; `run` is a task of the link."""
+    """One instance per topic consumer, which runs `run` as a task."""
 
     def __init__(
         self,
-        link: Link,
+        handler: ConnectionHandler,
         consumer_id: int,
         acks: Acknowledger,
         delay_s: float,
@@ -32,8 +34,8 @@ class Redelivery:
         by_entry: bool,
         drop: Callable[[], None],
     ) -> None:
-        self.epoch = 0  # what is stamped with an older one is not wanted
-        self._link = link
+        self.epoch = 0  # entries with an older epoch are dropped
+        self._handler = handler
         self._id = consumer_id
         self._acks = acks
         self._by_entry = by_entry
@@ -46,7 +48,7 @@ class Redelivery:
         self._waiting.set()
 
     def forget(self) -> None:
-        """What was given back comes anyhow, or is of no interest any more."""
+        """Forget all entries: they come again anyhow, or are no longer of interest."""
         self._nacks.forget()
 
     async def run(self) -> None:
@@ -58,8 +60,9 @@ class Redelivery:
                 continue
             await trio.sleep_until(deadline)
             due = self._nacks.due(trio.current_time())
+            # Before the request: the broker delivers again what it does not know as acknowledged.
             await self._acks.send_or_flush()
-            connection = self._link.connection
+            connection = self._handler.connection
             if due and connection is not None:
                 self._ask(connection, due)
 

@@ -1,75 +1,99 @@
-"""A consumer of one topic, or of one partition: permits, entries, seeks.
+"""A consumer of one topic or one partition: permits, entries, seeks.
 
-Entries come ahead of demand, as far as permits allow, and wait in the inbox that all partitions of
-a consumer share.  They are taken apart when the application gets to them.  An entry that cannot be
-read is an error for the application, and is not acknowledged: nothing is dropped in silence.
+The broker sends entries ahead of demand, as far as permits allow.  They wait in the message queue
+that all partitions of a consumer share, and are unpacked when the application gets to them.  An
+entry that cannot be read is an error for the application and is not acknowledged: no message is
+dropped silently.
 
-When the consumer is attached anew, the broker delivers again what is not acknowledged, so what
-waits here is dropped first.  A reader has no such memory at its broker: it goes on behind the entry
-that came last, and keeps what waits.
+When the consumer is attached again, the broker delivers everything that is not acknowledged, so the
+entries that wait here are dropped first.  The broker remembers nothing for a reader: it resumes
+behind the entry that came last, and keeps the entries that wait.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from random import Random
-from typing import Protocol
 
 import trio
 
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.consumer_settings import ConsumerSettings, SubscriptionType
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.entries import EntryReader, permits_of
 from daybook.clients.python.errors import (
     BrokerError,
     CorruptMessageError,
     NotAllowedError,
 )
-from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.link import Link
+from daybook.clients.python.limits import ClientLimits, ConsumerLimits
 from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.message_queue import MessageQueue, Waiting
 from daybook.clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
-from daybook.clients.python.positions import Start, milliseconds
 from daybook.clients.python.protocol.permits import Permits
 from daybook.clients.python.redelivery import Redelivery
-from daybook.clients.python.starting_point import StartingPoint
+from daybook.clients.python.start_position import Start, StartPosition, milliseconds
 from daybook.wire.errors import WireError
 from daybook.wire.fields import signed
 from daybook.wire.messages.consumer import Delivery
-from daybook.wire.messages.registry import CLIENT_NAME
+from daybook.wire.messages.registry import CLIENT_NAME, AnyCommand, Command
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 
-@dataclass(slots=True)
-class Waiting:
-    """An entry in the inbox."""
+class SubscriptionType(Enum):
+    """How a subscription divides its messages among consumers."""
 
-    source: "TopicConsumer"
-    delivery: Delivery
-    payload: bytes
-
-
-class Inbox(Protocol):
-    """What a topic's consumer needs of the consumer that it is a part of."""
-
-    def put(self, waiting: Waiting) -> None: ...
-
-    def waiting_of(self, source: "TopicConsumer") -> list[Waiting]:
-        """The entries that came from there and were not taken apart yet."""
-        ...
-
-    def drop(self, source: "TopicConsumer") -> list[Waiting]:
-        """Forget what came from there; return the entries that were not taken apart yet."""
-        ...
-
-    def wake(self) -> None:
-        """Something is different: whoever waits for a message should look."""
-        ...
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+    FAILOVER = "failover"
 
 
-class TopicConsumer(Link):
-    """See the module."""
+_SUB_TYPES = {
+    SubscriptionType.EXCLUSIVE: pb.CommandSubscribe.Exclusive,
+    SubscriptionType.SHARED: pb.CommandSubscribe.Shared,
+    SubscriptionType.FAILOVER: pb.CommandSubscribe.Failover,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer or reader was opened: the same for all its partitions."""
+
+    subscription: str
+    type: SubscriptionType
+    durable: bool
+    start: Start  # of a new subscription: EARLIEST or LATEST; of a reader: anything
+    consumer_name: str
+    queue_size: int
+    limits: ConsumerLimits
+    ack_receipts: bool
+    read_compacted: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
+        """Return the request to subscribe, without the start position of a reader."""
+        request = pb.CommandSubscribe(
+            topic=topic,
+            subscription=self.subscription,
+            subType=_SUB_TYPES[self.type],
+            consumer_id=consumer_id,
+            consumer_name=self.consumer_name,
+            durable=self.durable,
+            initialPosition=pb.CommandSubscribe.Latest,
+            read_compacted=self.read_compacted,
+        )
+        if self.start == EARLIEST:
+            request.initialPosition = pb.CommandSubscribe.Earliest
+        for key, value in self.properties:
+            request.metadata.add(key=key, value=value)
+        if self.type is not SubscriptionType.SHARED:
+            request.consumer_epoch = epoch  # From 0 on, so that the broker stamps all it sends.
+        return request
+
+
+class TopicConsumer(ConnectionHandler):
+    """One instance per topic, or per partition, of a consumer or reader."""
 
     def __init__(
         self,
@@ -80,15 +104,15 @@ class TopicConsumer(Link):
         rng: Random,
         consumer_id: int,
         settings: ConsumerSettings,
-        inbox: Inbox,
+        queue: MessageQueue,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.active = settings.type is not SubscriptionType.FAILOVER
         self.end_of_topic = False
-        self.generation = 0  # moves so far; acknowledgements from before one are of no interest
+        self.generation = 0  # how often the position moved: acks of an older one are void
         self._id = consumer_id
         self._settings = settings
-        self._inbox = inbox
+        self._queue = queue
         self._partition = topic.partition
         self._permits = Permits(settings.queue_size, settings.limits.receiver_queue_bytes_max)
         self._acks = Acknowledger(
@@ -106,11 +130,30 @@ class TopicConsumer(Link):
             drop=self._drop,
         )
         self._entries = EntryReader(topic.full, topic.partition, self)
-        self._start = StartingPoint(settings.start, durable=settings.durable)
+        self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
-        self._moved: int | None = None  # the latest move of the subscription that we know of
-        self._moved_generation = 0  # that began with a move by somebody else
+        self._moved: int | None = None  # the number of the last move that the broker told us
+        self._moved_generation = 0  # the generation that began with a move by another client
         self._unsubscribed = False
+
+    # -- what the connection calls
+
+    @property
+    def waiting(self) -> bool:
+        """Return False: a consumer may wait for messages for days."""
+        return False
+
+    def handle(self, command: AnyCommand) -> None:
+        """Handle a delivery, the end of the topic, or that this consumer becomes active."""
+        if isinstance(command, Delivery):
+            self.on_delivery(command)
+            return
+        assert isinstance(command, Command)
+        if command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            self.on_active(command.body.is_active)
+        else:
+            assert command.type == pb.BaseCommand.REACHED_END_OF_TOPIC
+            self.on_end_of_topic()
 
     # -- entries
 
@@ -122,16 +165,16 @@ class TopicConsumer(Link):
             is_old = epoch is not None and epoch < self._redelivery.epoch
             wanted = not is_old and self._acks.tracker.arrived(key)
         else:
-            wanted = self._start.came(key)
+            wanted = self._start.is_new(key)
         if not wanted:
             self._pay_back(delivery, delivery.payload)
             return
-        # The arena of the connection is for what is on its way, not for what waits here.
+        # Copied: an entry that waits here must not keep the receive arena of the connection.
         payload, delivery.payload = bytes(delivery.payload), memoryview(b"")
-        self._inbox.put(Waiting(self, delivery, payload))
+        self._queue.put(Waiting(self, delivery, payload))
 
     def unpack(self, waiting: Waiting) -> list[Message]:
-        """The messages of an entry that left the inbox.  Raises CorruptMessageError."""
+        """Return the messages of an entry that left the queue.  Raise CorruptMessageError."""
         delivery, payload = waiting.delivery, waiting.payload
         if not self._acks.tracker.taken((delivery.ledger_id, delivery.entry_id)):
             self._pay_back(delivery, payload)
@@ -146,7 +189,7 @@ class TopicConsumer(Link):
         return self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
 
     def _wanted(self, entry: Entry, messages: list[Message], ack_set: int | None) -> list[Message]:
-        """Without those that are acknowledged already, or lie before the place to start at."""
+        """Return the messages without those that are acknowledged or before the start position."""
         unwanted = 0
         if self._start.sought is not None:
             unwanted = self._start.before(messages)
@@ -169,7 +212,7 @@ class TopicConsumer(Link):
         return [message for index, message in enumerate(messages) if wanted >> index & 1]
 
     def _pay_back(self, delivery: Delivery, payload: bytes | memoryview) -> None:
-        """An entry of which the application gets nothing took permits all the same."""
+        """Give back the permits of an entry that is dropped: the broker has counted them."""
         self._give_permits(permits_of(delivery, payload), len(payload))
 
     def _give_permits(self, messages: int, size: int) -> None:
@@ -186,12 +229,12 @@ class TopicConsumer(Link):
     # -- acknowledgements
 
     def ack(self, key: tuple[int, int], batch_index: int) -> None:
-        """The application is done with a message."""
+        """Acknowledge a message."""
         self._acks.tracker.ack(key, batch_index)
         self._acks.changed()
 
     def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
-        """The same for several messages of one entry."""
+        """Acknowledge the messages `first` to `last` of one entry."""
         if is_batch:
             self._acks.tracker.skip(key, ((1 << (last - first + 1)) - 1) << first)
         else:
@@ -199,7 +242,7 @@ class TopicConsumer(Link):
         self._acks.changed()
 
     def ack_too_late(self, generation: int) -> None:
-        """The application acknowledged what it had before a move."""
+        """Note an acknowledgement of a message from before a move: it may be void."""
         if generation < self._moved_generation:
             self._acks.note_void(1)
 
@@ -224,17 +267,18 @@ class TopicConsumer(Link):
             nursery.cancel_scope.cancel()
 
     def _drop(self) -> None:
-        """Forget what waits here, and let as much come again."""
-        for waiting in self._inbox.drop(self):
+        """Drop the entries that wait here, and give back their permits."""
+        for waiting in self._queue.drop(self):
             self._pay_back(waiting.delivery, waiting.payload)
         self._acks.tracker.dropped()
 
     # -- positions
 
     async def seek(self, start: Start) -> None:
-        """Go to `start`; what was delivered before is forgotten."""
+        """Continue at `start`; forget everything that was delivered before."""
         await self.persist(lambda connection: self._seek(connection, start))
-        await self.wait_connection()  # The broker closes a consumer that is moved; it comes back.
+        # The broker closes the consumers of a subscription that is moved; `run` attaches it again.
+        await self.wait_connection()
 
     async def _seek(self, connection: BrokerConnection, start: Start) -> None:
         request = pb.CommandSeek(consumer_id=self._id)
@@ -261,7 +305,10 @@ class TopicConsumer(Link):
             self._seeking = False
 
     def _start_over(self, connection: BrokerConnection) -> None:
-        """Nobody knows where we are: subscribe again, then what was dropped here comes again."""
+        """Subscribe again after a seek without an answer: the position is unknown.
+
+        Then the broker delivers again the entries that were dropped here.
+        """
         if self.connection is connection:
             self._take_back(connection)
             self.on_detached("a seek failed")
@@ -275,7 +322,7 @@ class TopicConsumer(Link):
             self._moved_generation = self.generation
 
     async def last_message_id(self) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
-        """The id of the last message, and all that the broker says beside it."""
+        """Return the id of the last message, and the whole answer of the broker."""
 
         async def ask(connection: BrokerConnection) -> pb.CommandGetLastMessageIdResponse:
             found: pb.CommandGetLastMessageIdResponse = await connection.request(
@@ -288,11 +335,11 @@ class TopicConsumer(Link):
         return last, answer
 
     async def unsubscribe(self) -> None:
-        """End the subscription here; the consumer ends with it."""
+        """Delete the subscription; the consumer is closed with it."""
 
         async def ask(connection: BrokerConnection) -> None:
             await connection.request(pb.CommandUnsubscribe(consumer_id=self._id))
-            self.abandon()  # Were it attached again, it would subscribe again.
+            self.abandon()  # Or `run` would attach it again, and so create the subscription anew.
 
         if not self._unsubscribed:
             await self.persist(ask)
@@ -304,7 +351,7 @@ class TopicConsumer(Link):
                 pb.NotAllowedError, f"{connection.server_version} does not number messages"
             )
 
-    # -- what the link needs
+    # -- what the connection handler calls
 
     async def _register(self, connection: BrokerConnection) -> None:
         settings = self._settings
@@ -319,13 +366,13 @@ class TopicConsumer(Link):
             await self._pin_latest(connection)
 
     def _check_moved(self, answer: pb.CommandSuccess) -> None:
-        """What was delivered before somebody moved the subscription is not acknowledged any more.
+        """Forget what was delivered before another client moved the subscription.
 
-        Nothing is delivered between the answer and the first permits.
+        No entry can arrive in between: the broker has no permits yet.
         """
         if answer.HasField("moved") and answer.moved != self._moved:
             self._moved = answer.moved
-            # While a seek of ours is under way, nothing of before it is left.
+            # While a seek of ours is under way, nothing from before it is left to be void.
             self._forget(moved_by_us=self._seeking)
 
     async def _pin_latest(self, connection: BrokerConnection) -> None:
@@ -336,7 +383,7 @@ class TopicConsumer(Link):
         self._start.pin((signed(end.ledgerId), signed(end.entryId)))
 
     def _start_reading(self, connection: BrokerConnection, request: pb.CommandSubscribe) -> None:
-        """A reader says where it starts; again, with its last entry, when it comes back."""
+        """Set the start of a reader; when it is attached again, that is its last entry."""
         start = self._start.now
         if isinstance(start, Offset):
             self._check_offsets(connection)
@@ -350,12 +397,12 @@ class TopicConsumer(Link):
         self._seeking = False
         self._start.attached()
         if self._settings.durable:
-            self._redelivery.forget()  # All of it comes anyhow.
+            self._redelivery.forget()  # The broker delivers all of it anyhow.
         self._acks.attached(connection)
-        here = self._inbox.waiting_of(self)  # A reader keeps what came before.
+        here = self._queue.waiting_of(self)  # A reader has kept the entries that wait.
         if permits := self._permits.restart(sum(permits_of(e.delivery, e.payload) for e in here)):
             self._flow(permits)
-        self._inbox.wake()
+        self._queue.wake()
 
     def _unregister(self, connection: BrokerConnection) -> None:
         if connection.consumers.get(self._id) is self:
@@ -373,21 +420,21 @@ class TopicConsumer(Link):
 
     def _ended(self, failure: BrokerError) -> None:
         del failure
-        self._inbox.wake()
+        self._queue.wake()
 
     # -- what else the connection calls
 
     def on_detached(self, reason: str) -> None:
         super().on_detached(reason)
         if self._settings.durable:
-            self._inbox.drop(self)  # All of it comes again.
+            self._queue.drop(self)  # The broker delivers all of them again.
             self._acks.tracker.dropped()
 
     def on_active(self, active: bool) -> None:
         self.active = active
-        if not active:  # What is not acknowledged goes to another one.
+        if not active:  # Another consumer gets what is not acknowledged.
             self._acks.tracker.all_given_back()
 
     def on_end_of_topic(self) -> None:
         self.end_of_topic = True
-        self._inbox.wake()
+        self._queue.wake()

@@ -1,12 +1,12 @@
-"""A producer of one topic, or of one partition: batches, the queue of sends, receipts.
+"""A producer of one topic or one partition: batches, the queue of sends, receipts.
 
-Messages gather in a batch.  It goes out when it is full; else at the next turn of the loop if
-nothing waits for a receipt, and after `batch_delay_s` if something does.  So a single message does
-not wait, and many share their way.
+Messages gather in a batch.  A full batch is sent at once; otherwise a batch is sent at the next
+turn of the event loop if no send waits for a receipt, and after `batch_delay_s` if one does.  So a
+single message does not wait, and many share a batch.
 
-What was sent stays in the queue until its receipt comes, through takeovers too (see
-`protocol.sends`).  `send_timeout_s` ends that: the send fails, and if it was ever on the wire,
-nobody knows whether it is stored.
+An entry that was sent stays in the queue until its receipt comes, through takeovers too (see
+`protocol.sends`).  After `send_timeout_s` the send fails; if the entry was ever on the wire, it is
+unknown whether it is stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +18,7 @@ import trio
 
 from daybook.clients.python.arguments import check_key, check_properties
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.errors import (
     BrokerError,
     InDoubtError,
@@ -30,7 +31,6 @@ from daybook.clients.python.errors import (
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.protocol.batching import Batch, BatchBuilder, text_key
@@ -39,6 +39,7 @@ from daybook.wire.batch import encode_payload_head
 from daybook.wire.clock import WallClock
 from daybook.wire.compression import CompressionType, compress
 from daybook.wire.messages.client import SendReceipt, encode_send
+from daybook.wire.messages.registry import AnyCommand, Command
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
@@ -58,12 +59,12 @@ _ON_THE_WIRE = {
 
 
 class SendBudget:
-    """What all partitions of one producer hold together, and who waits for room or for the end."""
+    """The bytes that all partitions of one producer hold, and an event for tasks that wait."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self.failure: Exception | None = None  # of messages that nobody watches
+        self.failure: Exception | None = None  # the first of a message without `on_result`
         self.failed_messages = 0  # how many of them failed
         self._changed: trio.Event | None = None
 
@@ -74,7 +75,7 @@ class SendBudget:
             raise failure
 
     def changed(self) -> None:
-        """Something was resolved."""
+        """Wake the tasks that wait: an entry got its receipt or failed."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -86,9 +87,9 @@ class SendBudget:
 
 
 def _size_beside(key: str | bytes | None, properties: Mapping[str, str] | None) -> int:
-    """Bytes that a key and properties take in a frame, at most; raises TypeError.
+    """Return the bytes that a key and properties take in a frame, at most; raise TypeError.
 
-    The broker cuts a connection whose frame is above its limit, so they count like the data.
+    They count like the data: the broker closes a connection whose frame is above its limit.
     """
     check_key(key)
     size = 2 * len(key.encode() if isinstance(key, str) else key or b"")  # base64 takes a third
@@ -97,8 +98,8 @@ def _size_beside(key: str | bytes | None, properties: Mapping[str, str] | None) 
     return size
 
 
-class TopicProducer(Link):
-    """See the module."""
+class TopicProducer(ConnectionHandler):
+    """One instance per topic, or per partition, of a producer."""
 
     def __init__(
         self,
@@ -143,12 +144,12 @@ class TopicProducer(Link):
 
     @property
     def last_sequence_id(self) -> int:
-        """Of the last message that was sent; -1 before the first."""
+        """The sequence id of the last message that was sent; -1 before the first."""
         return self._next_sequence_id - 1
 
     @property
     def pending_messages(self) -> int:
-        """Those that have neither a receipt nor an error yet."""
+        """How many messages have neither a receipt nor an error yet."""
         return self._builder.count + self._pending.messages
 
     @property
@@ -156,7 +157,7 @@ class TopicProducer(Link):
         return not self._idle.is_set()
 
     def is_resolved(self, sequence_id: int) -> bool:
-        """Whether everything up to this sequence id, if it was shipped, is stored or has failed."""
+        """Return True if all entries shipped up to this sequence id are stored or have failed."""
         oldest = self._pending.oldest
         return oldest is None or oldest > sequence_id
 
@@ -171,7 +172,7 @@ class TopicProducer(Link):
         sequence_id: int | None,
         on_result: OnResult | None,
     ) -> None:
-        """Take a message on its way.  Raises what makes that impossible; then nothing was sent."""
+        """Put a message into the batch.  If it raises, the message was not taken."""
         builder = self._builder
         size = 0 if data is None else len(data)
         if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
@@ -189,9 +190,9 @@ class TopicProducer(Link):
         elif sequence_id < self._next_sequence_id:
             raise ValueError(f"sequence id {sequence_id} is not above {self.last_sequence_id}")
         elif sequence_id > self._next_sequence_id:
-            self.ship()  # In a batch the ids follow each other.
+            self.ship()  # The sequence ids of a batch have no gaps.
         if builder.size + size > self._max_bytes:
-            self.ship()  # Together they would be too large for the broker.
+            self.ship()  # With this message the entry would be too large for the broker.
         if alone:
             self.ship()
             self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
@@ -204,7 +205,7 @@ class TopicProducer(Link):
             full = builder.add_special(
                 data, key, properties or _NO_PROPERTIES, event_time_ms, sequence_id
             )
-        # Behind `add`, which may raise: a message that was not taken leaves no trace.
+        # After `add`, which may raise: a message that was not taken must leave no trace.
         self._next_sequence_id = sequence_id + 1
         if on_result is not None:
             self._results.append((index, on_result))
@@ -214,7 +215,7 @@ class TopicProducer(Link):
             self._begun.set()
 
     def ship(self) -> None:
-        """Send the batch as far as it has come."""
+        """Send the batch with the messages that it has."""
         if not self._builder.count:
             return
         batch = self._builder.take()
@@ -285,6 +286,7 @@ class TopicProducer(Link):
             inf if timeout_s is None else trio.current_time() + timeout_s,
             results,
         )
+        # In the queue before it is sent: a receipt is matched with the head of the queue.
         self._pending.push(send)
         self._budget.used += send.size
         self._shipped += 1
@@ -328,7 +330,7 @@ class TopicProducer(Link):
     async def _give_up_in_time(self, timeout_s: float) -> None:
         while True:
             deadline = self._pending.deadline
-            # What comes while we sleep has at least `timeout_s` to live.
+            # An entry that is queued meanwhile expires `timeout_s` from now at the earliest.
             await trio.sleep_until(
                 trio.current_time() + timeout_s if deadline is None else deadline
             )
@@ -340,7 +342,7 @@ class TopicProducer(Link):
                     else UnavailableError(f"{self.topic}: no broker took it in {timeout_s:g} s"),
                 )
 
-    # -- what the link needs
+    # -- what the connection handler calls
 
     async def _register(self, connection: BrokerConnection) -> None:
         request = pb.CommandProducer(
@@ -391,6 +393,15 @@ class TopicProducer(Link):
 
     # -- what the connection calls
 
+    def handle(self, command: AnyCommand) -> None:
+        """Handle a receipt or a send error."""
+        if isinstance(command, SendReceipt):
+            self.on_receipt(command)
+        else:
+            assert isinstance(command, Command)
+            assert command.type == pb.BaseCommand.SEND_ERROR
+            self.on_send_error(command.body)
+
     def on_receipt(self, receipt: SendReceipt) -> None:
         send = self._pending.receipt(receipt.sequence_id)
         if isinstance(send, PendingSend):
@@ -410,7 +421,8 @@ class TopicProducer(Link):
     def on_send_error(self, error: pb.CommandSendError) -> None:
         failure = refusal(error.error, error.message)
         if isinstance(failure, TopicTerminatedError):
-            # From here on this broker takes nothing; what it took before has its receipt.
+            # This broker stores nothing more, and has sent the receipts of what it stored.  Only
+            # an entry that went to an earlier connection, too, may be stored without a receipt.
             self._fail_all(failure, in_doubt=lambda send: send.sent_before)
             self._end(failure)
         elif isinstance(failure, (MessageRejectedError, NotAllowedError)):
@@ -422,16 +434,18 @@ class TopicProducer(Link):
             self._start_over(f"a send failed: {failure}")
 
     def _start_over(self, reason: str) -> None:
-        """What is in the queue is sent again, in order, by a producer that begins anew."""
+        """Register again, and send the whole queue again, in order."""
         connection = self.connection
         if connection is None:
             return
-        # The broker must not see the rest of the queue before it sees its head again.
+        # First close the producer at the broker: it must not store later entries of the queue
+        # before it has seen the head again.
         self._take_back(connection)
         self.on_detached(reason)
 
     def _resolved(self, send: PendingSend) -> None:
         self._budget.used -= send.size
+        assert self._budget.used >= 0
         if not len(self._pending):
             self._idle.set()
 
@@ -448,6 +462,6 @@ class TopicProducer(Link):
         self._budget.changed()
 
     def _note_failure(self, error: Exception) -> None:
-        """The application's own, of its `on_result`: `flush` raises it."""
+        """Keep an error of the application's `on_result`, for `flush` to raise."""
         if self._budget.failure is None:
             self._budget.failure = error

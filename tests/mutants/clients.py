@@ -2,12 +2,13 @@
 
 from tests.mutants.patch import Edit, Mutant
 
-_LINK = "daybook.clients.python.link"
+_HANDLER = "daybook.clients.python.connection_handler"
 _CONSUMER = "daybook.clients.python.consumer"
 _TOPIC_CONSUMER = "daybook.clients.python.topic_consumer"
 _QUEUE = "tests:tests/clients/python/test_message_queue.py"
 
 _BLOCKING = "tests:tests/clients/python/test_blocking.py"
+_BLOCKING_END = "tests:tests/clients/python/test_blocking_end.py"
 _PERMITS = "tests:tests/clients/python/test_permits.py"
 _GIVEN_UP = "tests:tests/clients/python/test_given_up.py"
 _CONNECTIONS = "tests:tests/broker/test_connection.py"
@@ -16,7 +17,7 @@ RECEIVING = [
     Mutant(
         id="CL01",
         rule="what arrives wakes all who wait for it -> the one who came last",
-        module=_CONSUMER,
+        module="daybook.clients.python.message_queue",
         name="MessageQueue._wait_for_news",
         replacement=Edit("if self._arrived.is_set():", "if True:"),
         caught_by=f"{_QUEUE} -k as_many_tasks",
@@ -26,7 +27,7 @@ RECEIVING = [
         rule="who waits for a message hears that the consumer was closed -> waits for ever",
         module=_TOPIC_CONSUMER,
         name="TopicConsumer._ended",
-        replacement=Edit("self._inbox.wake()", "pass"),
+        replacement=Edit("self._queue.wake()", "pass"),
         caught_by="tests:tests/clients/python/test_consumer.py -k several_tasks",
     ),
     Mutant(
@@ -52,6 +53,25 @@ RECEIVING = [
             "    return bool(messages), in_time\n",
         ),
         caught_by=f"{_BLOCKING} -k interrupted_receive",
+    ),
+]
+
+ENDING = [
+    Mutant(
+        id="CL05",
+        rule="a client that is closed stores what was handed over -> what it has taken so far",
+        module="daybook.clients.python.blocking",
+        name="Client._close_all",
+        replacement=Edit("*(producer.close_here for producer in self._producers), ", ""),
+        caught_by=f"{_BLOCKING_END} -k queued_is_stored",
+    ),
+    Mutant(
+        id="CL06",
+        rule="callbacks hear of messages that were never sent -> they are forgotten",
+        module="daybook.clients.python.blocking_producer",
+        name="Producer._ended",
+        replacement=Edit("for message in left:", "for message in ():"),
+        caught_by=f"{_BLOCKING_END} -k cut_off",
     ),
 ]
 
@@ -113,32 +133,32 @@ GIVING_UP = [
     Mutant(
         id="CL21",
         rule="the broker hears of an opening that is given up -> keeps what comes of it",
-        module=_LINK,
-        name="Link._attach",
+        module=_HANDLER,
+        name="ConnectionHandler._attach",
         replacement=Edit("self._take_back(connection)", "pass"),
         caught_by=f"{_GIVEN_UP} -k cancelled_leaves",
     ),
     Mutant(
         id="CL21b",
         rule="who is given up just as he was registered is taken back -> stays",
-        module=_LINK,
-        name="Link._attach",
+        module=_HANDLER,
+        name="ConnectionHandler._attach",
         replacement=Edit("registered = not detached.is_set()", "registered = True"),
         caught_by=f"{_GIVEN_UP} -k in_the_moment",
     ),
     Mutant(
         id="CL22",
         rule="the broker hears of what ends without a good-bye -> keeps it",
-        module=_LINK,
-        name="Link._end",
+        module=_HANDLER,
+        name="ConnectionHandler._end",
         replacement=Edit("self._take_back(connection)", "pass"),
         caught_by=f"{_GIVEN_UP} -k partition",
     ),
     Mutant(
         id="CL23",
         rule="a close that is cancelled ends the link -> leaves it as it is",
-        module=_LINK,
-        name="Link.close",
+        module=_HANDLER,
+        name="ConnectionHandler.close",
         replacement=Edit(
             "    finally:\n        self.abandon()\n",
             "    except KeyError:\n        pass\n    self.abandon()\n",
@@ -163,7 +183,7 @@ GIVING_UP = [
         rule="a reader that cannot go to its first place is closed -> belongs to nobody",
         module="daybook.clients.python.client",
         name="Client._open_reader",
-        replacement=Edit("reader.abandon()  # Nobody", "pass  # Nobody"),
+        replacement=Edit("reader.abandon()  # The caller", "pass  # The caller"),
         caught_by=f"{_GIVEN_UP} -k first_seek",
     ),
     Mutant(
@@ -216,4 +236,4 @@ GIVING_UP = [
     ),
 ]
 
-MUTANTS = [*RECEIVING, *PERMITS, *GIVING_UP]
+MUTANTS = [*RECEIVING, *ENDING, *PERMITS, *GIVING_UP]

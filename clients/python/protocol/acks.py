@@ -1,16 +1,17 @@
-"""What the application is done with, and what the broker has to hear of it.
+"""Which messages the application has acknowledged, and what the broker has to be told.
 
 The broker counts entries, the application messages: an entry is acknowledged when all messages of
 its batch are.  Until then its *pending set* (bit i: message i is not acknowledged) is kept here and
-sent along, so that a broker which remembers such sets delivers only the rest again; and if it
-delivers the whole entry again to this consumer, the set says which messages to leave out.
+sent to the broker.  A broker that stores pending sets delivers only the rest again; if it delivers
+the whole entry again to this consumer, the set says which messages to leave out.
 
-Acknowledgements are grouped: `take` gives what has gathered, each entry once.  An entry that comes
-again while it waits to be handed out, or while its acknowledgement is on its way, is not wanted.
+Acknowledgements are grouped: `take` returns what has gathered, each entry once.  An entry that is
+delivered again while it waits in the queue, or while its acknowledgement is under way, is dropped.
 
-A batch that was given back, or that an earlier attachment delivered, may come again here, or go to
-somebody else who finishes it.  Its pending set is kept for the first case, and for so many batches
-only: one that is forgotten comes again as the broker knows it, whole if need be.
+A batch that was given back, or that an earlier attachment delivered, may be delivered here again,
+or to another consumer, which then acknowledges the rest.  Its pending set is kept for the first
+case, for a bounded number of batches: one that is forgotten is delivered again as the broker knows
+it, whole in the worst case.
 """
 
 from collections import deque
@@ -23,7 +24,7 @@ _MISSING = object()
 
 
 class AckTracker:
-    """The acknowledgements of one consumer on one topic."""
+    """One instance per topic consumer."""
 
     __slots__ = (
         "_changed",
@@ -43,19 +44,23 @@ class AckTracker:
         self.in_doubt = AcksInDoubt(in_doubt_max)
         self.times_moved = 0
         self._given_back_max = given_back_max
-        self._given_back: dict[EntryKey, None] = {}  # of those pending: may be with somebody else
-        self._queued: dict[EntryKey, bool] = {}  # entries in the inbox: done in the meantime?
+        self._given_back: dict[
+            EntryKey, None
+        ] = {}  # pending, but perhaps delivered to another consumer
+        self._queued: dict[
+            EntryKey, bool
+        ] = {}  # entries in the queue: acknowledged in the meantime?
         self._pending: dict[EntryKey, int] = {}  # batches that are with the application
-        self._done: dict[EntryKey, None] = {}  # whole entries, to be told
-        self._changed: dict[EntryKey, None] = {}  # batches of which something more is done
-        self._told: dict[EntryKey, None] = {}  # whole entries, told and not confirmed
+        self._done: dict[EntryKey, None] = {}  # whole entries to acknowledge
+        self._changed: dict[EntryKey, None] = {}  # batches with a new pending set to send
+        self._told: dict[EntryKey, None] = {}  # whole entries that were sent and not confirmed
         self._cumulative: AckTuple | None = None
-        self._mark: EntryKey | None = None  # done up to here, and not confirmed yet
+        self._mark: EntryKey | None = None  # acknowledged up to here, and not confirmed yet
 
     # -- deliveries
 
     def arrived(self, key: EntryKey) -> bool:
-        """An entry came, maybe again: is it wanted?  Not if it waits already, or is done."""
+        """Note a delivery; return False if the entry waits already or is acknowledged."""
         if key in self._queued or key in self._done or key in self._told:
             return False
         if self._mark is not None and key <= self._mark and key not in self._pending:
@@ -64,19 +69,20 @@ class AckTracker:
         return True
 
     def taken(self, key: EntryKey) -> bool:
-        """An entry leaves the inbox: whether it is still wanted."""
+        """Note that an entry leaves the queue; return False if it is acknowledged by now."""
         return not self._queued.pop(key, False)
 
     def dropped(self) -> None:
-        """The inbox was emptied: what is not acknowledged comes again, here or to somebody else."""
+        """Note that the queue was emptied: the broker delivers again what is not acknowledged."""
         self._queued.clear()
         self.all_given_back()
 
     def all_given_back(self) -> None:
+        """Note that the broker may deliver all pending batches to another consumer."""
         self.given_back(list(self._pending))
 
     def given_back(self, keys: Sequence[EntryKey]) -> None:
-        """The broker delivers these again, here or to somebody else."""
+        """Note that the broker delivers these again, here or to another consumer."""
         for key in keys:
             if key in self._pending:
                 self._given_back[key] = None
@@ -86,16 +92,16 @@ class AckTracker:
                 del self._given_back[key], self._pending[key]
 
     def _is_needed(self, key: EntryKey) -> bool:
-        """Whether the broker is still to hear of a part of this batch."""
+        """Return True if an acknowledgement of a part of this batch is not confirmed."""
         return key in self._changed or key in self.in_doubt
 
     @property
     def pending_batches(self) -> int:
-        """How many batches are known of which something is not acknowledged."""
+        """How many batches have messages that are not acknowledged."""
         return len(self._pending)
 
     def delivered(self, key: EntryKey, count: int, ack_set: int | None) -> int:
-        """A batch is handed out, maybe again: the messages of it that are not done."""
+        """Note that a batch is handed out, perhaps again; return its pending set."""
         everything = (1 << count) - 1
         pending = self._pending.get(key, everything)
         if ack_set is not None:
@@ -108,10 +114,10 @@ class AckTracker:
     # -- acknowledgements
 
     def ack(self, key: EntryKey, index: int) -> None:
-        """The application is done with a message; `index` -1: with the whole entry.
+        """Acknowledge a message, or with `index` -1 the whole entry.
 
-        A message of a batch that is not with the application is done already, or was delivered
-        to somebody else: then nothing is known about the rest of its batch, and nothing is said.
+        If the batch is not pending here, the message is acknowledged already, or the batch was
+        delivered to another consumer.  Then the rest of the batch is unknown: nothing is sent.
         """
         if index == _INDEX_UNKNOWN:
             self._finish(key)
@@ -119,7 +125,7 @@ class AckTracker:
         self.skip(key, 1 << index)
 
     def skip(self, key: EntryKey, indexes: int) -> None:
-        """These messages (bits) of a batch are done."""
+        """Acknowledge these messages (as bits) of a batch."""
         pending = self._pending.get(key)
         if pending is None or not pending & indexes:
             return
@@ -130,10 +136,10 @@ class AckTracker:
             self._finish(key)
 
     def ack_cumulative(self, key: EntryKey, index: int) -> None:
-        """The application is done with everything up to this message.
+        """Acknowledge everything up to this message.
 
-        Of a batch that is not with the application nothing is said, as in `ack`; what lies before
-        it is done all the same.
+        If its batch is not pending here, nothing is sent for the batch itself, as in `ack`; the
+        entries before it are acknowledged all the same.
         """
         pending = self._pending.get(key)
         rest = 0
@@ -147,7 +153,7 @@ class AckTracker:
         self._cumulative = (key[0], key[1], rest or None)
 
     def _cover(self, key: EntryKey, rest: int) -> None:
-        """All that lies before is done, and of the entry itself all but `rest`."""
+        """Note that all entries before `key` are acknowledged, and `key` except for `rest`."""
         self._mark = key
         for known in (self._pending, self._given_back, self._done, self._changed, self._told):
             for earlier in [each for each in known if each <= key]:
@@ -166,20 +172,20 @@ class AckTracker:
         if key in self._queued:
             self._queued[key] = True
 
-    # -- what the broker has to hear
+    # -- what is sent to the broker
 
     @property
     def waiting(self) -> int:
-        """How many entries the broker has not heard of."""
+        """How many acknowledgements wait to be sent."""
         return len(self._done) + len(self._changed) + (self._cumulative is not None)
 
     def untold(self) -> tuple[AckTuple | None, list[AckTuple]]:
-        """All that the broker has not heard of."""
+        """Return all acknowledgements that wait to be sent; they go on waiting."""
         single = [(*key, self._pending.get(key)) for key in (*self._done, *self._changed)]
         return self._cumulative, single
 
     def recall(self) -> None:
-        """Have what was told without a receipt told again."""
+        """Have the acknowledgements that were sent without a receipt sent again."""
         recalled = self.in_doubt.recall()
         if recalled.cumulative is not None:
             self._recall_place(recalled.cumulative)
@@ -201,7 +207,7 @@ class AckTracker:
         self._cumulative = (*key, rest or None)
 
     def take_all(self, entries_max: int) -> list[tuple[AckTuple | None, list[AckTuple]]]:
-        """All that the broker has to confirm, in groups."""
+        """Return, in groups, all acknowledgements that the broker has to confirm."""
         self.recall()
         groups: list[tuple[AckTuple | None, list[AckTuple]]] = []
         while self.waiting:
@@ -209,12 +215,12 @@ class AckTracker:
         return groups
 
     def told(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
-        """These were told, and the broker gives no receipt: they are in doubt."""
+        """Note that these were sent without a request for a receipt: they are in doubt."""
         self.in_doubt.note(cumulative, single)
-        self.confirmed(cumulative, single)  # What comes again is wanted.
+        self.confirmed(cumulative, single)  # If one is lost, its entry is to be delivered again.
 
     def take(self, entries_max: int) -> tuple[AckTuple | None, list[AckTuple]]:
-        """What to tell the broker now: up to where everything is done, and single entries."""
+        """Return what to send now: a cumulative acknowledgement, and single entries."""
         cumulative, self._cumulative = self._cumulative, None
         single: list[AckTuple] = []
         for waiting in (self._done, self._changed):
@@ -227,16 +233,16 @@ class AckTracker:
         return cumulative, single
 
     def confirmed(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
-        """The broker has these.  If it delivers them nevertheless, its cursor was moved."""
+        """Note that the broker has these; if it delivers one again, its cursor was moved."""
         if cumulative is not None and self._mark == cumulative[:2]:
             self._mark = None
         for ledger_id, entry_id, _ in single:
             self._told.pop((ledger_id, entry_id), None)
 
     def give_back(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
-        """The broker may not have heard it: tell it again.  (Twice does no harm.)"""
+        """Have these sent again: the broker may not have got them.  (Twice does no harm.)"""
         if cumulative is not None and self._cumulative is None and self._mark == cumulative[:2]:
-            self._cumulative = cumulative  # Else it was forgotten meanwhile.
+            self._cumulative = cumulative  # With another mark, it was superseded or forgotten.
         for ledger_id, entry_id, pending in single:
             key = (ledger_id, entry_id)
             if pending is None:
@@ -246,10 +252,9 @@ class AckTracker:
                 self._changed[key] = None
 
     def forget(self) -> int:
-        """The position was moved: what was delivered before is no longer of interest.
+        """Forget everything: the position was moved.
 
-        Returns how many acknowledgements are void with it, because the broker has not confirmed
-        them.
+        Return how many acknowledgements are void, because the broker has not confirmed them.
         """
         unconfirmed = (self._done, self._changed, self._told)
         void = sum(map(len, unconfirmed)) + len(self.in_doubt) + (self._mark is not None)
@@ -263,7 +268,7 @@ class AckTracker:
 
 
 class NackTracker:
-    """Entries that the application wants to see again, after a delay."""
+    """Entries to be delivered again, after a delay."""
 
     __slots__ = ("_delay_s", "_due", "_known")
 
@@ -282,7 +287,7 @@ class NackTracker:
         return self._due[0][0] if self._due else None
 
     def due(self, now: float) -> list[EntryKey]:
-        """The entries to ask for now, in order."""
+        """Return the entries to ask for now, in order."""
         found: list[EntryKey] = []
         while self._due and self._due[0][0] <= now:
             key = self._due.popleft()[1]

@@ -1,13 +1,13 @@
-"""Acknowledgements that the broker was told, and that it has not confirmed.
+"""Acknowledgements that were sent to the broker and that it has not confirmed.
 
-    told    --->  settled: a later receipt of the same attachment covers everything told before it
+    sent    --->  settled: a later receipt of the same attachment covers everything sent before it
       |
-      +-------->  recalled: told again, with receipts this time (`flush_acks`)
+      +-------->  recalled: sent again, with receipts this time (`flush_acks`)
 
-A broker carries out what one consumer tells it in order, so one receipt is enough for all that the
-same attachment told before.  It says nothing about what an earlier attachment told: that stays in
-doubt until it is recalled.  Memory is bounded; what an earlier attachment told, and what there was
-no room for, is counted as lost.
+A broker carries out the acknowledgements of one consumer in order, so one receipt covers everything
+that the same attachment sent before.  It does not cover what an earlier attachment sent: those
+acknowledgements stay in doubt until they are recalled.  Memory is bounded: entries that an earlier
+attachment sent, and for which there was no room, are counted as lost.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,12 @@ from typing import TypeAlias
 
 EntryKey: TypeAlias = tuple[int, int]  # ledger id, entry id
 AckTuple: TypeAlias = tuple[int, int, int | None]  # and the pending set, None for the whole entry
-
-
 Told: TypeAlias = tuple[AckTuple | None, Sequence[AckTuple]]  # cumulative, and single entries
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What was in doubt: up to where everything was done, whole entries, batches in part."""
+    """The acknowledgements that were in doubt: cumulative, whole entries, parts of batches."""
 
     cumulative: AckTuple | None
     whole: list[EntryKey]
@@ -31,7 +29,7 @@ class Recalled:
 
 
 class AcksInDoubt:
-    """Those of one consumer on one topic."""
+    """One instance per topic consumer."""
 
     __slots__ = (
         "_crowded_out",
@@ -45,14 +43,14 @@ class AcksInDoubt:
     )
 
     def __init__(self, entries_max: int) -> None:
-        self.told = 0  # how often something was told: the number of the last time
-        self.lost = 0  # entries that were forgotten, and that no receipt can cover any more
-        self.newest: Told | None = None  # what this attachment told last
+        self.told = 0  # the number of the last group that was sent
+        self.lost = 0  # entries that were dropped and that no receipt can cover any longer
+        self.newest: Told | None = None  # what this attachment sent last
         self._entries_max = entries_max
-        self._entries: dict[EntryKey, tuple[int, bool]] = {}  # when it was told; the whole entry?
+        self._entries: dict[EntryKey, tuple[int, bool]] = {}  # the group's number; the whole entry?
         self._cumulative: tuple[int, AckTuple] | None = None
-        self._since = 0  # what was told up to here is of an earlier attachment
-        self._crowded_out = 0  # forgotten entries that a receipt of this attachment covers
+        self._since = 0  # groups up to this number are of earlier attachments
+        self._crowded_out = 0  # dropped entries that a receipt of this attachment covers
 
     def __len__(self) -> int:
         return len(self._entries) + (self._cumulative is not None)
@@ -61,7 +59,7 @@ class AcksInDoubt:
         return key in self._entries
 
     def note(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
-        """The broker is told these now, and gives no receipt."""
+        """Note that these are sent now, without a request for a receipt."""
         self.told += 1
         self.newest = (None, single[-1:]) if single else (cumulative, [])
         if cumulative is not None and not self._covers(cumulative):
@@ -71,14 +69,14 @@ class AcksInDoubt:
             key = (ledger_id, entry_id)
             if key in entries:
                 if pending is not None and entries[key][1]:
-                    continue  # All of it was told before, and that is what is in doubt.
+                    continue  # The whole entry was sent before, and stays in doubt.
                 del entries[key]
             entries[key] = all_of_it if pending is None else a_part
         while len(entries) > self._entries_max:
             self._crowd_out(next(iter(entries)))
 
     def _covers(self, later: AckTuple) -> bool:
-        """Whether the place that is in doubt lies behind the one that is told now."""
+        """Return True if the cumulative acknowledgement in doubt includes the later one."""
         if self._cumulative is None:
             return False
         _, known = self._cumulative
@@ -92,7 +90,7 @@ class AcksInDoubt:
             self.lost += 1
 
     def settled(self, number: int) -> None:
-        """A receipt covers everything that this attachment told, up to the time `number`."""
+        """Forget what this attachment sent up to group `number`: a receipt covers it."""
         if number <= self._since:
             return
         covered = [key for key, (told, _) in self._entries.items() if self._since < told <= number]
@@ -104,14 +102,14 @@ class AcksInDoubt:
             self._crowded_out = 0
 
     def attached(self) -> None:
-        """A new attachment: receipts say nothing any more about what was told before."""
+        """Begin a new attachment, whose receipts do not cover what was sent before."""
         self._since = self.told
         self.newest = None
         self.lost += self._crowded_out
         self._crowded_out = 0
 
     def recall(self) -> Recalled:
-        """Everything that is in doubt, to be told again; nothing is in doubt afterwards."""
+        """Return everything that is in doubt, to be sent again; then nothing is in doubt."""
         cumulative = None if self._cumulative is None else self._cumulative[1]
         whole = [key for key, (_, whole) in self._entries.items() if whole]
         parts = [key for key, (_, whole) in self._entries.items() if not whole]
@@ -120,12 +118,12 @@ class AcksInDoubt:
         return Recalled(cumulative, whole, parts)
 
     def cover(self, key: EntryKey, *, whole: bool) -> None:
-        """Everything up to there is told anew; of the entry itself only a part, unless `whole`."""
+        """Forget entries before `key`, and with `whole` also `key`: a later ack includes them."""
         for each in [each for each in self._entries if each < key or (whole and each == key)]:
             del self._entries[each]
 
     def forget(self) -> None:
-        """What was told before is of no interest any more."""
+        """Forget everything: the position was moved."""
         self._entries.clear()
         self._cumulative = self.newest = None
         self.lost = self._crowded_out = 0

@@ -1,8 +1,8 @@
-"""What goes into the next batch.  The hot path of a producer: nothing is done twice here.
+"""The next batch of a producer.  This is its hot path: no work is done twice here.
 
-A message becomes two parts, what the batch says about it and its data; joining them is the body of
-the entry.  What is said depends on its size and key only, unless it has properties or a time of its
-own, so it is remembered.  (The layout of a batch: `wire.batch`.)
+A message becomes two parts, its metadata and its data; all parts joined are the body of the entry.
+The metadata depend only on the size and the key, unless the message has properties or an event
+time, so they are cached.  (`wire.batch` describes the layout of a batch.)
 """
 
 from base64 import b64encode
@@ -29,7 +29,7 @@ class Batch:
 
 
 def text_key(key: str | bytes | None) -> tuple[str | None, bool]:
-    """A key as metadata have it: text, and whether that is base64."""
+    """Return a key as text, and whether the text is base64."""
     if isinstance(key, bytes):
         return b64encode(key).decode(), True
     return key, False
@@ -60,7 +60,7 @@ class BatchBuilder:
         self._first_sequence_id = 0
 
     def add(self, data: bytes, key: str | bytes | None, sequence_id: int) -> bool:
-        """Add a message; True if the batch is full now.  In a batch the sequence ids follow on."""
+        """Add a message; return True if the batch is full.  The sequence ids have no gaps."""
         size = len(data)
         known: object = size if key is None else (size, key)
         prefix = self._known.get(known)
@@ -84,7 +84,7 @@ class BatchBuilder:
         event_time_ms: int | None,
         sequence_id: int,
     ) -> bool:
-        """As `add`, for a message with metadata that no other has, or without a value."""
+        """Add a message with properties or an event time, or without a value."""
         text, is_base64 = text_key(key)
         content = data or b""
         single = pb.SingleMessageMetadata(
@@ -106,7 +106,7 @@ class BatchBuilder:
         return self.size >= self.bytes_max or self.count >= self.messages_max
 
     def take(self) -> Batch:
-        """The batch so far; the builder is empty after that."""
+        """Return the batch; the builder is empty after that."""
         assert self.count > 0
         body = b"".join(self._parts)
         text, is_base64 = text_key(self._first_key)

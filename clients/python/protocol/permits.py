@@ -1,14 +1,15 @@
 """How much a broker may send ahead: permits are counted in messages, memory in bytes.
 
-A grant keeps `target` messages on their way or waiting here; it is renewed when half of them have
-been taken.  `target` is what the consumer asked for, or less if messages are large: then as many as
-fit into `bytes_max`, by the mean size of those that came last.  Until a size is known it is small.
+A grant keeps `target` messages under way or waiting here; it is renewed when half of them were
+taken.  `target` is the size that the consumer asked for, or less if messages are large: then as
+many as fit into `bytes_max`, by the mean size of recent messages.  Until a size is known it is
+small.
 
-What was taken comes back as the broker has counted it, to the last one, whatever became of the
-entry: for what is never given back the broker waits for ever.
+The permits of an entry are given back exactly as the broker has counted them, whatever became of
+the entry: the broker would wait forever for permits that are not given back.
 
-An entry is delivered whole, so more messages than permitted may come, by one batch.  A consumer of
-size 0 permits nothing: it asks questions, and gets no message.
+An entry is delivered whole, so one batch more than permitted may arrive.  A consumer of size 0
+grants no permits: it asks questions and gets no messages.
 """
 
 _CAUTIOUS = 64  # messages, before their size is known
@@ -34,12 +35,13 @@ class Permits:
         return min(self._size, max(1, int(self._bytes_max / self._mean)))
 
     def restart(self, waiting: int = 0) -> int:
-        """Subscribed anew: nothing is permitted yet, and so many messages wait here.  The grant."""
+        """Begin anew after an attachment; return the grant.  `waiting` messages wait here."""
         self._outstanding = max(waiting, self.target)
         return self._outstanding - waiting
 
     def taken(self, messages: int, size: int) -> int:
-        """An entry left the queue: how much to grant now, 0 for nothing yet."""
+        """Note that an entry left the queue; return the grant, or 0 for none yet."""
+        assert messages > 0
         mean = size / messages
         self._mean = mean if not self._mean else _MEMORY * self._mean + (1 - _MEMORY) * mean
         self._outstanding -= messages

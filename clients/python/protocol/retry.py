@@ -5,20 +5,12 @@
        2      half of twice that and all of it
        n      ... never more than `max_s`
 
-Chance keeps clients apart that have lost the same broker at the same moment.
+The random part spreads clients that have lost the same broker at the same moment.
 """
-
-from typing import Protocol
-
-
-class Chance(Protocol):
-    """A `random.Random`, as far as it is needed."""
-
-    def random(self) -> float: ...
 
 
 class Backoff:
-    """The waits of one thing that is tried again and again."""
+    """The waits between the attempts of one operation."""
 
     def __init__(self, initial_s: float, max_s: float) -> None:
         assert 0 < initial_s <= max_s
@@ -26,12 +18,14 @@ class Backoff:
         self._max_s = max_s
         self.attempts = 0
 
-    def next(self, chance: Chance) -> float:
-        """The wait before the next attempt."""
+    def next(self, chance: float) -> float:
+        """Return the wait before the next attempt; `chance` is drawn from 0 to 1."""
+        assert 0 <= chance < 1
+        # At 32 doublings the ceiling is `max_s` anyhow; more would only make large numbers.
         ceiling = min(self._max_s, self._initial_s * (1 << min(self.attempts, 32)))
         self.attempts += 1
-        return ceiling * (0.5 + 0.5 * chance.random())
+        return ceiling * (0.5 + 0.5 * chance)
 
     def reset(self) -> None:
-        """It worked: the next failure is the first one again."""
+        """Note a success: the next failure counts as the first one."""
         self.attempts = 0

@@ -30,15 +30,16 @@ def _scramble(block: int) -> int:
 
 
 class Router:
-    """Chooses among `partitions`; their number may grow, which moves keys."""
+    """Chooses a partition.  Their number may grow; then keys move to other partitions."""
 
     def __init__(self, partitions: int, *, first: int = 0) -> None:
         assert partitions > 0
         self.partitions = partitions
-        self.turn = first % partitions  # where messages without a key go now
+        self.turn = first % partitions  # the partition for messages without a key
         self._known: dict[str | bytes, int] = {}
 
-    def of_key(self, key: str | bytes) -> int:
+    def for_key(self, key: str | bytes) -> int:
+        """Return the partition of a key."""
         index = self._known.get(key)
         if index is None:
             data = key if isinstance(key, bytes) else key.encode()
@@ -49,7 +50,7 @@ class Router:
         return index
 
     def batch_ended(self, index: int) -> None:
-        """The batch of a partition is on its way: the next one has its turn."""
+        """Note that a partition has sent a batch: the next partition has its turn."""
         if index == self.turn:
             self.turn = (index + 1) % self.partitions
 

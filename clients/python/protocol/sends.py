@@ -1,13 +1,13 @@
-"""Entries that were sent, or are to be, and have no receipt yet: one queue, in order.
+"""The entries of a producer that wait to be sent or for their receipt: one queue, in order.
 
-Receipts come in the order of the sends.  So a receipt is for the head of the queue; an older one
-is for an entry that was given up or resent, and a newer one means that a receipt was lost: then
-nothing that this connection says can be trusted.  After a takeover the whole queue is sent again as
-it is, with the same sequence ids: nothing is reordered, and a broker that knows them drops
+Receipts come in the order of the sends, so a receipt is for the head of the queue.  A receipt for
+an older entry is for one that was given up or sent again.  A receipt for a newer entry means that
+one was lost: then no receipt of this connection can be trusted.  After a takeover the whole queue
+is sent again with the same sequence ids: the order is kept, and a broker that knows the ids drops
 duplicates.
 
-An entry that no connection has taken was not stored; of one that was sent, nobody can say it until
-its receipt comes.
+An entry that was never sent on a connection is not stored.  Until the receipt of an entry that was
+sent arrives, it is unknown whether the entry is stored.
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from daybook.wire.transport import Buffer
 
 @dataclass(slots=True)
 class PendingSend:
-    """One entry: its frame, and whom to tell."""
+    """One entry: its frame, and the callbacks of its messages."""
 
-    sequence_id: int  # of the first message; what receipts name
+    sequence_id: int  # of the first message; receipts name it
     highest_sequence_id: int
     count: int
     size: int
@@ -30,11 +30,11 @@ class PendingSend:
     deadline: float
     results: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     sent: bool = False
-    sent_before: bool = False  # on another connection than this, which may have taken it
+    sent_before: bool = False  # on an earlier connection, whose broker may have stored it
 
 
 class Surprise(Enum):
-    """What a receipt may be, other than that of the head."""
+    """A receipt that is not for the head of the queue."""
 
     OLD = auto()
     LOST_ONE = auto()
@@ -54,15 +54,18 @@ class PendingSends:
 
     @property
     def messages(self) -> int:
-        """How many there are in all entries."""
+        """How many messages the entries have."""
         return sum(send.count for send in self._queue)
 
     def push(self, send: PendingSend) -> None:
+        """Append an entry."""
+        # Receipts and refusals find an entry by its ids, which only grow.
+        assert not self._queue or self._queue[-1].highest_sequence_id < send.sequence_id
         self._queue.append(send)
         self.size += send.size
 
     def receipt(self, sequence_id: int) -> PendingSend | Surprise:
-        """The entry that this receipt is for, which leaves the queue."""
+        """Remove the entry of this receipt from the queue, and return it."""
         queue = self._queue
         if not queue or sequence_id < queue[0].sequence_id:
             return Surprise.OLD
@@ -71,9 +74,9 @@ class PendingSends:
         return self._pop()
 
     def refused(self, sequence_id: int) -> PendingSend | None:
-        """The entry that the broker refused, by its first or last id; it leaves the queue.
+        """Remove the entry that the broker refused, and return it; the id is its first or last.
 
-        A refusal may overtake the receipts of earlier entries, which wait for their disks.
+        A refusal may overtake the receipts of earlier entries, which wait for disks.
         """
         for send in self._queue:
             if sequence_id in (send.sequence_id, send.highest_sequence_id):
@@ -83,7 +86,7 @@ class PendingSends:
         return None
 
     def expired(self, now: float) -> list[PendingSend]:
-        """The entries whose time is over; they leave the queue."""
+        """Remove the entries whose deadline is over, and return them."""
         found: list[PendingSend] = []
         while self._queue and self._queue[0].deadline <= now:
             found.append(self._pop())
@@ -91,7 +94,7 @@ class PendingSends:
 
     @property
     def deadline(self) -> float | None:
-        """When the next entry is given up."""
+        """The deadline of the head; None if the queue is empty."""
         return self._queue[0].deadline if self._queue else None
 
     @property
@@ -100,10 +103,11 @@ class PendingSends:
         return self._queue[0].sequence_id if self._queue else None
 
     def all(self) -> list[PendingSend]:
-        """Everything, in order: what to send again."""
+        """Return all entries, in order."""
         return list(self._queue)
 
     def clear(self) -> list[PendingSend]:
+        """Remove all entries, and return them."""
         found = list(self._queue)
         self._queue.clear()
         self.size = 0
@@ -112,4 +116,5 @@ class PendingSends:
     def _pop(self) -> PendingSend:
         send = self._queue.popleft()
         self.size -= send.size
+        assert self.size >= 0
         return send

@@ -182,7 +182,7 @@ async def test_what_is_told_without_a_receipt_is_in_doubt_for_a_moment_only() ->
         await acknowledge(consumer, cluster, 20)
         await until(lambda: told(cluster)[-1].request_id is not None)
         assert len(told(cluster)[-1].ids) == 1  # One receipt covers them all.
-        (end,) = consumer._ends
+        (end,) = consumer._partition_consumers
         await until(lambda: not end._acks.tracker.in_doubt)
         before = len(told(cluster))
         await consumer.flush_acks()
@@ -235,7 +235,7 @@ async def test_a_blocking_ack_for_a_consumer_that_is_gone_is_told_by_flush_acks(
 async def test_batches_that_others_finish_are_forgotten() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         consumer = await client.subscribe("t", "s", type="shared", nack_delay_s=0.001)
-        (end,) = consumer._ends
+        (end,) = consumer._partition_consumers
         tracker = end._acks.tracker
         tracker._given_back_max = 3
         await fill(client, [[b"0", b"1"] for _ in range(10)])

@@ -17,8 +17,8 @@ import trio
 
 import daybook
 from daybook import blocking
-from daybook.clients.python.consumer import MessageQueue
 from daybook.clients.python.errors import refusal
+from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.portal import Portal
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until

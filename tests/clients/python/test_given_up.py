@@ -15,6 +15,7 @@ from daybook.broker.limits import TopicLimits
 from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.errors import (
     BrokerError,
@@ -24,7 +25,6 @@ from daybook.clients.python.errors import (
     TopicTerminatedError,
 )
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.link import Link
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.reader import Reader
 from daybook.clients.python.topic_consumer import TopicConsumer
@@ -99,7 +99,7 @@ async def test_an_opening_that_is_given_up_in_the_moment_of_its_success_leaves_n
     for kind in (TopicConsumer, TopicProducer):
 
         async def register_and_abandon(
-            link: Link,
+            link: ConnectionHandler,
             connection: BrokerConnection,
             register: Callable[[Any, BrokerConnection], Awaitable[None]] = kind._register,
         ) -> None:

@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from daybook.clients.python.consumer import MessageQueue
 from daybook.clients.python.errors import BrokerError, ClosedError
+from daybook.clients.python.message_queue import MessageQueue, Waiting
 from daybook.clients.python.messages import Entry, Message
-from daybook.clients.python.topic_consumer import TopicConsumer, Waiting
+from daybook.clients.python.topic_consumer import TopicConsumer
 from daybook.wire.batch import SingleMetadata
 from daybook.wire.messages.consumer import Delivery
 

@@ -98,7 +98,7 @@ async def check(cluster: Cluster, source: MessageSource) -> None:
     await trio.sleep(1)
     subscription = subscription_of(cluster)
     (key,) = subscription.consumers
-    (end,) = source._ends
+    (end,) = source._partition_consumers
     waiting = sum(permits_of(e.delivery, e.payload) for e in source._queue.waiting_of(end))
     assert subscription.dispatch.permits_of(key) == end._permits._outstanding - waiting
 
@@ -187,7 +187,7 @@ async def test_permits_come_back_for_what_is_done_or_given_back_before_it_is_tak
         await trio.sleep(1)
         await check(cluster, consumer)
         await consumer.receive()
-        (end,) = consumer._ends
+        (end,) = consumer._partition_consumers
         for waiting in consumer._queue.waiting_of(end)[:2]:
             end.ack((waiting.delivery.ledger_id, waiting.delivery.entry_id), -1)
         await check(cluster, consumer)
@@ -203,7 +203,7 @@ async def test_a_reader_that_comes_back_counts_what_waits_in_it(autojump_clock: 
         reader = await client.create_reader(TOPIC, start="earliest", receiver_queue_size=30)
         for _ in range(5):
             await check(cluster, reader)
-            (end,) = reader._ends
+            (end,) = reader._partition_consumers
             waiting = reader._queue.waiting_of(end)
             assert sum(permits_of(each.delivery, each.payload) for each in waiting) < 30 + 7
             for consumer in list(subscription_of(cluster).consumers.values()):
@@ -220,7 +220,7 @@ async def test_what_was_on_its_way_to_a_consumer_that_begins_anew_does_not_count
     """A client begins anew while the broker sends: that comes again, and counts once."""
     async with serving(*(batch_of(n, 7) for n in range(20))) as (cluster, client):
         reader = await client.create_reader(TOPIC, start="earliest", receiver_queue_size=30)
-        (end,) = reader._ends
+        (end,) = reader._partition_consumers
         await trio.sleep(1)
         behind = reader._queue.waiting_of(end)[-1].delivery.entry_id + 1
         assert end.connection is not None

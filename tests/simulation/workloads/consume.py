@@ -71,12 +71,12 @@ class Consuming:
         vars(self.consumer).update(grow=noting_grow)
 
     def _watch_ends(self, since_ns: int) -> None:
-        for end in self.consumer._ends[self._watched :]:
+        for end in self.consumer._partition_consumers[self._watched :]:
             topic = self.actor.scene.topic_of(self.topic, end.topic.partition)
             broker = "" if end.connection is None else _process(end.connection)
             self.actor.note(Attached(self.name, since_ns, topic, broker))
             self._watch_end(end)
-        self._watched = len(self.consumer._ends)
+        self._watched = len(self.consumer._partition_consumers)
 
     def _watch_end(self, end: TopicConsumer) -> None:
         since_ns = 0

@@ -10,7 +10,7 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.errors import BrokerError, CorruptMessageError
 from daybook.clients.python.messages import Message, Offset
-from daybook.clients.python.positions import Start
+from daybook.clients.python.start_position import Start
 from tests.history.events import Follows, Read
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Follow

@@ -129,7 +129,7 @@ async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer
 
 def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None:
     """The client does not offer it: the field is set when an entry is made."""
-    for lane in producer._lanes:
+    for lane in producer._partition_producers:
 
         def push(
             metadata: pb.MessageMetadata,

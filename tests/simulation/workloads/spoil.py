@@ -63,7 +63,7 @@ def _send_one(producer: Producer, scene: Stage, work: Spoil) -> None:
 
 def _damage(producer: Producer, work: Spoil) -> None:
     """As a client with a key that we do not have sends it, or one with bad memory."""
-    for lane in producer._lanes:
+    for lane in producer._partition_producers:
         vars(lane).update(_push=partial(_push, lane._push, work))
 
 

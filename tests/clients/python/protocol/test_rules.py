@@ -438,17 +438,17 @@ def test_messages_without_a_key_take_turns_by_batch() -> None:
     router.batch_ended(1)
     router.batch_ended(2)
     assert router.turn == 0
-    before = [router.of_key(f"{n}") for n in range(100)]
-    assert before == [router.of_key(f"{n}".encode()) for n in range(100)]
+    before = [router.for_key(f"{n}") for n in range(100)]
+    assert before == [router.for_key(f"{n}".encode()) for n in range(100)]
     assert set(before) == {0, 1, 2}
     router.grow(4)
-    assert {router.of_key(f"{n}") for n in range(100)} == {0, 1, 2, 3}
+    assert {router.for_key(f"{n}") for n in range(100)} == {0, 1, 2, 3}
 
 
 def test_waits_double_up_to_a_bound_and_start_over() -> None:
     backoff, chance = Backoff(1, 10), random.Random(1)
-    waits = [backoff.next(chance) for _ in range(50)]
+    waits = [backoff.next(chance.random()) for _ in range(50)]
     for wait, ceiling in zip(waits, [1, 2, 4, 8, 10, 10, 10], strict=False):
         assert ceiling / 2 <= wait <= ceiling
     backoff.reset()
-    assert backoff.next(chance) <= 1
+    assert backoff.next(chance.random()) <= 1

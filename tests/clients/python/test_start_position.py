@@ -3,7 +3,7 @@
 from weakref import ref
 
 from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
-from daybook.clients.python.starting_point import StartingPoint
+from daybook.clients.python.start_position import StartPosition
 from daybook.wire.batch import SingleMetadata
 
 
@@ -21,7 +21,7 @@ def entry_of(count: int, first_offset: int, *, entry_id: int = 0) -> list[Messag
 
 
 def test_messages_in_front_of_the_place_are_left_out_until_it_is_found() -> None:
-    point = StartingPoint(Offset(12), durable=False)
+    point = StartPosition(Offset(12), durable=False)
     assert point.before(entry_of(5, 5)) == 0b11111
     assert point.sought == Offset(12)
     assert point.before(entry_of(5, 10)) == 0b00011
@@ -29,7 +29,7 @@ def test_messages_in_front_of_the_place_are_left_out_until_it_is_found() -> None
 
 
 def test_a_subscription_looks_for_its_own_seek_in_the_first_entry_only() -> None:
-    point = StartingPoint(EARLIEST, durable=True)
+    point = StartPosition(EARLIEST, durable=True)
     assert point.sought is None
     point.seek(MessageId(1, 7, 2))
     assert point.before(entry_of(3, 0, entry_id=3)) == 0  # somebody else went back further
@@ -37,7 +37,7 @@ def test_a_subscription_looks_for_its_own_seek_in_the_first_entry_only() -> None
 
 
 def test_a_seek_that_failed_is_not_looked_for_by_a_subscription() -> None:
-    durable, reader = StartingPoint(EARLIEST, durable=True), StartingPoint(EARLIEST, durable=False)
+    durable, reader = StartPosition(EARLIEST, durable=True), StartPosition(EARLIEST, durable=False)
     for point in (durable, reader):
         point.seek(Offset(3))
         point.seek_failed()
@@ -46,7 +46,7 @@ def test_a_seek_that_failed_is_not_looked_for_by_a_subscription() -> None:
 
 
 def test_a_subscription_that_comes_back_again_may_have_been_moved_by_others() -> None:
-    point = StartingPoint(EARLIEST, durable=True)
+    point = StartPosition(EARLIEST, durable=True)
     point.seek(Offset(3))
     point.attached()
     assert point.sought == Offset(3)
@@ -55,22 +55,22 @@ def test_a_subscription_that_comes_back_again_may_have_been_moved_by_others() ->
 
 
 def test_a_reader_goes_on_behind_what_came_last_and_takes_nothing_twice() -> None:
-    point = StartingPoint(EARLIEST, durable=False)
+    point = StartPosition(EARLIEST, durable=False)
     assert point.now == EARLIEST
-    assert point.came((1, 0))
-    assert point.came((1, 4))
-    assert not point.came((1, 4))
-    assert not point.came((1, 2))
+    assert point.is_new((1, 0))
+    assert point.is_new((1, 4))
+    assert not point.is_new((1, 4))
+    assert not point.is_new((1, 2))
     assert point.now == MessageId(1, 4)
     point.seek(Offset(0))
     assert point.now == Offset(0)
-    assert point.came((1, 0))
+    assert point.is_new((1, 0))
 
 
 def test_an_end_that_moves_on_is_pinned() -> None:
-    point = StartingPoint(LATEST, durable=False)
+    point = StartPosition(LATEST, durable=False)
     assert point.at_moving_end
     point.pin((2, 9))
     assert not point.at_moving_end
     assert point.now == MessageId(2, 9)
-    assert not StartingPoint(EARLIEST, durable=False).at_moving_end
+    assert not StartPosition(EARLIEST, durable=False).at_moving_end

@@ -1,16 +1,17 @@
-"""One producer or consumer of one topic, kept attached to the broker that serves the topic.
+"""Keeps one producer or consumer of one topic attached to the broker that serves the topic.
 
     looking up, connecting, registering  --->  attached  --->  detached, and the same again
                     |                                              (connection lost, topic moved)
                     v
                   ended: closed by its owner, or refused for good
 
-A broker that was asked to register it may do so whenever it likes.  So whatever ends an attempt, or
-the link, the broker is told that nobody is there: it would keep a place, and messages, for nobody.
+A broker may carry out a registration at any time after it was asked.  Therefore, when an attempt
+or the handler itself ends, the broker is told to close the producer or consumer again; otherwise it
+would keep a place, and send messages, to nobody.
 
-What a producer or a consumer is made of is in the subclasses; here is only how it gets to its
-broker, and back to it.  Before it was attached for the first time, a refusal that will not go away
-ends it; later, what may be a consequence of the takeover is tried again.
+The subclasses TopicProducer and TopicConsumer do the work; this module only finds the broker, and
+finds it again.  Before the first attachment, a refusal that would not change ends the handler.
+After it, errors that may follow from a takeover are tried again.
 """
 
 from abc import ABC, abstractmethod
@@ -39,8 +40,11 @@ _CLOSE_TIMEOUT_S = 5.0
 _T = TypeVar("_T")
 
 
-class Link(ABC):
-    """`run` belongs into the nursery of the client; `opened` waits for the first attachment."""
+class ConnectionHandler(ABC):
+    """The base of TopicProducer and TopicConsumer.
+
+    `run` is started in the nursery of the client; `opened` waits for the first attachment.
+    """
 
     def __init__(
         self, topic: TopicName, *, lookups: Lookups, limits: ClientLimits, rng: Random
@@ -62,32 +66,32 @@ class Link(ABC):
 
     @abstractmethod
     async def _register(self, connection: BrokerConnection) -> None:
-        """Tell the broker.  Raises BrokerError."""
+        """Ask the broker to register it.  Raise BrokerError."""
 
     @abstractmethod
     def _attached(self, connection: BrokerConnection) -> None:
-        """It is registered: go on where the last connection ended."""
+        """Resume where the last connection ended; the broker has registered it."""
 
     @abstractmethod
     def _unregister(self, connection: BrokerConnection) -> None:
-        """Nothing that arrives there is of interest any more."""
+        """Ignore what arrives on this connection from now on."""
 
     @abstractmethod
     async def _say_goodbye(self, connection: BrokerConnection) -> None:
-        """Tell the broker that it ends.  Raises BrokerError."""
+        """Ask the broker to close it, and wait for the answer.  Raise BrokerError."""
 
     @abstractmethod
     def _take_back(self, connection: BrokerConnection) -> None:
-        """Tell the broker, without waiting, that nobody is there; maybe nobody ever was."""
+        """Ask the broker to close it, without waiting; it may never have been registered."""
 
     @abstractmethod
     def _ended(self, failure: BrokerError) -> None:
-        """It never comes back: tell whoever waits."""
+        """Handle the end: fail what is pending, and wake the tasks that wait."""
 
     # -- its life
 
     async def run(self) -> None:
-        """Attach, and attach again, until the link is closed or refused."""
+        """Attach, and attach again, until the handler is closed or refused."""
         with self._scope:
             deadline = trio.current_time() + self._limits.operation_timeout_s
             while self.failure is None:
@@ -99,27 +103,27 @@ class Link(ABC):
                         self._end(error)
                         break
                     self._lookups.trouble = error
-                    await trio.sleep(self._backoff.next(self._rng))
+                    await trio.sleep(self._backoff.next(self._rng.random()))
         self._end(ClosedError(f"{self.topic}: closed"))
 
     async def _stay(self) -> None:
-        """Return when the next attempt is due: at once, unless this one was a short pleasure."""
+        """Wait until the next attempt is due: immediately, unless the attachment was short."""
         began = trio.current_time()
         await self._detached.wait()
         if trio.current_time() - began >= self._limits.backoff_max_s:
             self._backoff.reset()
         if self._backoff.attempts:
-            await trio.sleep(self._backoff.next(self._rng))
+            await trio.sleep(self._backoff.next(self._rng.random()))
         self._backoff.attempts += 1
 
     async def opened(self) -> None:
-        """Return when it was attached for the first time; raise if it will never be."""
+        """Return after the first attachment; raise the error if there will be none."""
         await self._opened.wait()
         if self.failure is not None:
             raise self.failure
 
     async def close(self) -> None:
-        """Say goodbye to the broker, for a while at most, and end."""
+        """Ask the broker to close it, wait `_CLOSE_TIMEOUT_S` at most, and end."""
         connection = self.connection
         try:
             if self.failure is None and connection is not None and not connection.closed:
@@ -135,7 +139,7 @@ class Link(ABC):
         self._scope.cancel()
 
     async def wait_connection(self) -> BrokerConnection:
-        """The connection that it is attached to, now or later; raises if it never will be."""
+        """Return the connection, as soon as there is one; raise the error if it has ended."""
         while self.connection is None:
             if self.failure is not None:
                 raise self.failure
@@ -143,9 +147,9 @@ class Link(ABC):
         return self.connection
 
     async def persist(self, ask: Callable[[BrokerConnection], Awaitable[_T]]) -> _T:
-        """What the broker answers, now or after a takeover.  Twice must be as good as once.
+        """Ask, again after a takeover, until the broker answers; `ask` must be idempotent.
 
-        Raises at once what will not change; else the last failure, after `operation_timeout_s`.
+        Raise an error that would not change at once, others after `operation_timeout_s`.
         """
         backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
         deadline = trio.current_time() + self._limits.operation_timeout_s
@@ -155,7 +159,7 @@ class Link(ABC):
             except BrokerError as error:
                 if not may_retry(error, idempotent=True) or trio.current_time() >= deadline:
                     raise
-            await trio.sleep(backoff.next(self._rng))
+            await trio.sleep(backoff.next(self._rng.random()))
 
     async def _connection_until(self, deadline: float) -> BrokerConnection:
         with trio.move_on_at(deadline):
@@ -164,14 +168,14 @@ class Link(ABC):
         raise UnavailableError(f"{self.topic}: no broker serves it in time: {why}")
 
     def on_detached(self, reason: str) -> None:
-        """The connection ended, or the broker let go; `run` attaches it again."""
+        """Handle the end of the connection, or a close by the broker: `run` attaches again."""
         del reason
         if self.connection is not None:
             self._detach(self.connection)
         self._detached.set()
 
     def _detach(self, connection: BrokerConnection) -> None:
-        """The broker knows, there, that nobody is there."""
+        """Forget the connection; the broker needs no request to close."""
         if self.connection is connection:
             self.connection = None
         self._unregister(connection)
@@ -180,15 +184,18 @@ class Link(ABC):
         connection = await self._lookups.connection(self.topic)
         detached = self._detached = trio.Event()
         registered = False
+        # From the request on, every way out that does not lead to an attachment (an error, a
+        # cancellation, a close by the broker in between) must take the request back.
         try:
             await self._register(connection)
-            registered = not detached.is_set()  # It may be lost again, or ended, in the meantime.
+            registered = not detached.is_set()  # It may have been lost, or ended, meanwhile.
         finally:
             if not registered:
                 self._unregister(connection)
                 self._take_back(connection)
         if not registered:
             return
+        assert self.connection is None
         self.connection = connection
         self._ever_attached = True
         self._lookups.trouble = None
@@ -198,7 +205,7 @@ class Link(ABC):
 
     def _is_final(self, error: BrokerError, deadline: float) -> bool:
         if self._ever_attached:
-            # The broker may still see us on the connection that we have lost.
+            # BusyError: the broker may not have noticed yet that our old connection is lost.
             return error.remedy is Remedy.GIVE_UP and not isinstance(error, BusyError)
         return error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline
 

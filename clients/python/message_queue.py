@@ -1,0 +1,170 @@
+"""The messages of a consumer or reader that have arrived and were not received yet.
+
+One queue per consumer or reader, for all its partitions.  Partition consumers put entries in as the
+broker delivers them; an entry is unpacked when the application gets to it.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from daybook.clients.python.errors import CorruptMessageError
+from daybook.clients.python.messages import Message
+from daybook.wire.messages.consumer import Delivery
+
+if TYPE_CHECKING:
+    from daybook.clients.python.topic_consumer import TopicConsumer
+
+_TURNS = 64  # messages that are handed out between two checkpoints
+_TURN_ENTRIES = 8  # of a batch, between two turns of the loop
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An entry that has arrived and was not unpacked yet."""
+
+    source: "TopicConsumer"
+    delivery: Delivery
+    payload: bytes
+
+
+class MessageQueue:
+    """One instance per consumer or reader."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Waiting] = deque()
+        self._ready: deque[Message] = deque()
+        self._arrived = trio.Event()
+        self._failure: CorruptMessageError | None = None
+        self._turn = 0
+
+    # -- what partition consumers call
+
+    def put(self, waiting: Waiting) -> None:
+        """Append an entry."""
+        self._entries.append(waiting)
+        self._arrived.set()
+
+    def waiting_of(self, source: "TopicConsumer") -> list[Waiting]:
+        """Return the entries of this consumer that were not unpacked yet."""
+        return [each for each in self._entries if each.source is source]
+
+    def drop(self, source: "TopicConsumer") -> list[Waiting]:
+        """Drop the messages of this consumer; return its entries that were not unpacked yet."""
+        dropped = self.waiting_of(source)
+        if dropped:
+            self._entries = deque(each for each in self._entries if each.source is not source)
+        if self._ready:
+            self._ready = deque(m for m in self._ready if m.entry.source() is not source)
+        return dropped
+
+    def wake(self) -> None:
+        """Wake all tasks that wait for a message: a partition consumer has changed."""
+        self._arrived.set()
+
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._entries.clear()
+        self._ready.clear()
+
+    # -- what the application calls
+
+    @property
+    def has_messages(self) -> bool:
+        """Return True if a message has arrived that was not taken yet."""
+        return bool(self._ready or self._entries)
+
+    async def take(self, sources: "list[TopicConsumer]") -> Message | None:
+        """Return the next message; None behind the last one of terminated topics."""
+        self._turn += 1
+        if self._ready and self._turn % _TURNS:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
+            if not await self._fill(sources):
+                return None
+        return self._ready.popleft()
+
+    def take_nowait(self, count_max: int, sources: "list[TopicConsumer]") -> list[Message]:
+        """Return messages that have arrived, or [] behind the last one.
+
+        Raise trio.WouldBlock if none has arrived.
+        """
+        found: list[Message] = []
+        if not self._fill_nowait(sources):
+            return found
+        while True:
+            room = min(count_max - len(found), len(self._ready))
+            found += [self._ready.popleft() for _ in range(room)]
+            if len(found) >= count_max or not self._entries:
+                return found
+            try:
+                self._unpack()
+            except CorruptMessageError as error:
+                self._failure = error  # The next call raises it.
+                return found
+
+    async def take_many(self, count_max: int, sources: "list[TopicConsumer]") -> list[Message]:
+        """Return at least one message, at most `count_max`; [] behind the last one."""
+        await trio.lowlevel.checkpoint()
+        if not self._ready and not await self._fill(sources):
+            return []
+        found: list[Message] = []
+        entries = 0
+        while True:
+            ready = self._ready  # Read it anew: `drop` replaces it, at the checkpoint below.
+            room = count_max - len(found)
+            if len(ready) <= room:
+                found += ready
+                ready.clear()
+            else:
+                found += [ready.popleft() for _ in range(room)]
+            if len(found) >= count_max or not self._entries:
+                return found
+            try:
+                self._unpack()
+            except CorruptMessageError as error:
+                self._failure = error  # The next call raises it.
+                return found
+            entries += 1
+            if entries % _TURN_ENTRIES == 0:
+                # The permits of the messages taken so far must be sent, or the broker stops.  The
+                # checkpoint is shielded: a cancellation would lose the messages in `found`.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _fill(self, sources: "list[TopicConsumer]") -> bool:
+        """Wait until a message is ready; return False if there will never be one again."""
+        while True:
+            try:
+                return self._fill_nowait(sources)
+            except trio.WouldBlock:
+                await self._wait_for_news()
+
+    def _fill_nowait(self, sources: "list[TopicConsumer]") -> bool:
+        """Return as `_fill`; raise trio.WouldBlock if no message has arrived."""
+        while not self._ready:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if self._entries:
+                self._unpack()
+                continue
+            for source in sources:
+                if source.failure is not None:
+                    raise source.failure
+            if all(source.end_of_topic for source in sources):
+                return False
+            raise trio.WouldBlock
+        return True
+
+    async def _wait_for_news(self) -> None:
+        """Wait until something arrives or ends; all waiting tasks wake up and look again."""
+        if self._arrived.is_set():
+            self._arrived = trio.Event()  # No task waits for an event that is set.
+        await self._arrived.wait()
+
+    def _unpack(self) -> None:
+        waiting = self._entries.popleft()
+        self._ready.extend(waiting.source.unpack(waiting))
