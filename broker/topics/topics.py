@@ -358,9 +358,14 @@ class Topics:
             # The topic has its nursery before any waiter gets it.
             if self._nursery is not None:
                 await self._nursery.start(self._run_topic, topic)
-            self._log.info("loaded", topic=name.full)
-            self._handle(Loaded(name.full, load))
-            return
+            if not topic.closed:
+                self._log.info("loaded", topic=name.full)
+                self._handle(Loaded(name.full, load))
+                return
+            # The log was lost before anybody got the topic: another broker may have it now.
+            del self._by_load[load]
+            fenced = True
+            self._failures[load] = UnavailableError(f"{name} was lost while it was loaded")
         error = self._failures[load]
         kind = (name.full, type(error))
         self._log_limiter.info("not loaded", kind, topic=name.full, why=str(error))

@@ -18,6 +18,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.topics.stats import internal_stats, topic_stats
+from daybook.broker.topics.topic import Topic
 from daybook.managed_ledger.errors import FencedError
 from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import encode_ack
@@ -26,6 +27,27 @@ from daybook.wire.topics import TopicName
 from tests.broker.harness import TOPIC, open_broker
 
 NAME = TopicName.parse(TOPIC)
+
+
+# -- loading
+
+
+async def test_a_topic_whose_log_is_lost_while_it_is_loaded_is_given_to_nobody(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Topic.run
+
+    async def lose(topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
+        monkeypatch.setattr(Topic, "run", run)
+        topic.append_failed(FencedError("a new owner"))
+        await run(topic, task_status=task_status)
+
+    async with open_broker() as cluster:
+        monkeypatch.setattr(Topic, "run", lose)
+        with pytest.raises(UnavailableError, match="was lost while it was loaded"):
+            await cluster.broker.topics.get(NAME, create=True)
+        await trio.sleep(60)  # A log that was fenced is not opened again at once.
+        assert not (await cluster.broker.topics.get(NAME, create=True)).closed
 
 
 # -- producers
