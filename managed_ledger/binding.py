@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from daybook.bookie.errors import LayoutError, LedgerError
-from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.registry.instance import (
     Bound,
     check_bound,
@@ -74,7 +74,7 @@ async def misfits(
     """
     found: list[Misfit] = []
     judged = 0
-    catalog = Catalog(store, paths, Random(0))  # noqa: S311  It creates nothing here.
+    catalog = LedgerMetadataStore(store, paths, Random(0))  # noqa: S311  It creates nothing here.
     async for name in log_names(store):
         if at_most is not None and judged == at_most:
             break
@@ -86,7 +86,7 @@ async def misfits(
 
 
 async def _misfit(
-    store: MetadataStore, catalog: Catalog, name: str, named: tuple[str | None, ...]
+    store: MetadataStore, catalog: LedgerMetadataStore, name: str, named: tuple[str | None, ...]
 ) -> str | None:
     """Judged anew if the list was changed meanwhile: its ledger may have been deleted for that."""
     path, seen = log_path(name), -1
@@ -106,7 +106,7 @@ async def _misfit(
 
 
 async def _misfit_of(
-    catalog: Catalog, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
+    catalog: LedgerMetadataStore, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
 ) -> str | None:
     said = get_property(info.properties, INSTANCE)
     if said is not None and said not in named:

@@ -282,7 +282,7 @@ def _check_instance(context: LogContext, path: str, info: ManagedLedgerInfo) -> 
     """LogCorruptError for a list of another instance: its ids mean other ledgers."""
     said = get_property(info.properties, INSTANCE)
     if context.instance is not None and said is not None and said != context.instance:
-        root = context.client.context.catalog.paths.root
+        root = context.client.context.metadata_store.paths.root
         raise LogCorruptError(
             f"the list {path} belongs to the instance {said}, and the ledgers below {root} to"
             f" {context.instance}. Nothing was changed. Compare the settings of all brokers with"

@@ -7,7 +7,7 @@ are the log's before the first one is fenced.
 """
 
 from daybook.bookie.errors import NoSuchLedgerError
-from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import LogCorruptError
 from daybook.managed_ledger.ledger_list import LedgerList, Row, sealed_row, stored_offset

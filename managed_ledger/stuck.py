@@ -102,7 +102,7 @@ class Leaving:
     async def _are_recoverable(self, writers: Sequence[LedgerWriter]) -> bool:
         try:
             for writer in writers:
-                if not await self._log.context.client.is_recoverable(writer):
+                if not await self._log.context.client.can_recover(writer):
                     return False
         except (LedgerError, MetadataError):
             return False

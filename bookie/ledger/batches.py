@@ -16,9 +16,9 @@ from math import inf
 
 import trio
 
-from daybook.bookie.ledger.bookies import Bookies
-from daybook.bookie.ledger.exchange import Exchange
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.request_channel import RequestChannel
 from daybook.wire.errors import ConnectionLostError, MalformedError
 from daybook.wire.messages.bookie import BatchReadAnswer, Status, decode_answer, encode_batch_read
 
@@ -33,10 +33,10 @@ def _decode(frame: memoryview) -> tuple[int, BatchReadAnswer]:
 class BatchReads:
     """The batch reads of one ledger client."""
 
-    def __init__(self, bookies: Bookies) -> None:
+    def __init__(self, bookies: BookieClient) -> None:
         self._bookies = bookies
         self._limits = bookies.limits
-        self._exchange = Exchange(bookies, _decode)
+        self._exchange = RequestChannel(bookies, _decode)
         self._avoid: dict[BookieId, float] = {}  # until when
 
     def worthwhile(self, bookie: BookieId, count: int, entry_bytes: int) -> bool:

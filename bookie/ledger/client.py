@@ -23,20 +23,18 @@ import trio
 
 from daybook.bookie.errors import UnauthorizedError
 from daybook.bookie.ledger.batches import BatchReads
-from daybook.bookie.ledger.bookies import Bookies
-from daybook.bookie.ledger.catalog import Catalog, StoredMetadata
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.context import LedgerContext, LedgerLimits
-from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.ledger.deferred_writer import DeferredLedgerWriter
 from daybook.bookie.ledger.ensemble import BookieDirectory
-from daybook.bookie.ledger.exchange import Exchange, decode_v3
-from daybook.bookie.ledger.follower import Follower
-from daybook.bookie.ledger.lac import LacAnnouncer
+from daybook.bookie.ledger.lac import LacAnnouncer, TailingReader
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.outlook import is_recoverable
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore, StoredMetadata
 from daybook.bookie.ledger.protocol.placement import Ensemble, Fragment, Quorums
 from daybook.bookie.ledger.racks import Placement
 from daybook.bookie.ledger.reader import LedgerReader, open_reader
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import can_recover, recover_ledger
+from daybook.bookie.ledger.request_channel import RequestChannel, decode_v3
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.arena import ArenaPool
@@ -130,7 +128,7 @@ class LedgerClient:
             password=password,
             custom=dict(custom or {}),
         )
-        catalog = self._context.catalog
+        catalog = self._context.metadata_store
         if ledger_id is None:
             ledger_id, stored = await catalog.create(metadata, self._context.nursery)
         else:
@@ -151,7 +149,7 @@ class LedgerClient:
         With `recover` its writer is fenced, and the ledger closed, unless it is closed already.
         Without, nobody notices, and the reader sees what is confirmed so far.
         """
-        stored = await self._context.catalog.read(ledger_id)
+        stored = await self._context.metadata_store.read(ledger_id)
         return await self.open_stored(ledger_id, stored, recover=recover, password=password)
 
     async def open_stored(
@@ -164,13 +162,13 @@ class LedgerClient:
             stored = await recover_ledger(self._context, ledger_id, stored)
         return await open_reader(self._context, ledger_id, stored)
 
-    async def is_recoverable(self, writer: LedgerWriter) -> bool:
+    async def can_recover(self, writer: LedgerWriter) -> bool:
         """Whether a recovery of that ledger would end it now, as far as can be told."""
-        return await is_recoverable(self._context, writer)
+        return await can_recover(self._context, writer)
 
-    def follower(self, reader: LedgerReader) -> Follower:
+    def tailing_reader(self, reader: LedgerReader) -> TailingReader:
         """Waits for an open ledger to grow, on behalf of its reader."""
-        return Follower(self._context, reader)
+        return TailingReader(self._context, reader)
 
     def announcer(self, writer: LedgerWriter) -> LacAnnouncer:
         """Tells readers of the last entry of a writer that pauses; stop it with the writer."""
@@ -178,7 +176,7 @@ class LedgerClient:
 
     async def delete(self, ledger_id: int) -> None:
         """Forget a ledger; bookies give its space back later.  One that is not there is fine."""
-        await self._context.catalog.delete(ledger_id)
+        await self._context.metadata_store.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """NoSuchLedgerError only if the metadata store says that there is none."""
@@ -186,11 +184,11 @@ class LedgerClient:
 
     async def stored_metadata(self, ledger_id: int) -> StoredMetadata:
         """The metadata with their version."""
-        return await self._context.catalog.read(ledger_id)
+        return await self._context.metadata_store.read(ledger_id)
 
     def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending."""
-        return self._context.catalog.list()
+        return self._context.metadata_store.list()
 
 
 @asynccontextmanager
@@ -215,7 +213,7 @@ async def open_ledger_client(
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         directory = BookieDirectory(store, paths, rng, limits.directory, placement)
-        bookies = Bookies(
+        bookies = BookieClient(
             network=network,
             arenas=arenas,
             flusher=flusher,
@@ -230,10 +228,10 @@ async def open_ledger_client(
         nursery.start_soon(directory.probe, bookies)
         try:
             context = LedgerContext(
-                Catalog(store, paths, rng),
+                LedgerMetadataStore(store, paths, rng),
                 directory,
                 bookies,
-                Exchange(bookies, decode_v3),
+                RequestChannel(bookies, decode_v3),
                 BatchReads(bookies),
                 nursery,
                 limits,

@@ -7,13 +7,13 @@ from random import Random
 import trio
 
 from daybook.bookie.ledger.batches import BatchReads
-from daybook.bookie.ledger.bookies import BookieLimits, Bookies
-from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.bookie_client import BookieClient, BookieLimits
 from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
-from daybook.bookie.ledger.exchange import Exchange
-from daybook.bookie.ledger.marks import mark_under_replicated
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.recover import READS_MAX
+from daybook.bookie.ledger.request_channel import RequestChannel
+from daybook.bookie.ledger.underreplication import mark_under_replicated
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError
 from daybook.wire.proto import bookkeeper_pb2 as pb
@@ -39,10 +39,10 @@ class LedgerLimits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerContext:
-    catalog: Catalog
+    metadata_store: LedgerMetadataStore
     directory: BookieDirectory
-    bookies: Bookies
-    exchange: Exchange[pb.Response]
+    bookies: BookieClient
+    requests: RequestChannel[pb.Response]
     batches: BatchReads
     nursery: trio.Nursery
     limits: LedgerLimits
@@ -54,7 +54,11 @@ class LedgerContext:
         for _ in range(self.limits.mark_attempts):
             try:
                 await mark_under_replicated(
-                    self.catalog.store, self.catalog.paths, ledger_id, missing, self.clock.now_ms()
+                    self.metadata_store.store,
+                    self.metadata_store.paths,
+                    ledger_id,
+                    missing,
+                    self.clock.now_ms(),
                 )
             except MetadataError:
                 await trio.sleep(self.rng.uniform(0.5, 1.5) * self.limits.mark_retry_s)

@@ -2,15 +2,27 @@
 
 A bookie is *usable* if it is registered as writable and has not failed lately.  One that failed is
 in quarantine; it is asked every second whether it answers again, and is usable as soon as it does.
-Who fails again and again is usable, and chosen last (`bookie.ledger.quarantine`).
+Who fails again and again is usable, and chosen last (`bookie.ledger.ensemble`).
 
 An ensemble is drawn at random from the usable bookies, spread over racks as far as these are known
 (`bookie.ledger.protocol.racks`).  When they are fewer than it takes, but enough to confirm entries,
 it is filled up with others that belong to the cluster and are away: the writer sends these nothing
-(`Choice.missing`).  So a cluster of three with one bookie dead creates ledgers as fast as ever.
+(`EnsembleChoice.missing`).  So a cluster of three creates ledgers with one bookie dead.
+
+FROM quarantine: Who has failed lately, and who fails again and again.
+
+    in quarantine    it was not reached, or did not answer, or cannot store now; it is asked how it
+                     is, and leaves the quarantine when it answers
+    refusing         it is in quarantine because it cannot store, and has answered ever since: of
+                     another ledger it may take entries
+    distrusted       it was put into quarantine `failures_max` times within `failure_window_s`: for
+                     `distrust_s` it is chosen only where nobody else is left, though it answers
+
+Time is an argument.  What many connections tell of one failure counts once.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -19,10 +31,9 @@ from typing import Protocol
 import trio
 
 from daybook.bookie.errors import MalformedRecordError, NotEnoughBookiesError, RegistryError
-from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule, Racks
-from daybook.bookie.ledger.quarantine import Quarantine, QuarantineLimits
 from daybook.bookie.ledger.racks import Placement, RackError
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
@@ -36,6 +47,67 @@ from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineLimits:
+    refused_s: float = 10.0  # a bookie that answers, and cannot store, is left alone for so long
+    failures_max: int = 3
+    failure_window_s: float = 60.0
+    distrust_s: float = 300.0
+
+
+class Quarantine:
+    def __init__(self, limits: QuarantineLimits) -> None:
+        self._limits = limits
+        self._since: dict[BookieId, float] = {}  # from when on to ask how it is
+        self._refusing: set[BookieId] = set()
+        self._failures: dict[BookieId, deque[float]] = {}
+        self._distrusted_until: dict[BookieId, float] = {}
+
+    def __contains__(self, bookie: BookieId) -> bool:
+        return bookie in self._since
+
+    @property
+    def members(self) -> Sequence[BookieId]:
+        return tuple(self._since)
+
+    def refuses(self, bookie: BookieId) -> bool:
+        return bookie in self._refusing
+
+    def trusted(self, bookie: BookieId, now: float) -> bool:
+        return bookie not in self._since and now >= self._distrusted_until.get(bookie, now)
+
+    def to_ask(self, now: float) -> Sequence[BookieId]:
+        return [bookie for bookie, since in self._since.items() if since <= now]
+
+    def failed(self, bookie: BookieId, now: float) -> None:
+        self._refusing.discard(bookie)
+        if bookie not in self._since:
+            self._since[bookie] = now
+            self._count(bookie, now)
+
+    def refused(self, bookie: BookieId, now: float, *, counts: bool) -> None:
+        """`counts`: it is a failure, and not what a sound bookie does at times."""
+        if counts and bookie not in self._since:
+            self._count(bookie, now)
+        self._since[bookie] = now + self._limits.refused_s
+        self._refusing.add(bookie)
+
+    def answered(self, bookie: BookieId) -> bool:
+        """False if it was not in quarantine."""
+        self._refusing.discard(bookie)
+        return self._since.pop(bookie, None) is not None
+
+    def _count(self, bookie: BookieId, now: float) -> None:
+        failures = self._failures.setdefault(bookie, deque())
+        failures.append(now)
+        while failures[0] <= now - self._limits.failure_window_s:
+            failures.popleft()
+        if len(failures) >= self._limits.failures_max:
+            self._distrusted_until[bookie] = now + self._limits.distrust_s
+            failures.clear()
+
 
 _ARRANGEMENTS_MAX = 50
 _NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # a sound bookie says that at times
@@ -55,7 +127,7 @@ class DirectoryLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EnsembleChoice:
     ensemble: Ensemble
     missing: Ensemble = ()  # members that are away
 
@@ -155,16 +227,16 @@ class BookieDirectory:
 
     # Choosing
 
-    async def choose(self, quorums: Quorums) -> Choice:
+    async def choose(self, quorums: Quorums) -> EnsembleChoice:
         """An ensemble for a new ledger."""
         with trio.move_on_after(self._limits.list_timeout_s):
             await self._listed.wait()
         trusted, others = self._by_lot(self.usable())
         ensemble = self._arranged(trusted, others, quorums)
         if ensemble is not None:
-            return Choice(ensemble)
+            return EnsembleChoice(ensemble)
         # Whoever leaves the cluster is never named as one that is away: it would never be done.
-        going = await Orders(self._store, self._paths).going()
+        going = await AdminStates(self._store, self._paths).leaving()
         usable = [b for b in trusted + others if b not in going]
         suspects = [b for b in self._writable if b in self._quarantine and b not in going]
         known = [BookieId(b) for b in await known_bookies(self._store, self._paths)]
@@ -201,7 +273,7 @@ class BookieDirectory:
 
     def _filled_up(
         self, quorums: Quorums, usable: Sequence[BookieId], away: Sequence[BookieId]
-    ) -> Choice | None:
+    ) -> EnsembleChoice | None:
         """`usable` and some of `away`, so arranged that each write set can confirm; or None."""
         present = self._rng.sample(usable, min(len(usable), quorums.ensemble))
         absent = self._rng.sample(away, min(len(away), quorums.ensemble - len(present)))
@@ -220,7 +292,7 @@ class BookieDirectory:
                     break
         if best is None or (self._placement.rule.enforced and best[0] < wanted):
             return None
-        return Choice(best[1], tuple(b for b in best[1] if b in absent))
+        return EnsembleChoice(best[1], tuple(b for b in best[1] if b in absent))
 
     def _too_few(self, quorums: Quorums, usable: Sequence[BookieId]) -> str:
         rule = self._placement.rule

@@ -7,9 +7,20 @@ is something new (`lac_moved`).
 
 What is believed has a digest: a LAC that a bookie merely says is a hint to look.  A LAC that was
 confirmed stays confirmed, so any copy of one will do, and the largest is the one to take.
+
+FROM follower: Follows a ledger while its writer appends: waits until there is more to read.
+
+Two things tell that a ledger has grown: bookies, which are asked to say when the LAC moves (a long
+poll to each member of the last ensemble: with striping, no single one hears of every entry), and
+its record in the metadata store, which is watched for another ensemble and for the end.  Both only
+say "look again".
+
+Bookies and metadata stores that are away for a while are waited for: what a follower knows stays
+true, and it goes on when one of them is back.  It fences nobody, and the writer does not notice.
 """
 
 from functools import partial
+from math import inf
 from typing import Protocol
 
 import trio
@@ -18,7 +29,7 @@ from daybook.bookie.errors import LedgerError, ReadUnknownError
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId
-from daybook.bookie.ledger.reader import LastConfirmed, digester_of
+from daybook.bookie.ledger.reader import LastConfirmed, LedgerReader, digester_of
 from daybook.wire.digest import master_key
 from daybook.wire.entry import decode_entry, decode_lac, encode_lac
 from daybook.wire.errors import ConnectionLostError, WireError
@@ -29,6 +40,7 @@ from daybook.wire.messages.bookie_v3 import (
     encode_write_lac,
     from_v3,
 )
+from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.proto import bookkeeper_pb2 as pb
 
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
@@ -72,7 +84,7 @@ async def _read_lac(
     """What one bookie can prove; None if it knows nothing of the ledger."""
     encode = partial(encode_read_lac, ledger_id=ledger_id)
     timeout_s = context.limits.bookies.read_timeout_s
-    answer = (await context.exchange.ask(bookie, encode, timeout_s)).readLacResponse
+    answer = (await context.requests.ask(bookie, encode, timeout_s)).readLacResponse
     status = from_v3(answer.status)
     if status in _NEGATIVE:
         return None
@@ -108,7 +120,7 @@ async def lac_moved(context: LedgerContext, ledger_id: int, bookie: BookieId, af
     )
     timeout_s = limits.lac_poll_s + limits.bookies.read_timeout_s
     try:
-        answer = (await context.exchange.ask(bookie, encode, timeout_s)).readResponse
+        answer = (await context.requests.ask(bookie, encode, timeout_s)).readResponse
     except ConnectionLostError:
         return False
     return from_v3(answer.status) is Status.OK and answer.maxLAC > after
@@ -130,7 +142,7 @@ async def write_lac(
 
     async def tell(bookie: BookieId) -> None:
         try:
-            await context.exchange.ask(bookie, encode, context.limits.bookies.add_timeout_s)
+            await context.requests.ask(bookie, encode, context.limits.bookies.add_timeout_s)
         except ConnectionLostError:
             return  # Readers believe the largest LAC that anybody has.
 
@@ -199,3 +211,97 @@ class LacAnnouncer:
             lac = self._writer.last_add_confirmed
             await trio.sleep(self._context.limits.explicit_lac_s)
         return lac
+
+
+class TailingReader:
+    """One task at a time may wait.  See `LedgerClient.follower`."""
+
+    def __init__(self, context: LedgerContext, reader: LedgerReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._changed: trio.Event | None = None  # the watch that lies on the metadata
+
+    async def look(self) -> int:
+        """Ask all bookies how far the ledger has got, as far as they can prove it; the LAC."""
+        if self._context.metadata_store.reachable:
+            self._reader.learn(
+                await self._context.metadata_store.read(self._reader.ledger_id), None
+            )
+        await self._look_at_lac()
+        return self._reader.last_add_confirmed
+
+    async def wait(self, after: int) -> int:
+        """Return the LAC when it is above `after`, or the ledger is closed.
+
+        NoSuchLedgerError if it is deleted.
+        """
+        limits = self._context.limits
+        pause_s = limits.lac_pause_s
+        while not self._arrived(after):
+            if self._watch_is_gone and await self._look_again(after):
+                continue
+            await self._wait_for_a_hint(after)
+            if await self._look_again(after):
+                continue
+            # Fenced and not closed yet, or nobody answers: then polls do not wait.
+            with trio.move_on_after(pause_s):
+                await self._wait_for_change()
+            pause_s = min(2 * pause_s, limits.lac_pause_s_max)
+        return self._reader.last_add_confirmed
+
+    @property
+    def _watch_is_gone(self) -> bool:
+        return self._changed is None or self._changed.is_set()
+
+    def _arrived(self, after: int) -> bool:
+        return self._reader.closed or self._reader.last_add_confirmed > after
+
+    async def _look_again(self, after: int) -> bool:
+        try:
+            if self._watch_is_gone:
+                await self._watch_metadata()
+            if not self._reader.closed:
+                await self._look_at_lac()
+        except (ReadUnknownError, StoreUnavailableError):
+            return False
+        return self._arrived(after)
+
+    async def _watch_metadata(self) -> None:
+        if self._context.metadata_store.reachable:
+            changed = trio.Event()
+            stored = await self._context.metadata_store.read(self._reader.ledger_id, changed.set)
+            self._changed = changed
+            self._reader.learn(stored, None)
+
+    async def _look_at_lac(self) -> None:
+        stored = self._reader.stored
+        if not stored.metadata.closed:
+            last = await read_lac(self._context, self._reader.ledger_id, stored.metadata)
+            self._reader.learn(stored, last)
+
+    async def _wait_for_a_hint(self, after: int) -> None:
+        """Until the metadata change, a bookie says that the LAC moved, or none has more to say."""
+        asking = 0
+
+        async def poll(bookie: BookieId) -> None:
+            nonlocal asking
+            moved = await lac_moved(self._context, self._reader.ledger_id, bookie, after)
+            asking -= 1
+            if moved or not asking:
+                nursery.cancel_scope.cancel()
+
+        async def follow_metadata() -> None:
+            await self._wait_for_change()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_metadata)
+            for bookie in self._reader.metadata.last_fragment.ensemble:
+                asking += 1
+                nursery.start_soon(poll, bookie)
+
+    async def _wait_for_change(self) -> None:
+        if self._changed is None:
+            await trio.sleep(inf)
+        else:
+            await self._changed.wait()

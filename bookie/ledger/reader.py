@@ -11,9 +11,9 @@ from functools import partial
 import trio
 
 from daybook.bookie.errors import LedgerError, NoSuchEntryError, ReadUnknownError
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import (
     NO_ENTRY,
     BookieId,
@@ -51,7 +51,7 @@ def verdict_of(status: Status | None) -> Verdict:
     return Verdict.ABSENT if status in _NEGATIVE else Verdict.UNKNOWN
 
 
-def usual_bookie(
+def preferred_bookie(
     ledger_id: int, fragments: Sequence[Fragment], first: int, entry_bytes: int
 ) -> BookieId:
     """Who is asked first: always the same for a stretch of the ledger.
@@ -65,7 +65,7 @@ def usual_bookie(
     return ensemble[(ledger_id + stretch) % len(ensemble)]
 
 
-class SharedRun:
+class EntryRun:
     """One run of entries on its way from the bookies."""
 
     def __init__(
@@ -89,7 +89,7 @@ class SharedRun:
             fragments,
             first,
             count,
-            prefer=(usual_bookie(ledger_id, fragments, first, entry_bytes),),
+            prefer=(preferred_bookie(ledger_id, fragments, first, entry_bytes),),
             avoid=context.directory.quarantined,
         )
         self._entries: dict[int, Entry] = {}
@@ -207,7 +207,7 @@ async def read_entries(
     """
     count = _asked_for(context, first, last, max_bytes, entry_bytes)
     digester = digester_of(metadata)
-    run = SharedRun(
+    run = EntryRun(
         context,
         ledger_id,
         digester,
@@ -350,7 +350,7 @@ class LedgerReader:
         return self._last_add_confirmed
 
     async def _reload(self) -> None:
-        stored = await self._context.catalog.read(self.ledger_id)
+        stored = await self._context.metadata_store.read(self.ledger_id)
         last = None
         if not stored.metadata.closed:
             last = await read_last_confirmed(self._context, self.ledger_id, stored.metadata)

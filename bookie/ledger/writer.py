@@ -9,11 +9,19 @@ by `pending_bytes`.
 When the writer withdraws (another client recovers the ledger, or the ledger is gone) the listener
 is told once; whatever was not confirmed is in doubt.  `close` and `abandon` are the owner's own
 doing: the listener hears nothing of them, `wait_confirmed` ends with InDoubtError.
+
+FROM waiters: Who waits until the entries of a ledger have got that far.
+
+FROM changes: What a writer changes in the metadata of its ledger.
+
+A change that did not happen, or of which nobody knows, leaves the ledger as the writer knows it:
+trying again is safe (`catalog.update`).  A ledger that somebody else closed, or recovers, is no
+longer the writer's, and no change of it is made.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import trio
 
@@ -24,16 +32,23 @@ from daybook.bookie.errors import (
     LedgerError,
     LedgerFencedError,
     NoSuchEntryError,
+    NoSuchLedgerError,
     WriterWithdrawnError,
 )
-from daybook.bookie.ledger.adds import Adds
-from daybook.bookie.ledger.bookies import Purpose
-from daybook.bookie.ledger.catalog import StoredMetadata
-from daybook.bookie.ledger.changes import Changes
+from daybook.bookie.ledger.bookie_client import LedgerChannel, Purpose
+from daybook.bookie.ledger.codecs import AddBatch
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.lanes import Lane
-from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState, encode_metadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata, UpdateResult
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
+from daybook.bookie.ledger.protocol.update import (
+    Gone,
+    NotAllowed,
+    NotDone,
+    Settled,
+    change_ensemble,
+    close_by_writer,
+)
 from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
@@ -54,11 +69,142 @@ from daybook.bookie.ledger.protocol.write import (
     WriteProtocol,
 )
 from daybook.bookie.ledger.reader import digester_of, read_entries
-from daybook.bookie.ledger.waiters import EntryWaiters
 from daybook.wire.digest import master_key
 from daybook.wire.entry import ENTRY_HEADER_BYTES, Entry
 from daybook.wire.messages.bookie import Status, encode_adds
+from daybook.wire.metadata.store import OutcomeUnknownError, StoreUnavailableError
 from daybook.wire.transport import Buffer
+
+
+class ConfirmationWaiters:
+    """Tasks that each wait for one entry; nothing is kept for entries that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._events: dict[int, list[trio.Event]] = {}
+
+    async def wait(self, entry_id: int) -> None:
+        """Return when the entry is `reached`, or nobody can wait any more: look which."""
+        event = trio.Event()
+        events = self._events.setdefault(entry_id, [])
+        events.append(event)
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            events.remove(event)
+            if not events and self._events.get(entry_id) is events:
+                del self._events[entry_id]
+            raise
+
+    def reached(self, first: int, last: int) -> None:
+        if self._events:
+            for entry_id in range(first, last + 1):
+                for event in self._events.pop(entry_id, ()):
+                    event.set()
+
+    def release_all(self) -> None:
+        for events in self._events.values():
+            for event in events:
+                event.set()
+        self._events.clear()
+
+
+class ChangeListener(Protocol):
+    """What a writer is told of a change of its ensemble."""
+
+    def ensemble_changed(self, event: EnsembleChanged | ChangePostponed) -> None: ...
+
+    def refused(self, error: LedgerError) -> None:
+        """The ledger is no longer the writer's."""
+        ...
+
+    def try_again(self) -> None:
+        """Some time after a change that was postponed."""
+        ...
+
+
+class Changes:
+    """Of one ledger, as long as its writer lives."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        ledger_id: int,
+        stored: StoredMetadata,
+        listener: ChangeListener,
+    ) -> None:
+        self.stored = stored
+        self._context = context
+        self._ledger_id = ledger_id
+        self._listener = listener
+        self._lock = trio.Lock()  # one change at a time
+        self._scopes: dict[trio.CancelScope, None] = {}  # of changes that are under way
+
+    async def change_ensemble(self, wanted: Fragment) -> None:
+        """Let the ledger go on with this fragment; the listener hears what became of it."""
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            async with self._lock:
+                previous = self.stored.metadata.last_fragment
+                result = await self._context.metadata_store.update(
+                    self._ledger_id, self.stored, change_ensemble(previous, wanted)
+                )
+                self.ended(wanted, result)
+            if isinstance(result, NotDone):
+                await trio.sleep(self._context.limits.change_retry_s)
+                self._listener.try_again()
+        del self._scopes[scope]
+
+    def ended(self, wanted: Fragment, result: UpdateResult) -> None:
+        match result:
+            case Settled(metadata, version):
+                self.stored = StoredMetadata(metadata, version)
+                self._listener.ensemble_changed(EnsembleChanged(wanted.ensemble))
+            case NotAllowed(metadata, version):
+                self.stored = StoredMetadata(metadata, version)
+                self._listener.refused(LedgerFencedError(self._lost(metadata)))
+            case Gone():
+                self._listener.refused(NoSuchLedgerError(self._ledger_id))
+            case NotDone():
+                self._listener.ensemble_changed(ChangePostponed())
+            case _:
+                assert_never(result)
+
+    async def close(self, last_entry_id: int, length: int) -> None:
+        """End the ledger there; errors as `LedgerWriter.close` has them."""
+        result: UpdateResult | None = None
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            try:
+                async with self._lock:
+                    result = await self._context.metadata_store.update(
+                        self._ledger_id, self.stored, close_by_writer(last_entry_id, length)
+                    )
+            finally:
+                del self._scopes[scope]
+        match result:
+            case None:
+                raise OutcomeUnknownError(f"ledger {self._ledger_id} was given up while it closed")
+            case Settled(metadata, version):
+                self.stored = StoredMetadata(metadata, version)
+            case NotAllowed(metadata):
+                raise LedgerFencedError(self._lost(metadata))
+            case Gone():
+                raise NoSuchLedgerError(self._ledger_id)
+            case NotDone():
+                raise StoreUnavailableError(f"ledger {self._ledger_id} could not be closed")
+            case _:
+                assert_never(result)
+
+    def cancel(self) -> None:
+        """Let go of what is under way; whether it happens, nobody knows."""
+        for scope in self._scopes:
+            scope.cancel()
+
+    def _lost(self, metadata: LedgerMetadata) -> str:
+        if metadata.state is LedgerState.OPEN:
+            return f"somebody else changed ledger {self._ledger_id}"
+        return f"ledger {self._ledger_id} is {metadata.state.name}: another client took it over"
+
 
 _PIECE_BYTES = 256 << 10
 _PIECE_ENTRIES = 1024
@@ -89,7 +235,7 @@ class LedgerWriter:
         self._master_key = master_key(stored.metadata.password or b"")
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
-        self._lanes: dict[BookieId, Lane] = {}
+        self._channels: dict[BookieId, LedgerChannel] = {}
         self._frames: deque[list[Buffer]] = deque()  # of entries that were sent, behind the LAC
         self._lengths: deque[int] = deque()  # of the ledger, up to each of these
         self._gathered: list[Sequence[Buffer]] = []  # payloads that leave with the next flush
@@ -101,7 +247,7 @@ class LedgerWriter:
         self._owner_is_done = False
         self._confirmed: Callable[[int, int], None] | None = None
         self._withdrawn: Callable[[LedgerError], None] | None = None
-        self._waiters = EntryWaiters()
+        self._waiters = ConfirmationWaiters()
         self._changes = Changes(context, ledger_id, stored, self)
         self._metadata_bytes = 0  # as they were when the ensemble changed last
         self._marked: set[BookieId] = set()  # as lacking entries
@@ -125,9 +271,9 @@ class LedgerWriter:
         """Where entries go now."""
         return self._protocol.ensemble
 
-    def lane(self, bookie: BookieId) -> Lane | None:
+    def channel(self, bookie: BookieId) -> LedgerChannel | None:
         """The way to a bookie that was sent something; None once the writer has stopped."""
-        return self._lanes.get(bookie)
+        return self._channels.get(bookie)
 
     @property
     def pending_entries(self) -> int:
@@ -370,18 +516,18 @@ class LedgerWriter:
     def _send(self, first: int, count: int, to: Ensemble) -> None:
         pieces = list(self._pieces(first, count)) if count > 1 else None
         for bookie in to:
-            lane = self._lanes.get(bookie)
-            if lane is None:
-                lane = self._lanes[bookie] = self._context.bookies.open_lane(
+            channel = self._channels.get(bookie)
+            if channel is None:
+                channel = self._channels[bookie] = self._context.bookies.open_channel(
                     bookie, self.ledger_id, self.purpose, self
                 )
             if pieces is None:
-                lane.add(first, self._frames[first - self.last_add_confirmed - 1])
+                channel.add(first, self._frames[first - self.last_add_confirmed - 1])
                 continue
             for adds in pieces:
-                lane.add_all(adds)
+                channel.add_all(adds)
 
-    def _pieces(self, first: int, count: int) -> Iterator[Adds]:
+    def _pieces(self, first: int, count: int) -> Iterator[AddBatch]:
         """So large that what they cost does not matter, and a bookie may be slow to take one."""
         start = first - self.last_add_confirmed - 1
         before = self._lengths[start - 1] if start else self.length
@@ -390,11 +536,11 @@ class LedgerWriter:
             frames.append(self._frames[index])
             length = self._lengths[index]
             if length - before >= _PIECE_BYTES or len(frames) == _PIECE_ENTRIES:
-                yield Adds(first, frames)
+                yield AddBatch(first, frames)
                 first += len(frames)
                 frames, before = [], length
         if frames:
-            yield Adds(first, frames)
+            yield AddBatch(first, frames)
 
     def _confirm(self, first: int, last: int) -> None:
         length = self.length
@@ -416,11 +562,11 @@ class LedgerWriter:
         self._gathered.clear()
         self._gathered_lengths.clear()
         self.pending_bytes = 0
-        for lane in self._lanes.values():
-            lane.close()
-        self._lanes.clear()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
         self._context.directory.remove_listener(self.try_again)
-        self._waiters.let_all_go()
+        self._waiters.release_all()
         if self._withdrawn is not None and not self._owner_is_done:
             self._withdrawn(self._error)
 
@@ -441,7 +587,7 @@ class LedgerWriter:
                 " in a new ledger"
             )
             self.refused(WriterWithdrawnError(reason))
-        elif ensemble is None or not self._context.catalog.reachable:
+        elif ensemble is None or not self._context.metadata_store.reachable:
             # The directory tells when there is a spare, or the metadata store is back.
             self._feed(ChangePostponed())
         else:

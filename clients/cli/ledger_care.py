@@ -11,7 +11,7 @@ from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError, Rec
 from daybook.bookie.ledger.client import LedgerClient
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
 from daybook.bookie.replication.forced import accept_loss
@@ -214,7 +214,7 @@ def recover(
 
 async def _is_open(store: MetadataStore, root: str, ledger_id: int) -> bool:
     async with open_client(store, root) as client:
-        return not (await client.context.catalog.read(ledger_id)).metadata.closed
+        return not (await client.context.metadata_store.read(ledger_id)).metadata.closed
 
 
 async def _recover_or_say(
@@ -229,7 +229,7 @@ async def _recover_or_say(
 async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool) -> dict[str, Any]:
     async with open_client(store, root) as client:
         context = client.context
-        stored = await context.catalog.read(ledger_id)
+        stored = await context.metadata_store.read(ledger_id)
         before = stored.metadata.state.name
         given_up: Sequence[BookieId] = ()
         lost_from: int | None = None

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 import click
 
 from daybook.bookie.errors import MalformedMetadataError, NoSuchEntryError, NoSuchLedgerError
-from daybook.bookie.ledger.catalog import Catalog
 from daybook.bookie.ledger.client import LedgerClient, LedgerMetadata, LedgerReader
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.cli.entries import Description, describe
 from daybook.clients.cli.ledger_care import check, delete, recover, why_kept
@@ -128,11 +128,11 @@ def read(
 # -- metadata
 
 
-def _catalog(store: MetadataStore, root: str) -> Catalog:
-    return Catalog(store, LedgerPaths(root), new_rng())
+def _catalog(store: MetadataStore, root: str) -> LedgerMetadataStore:
+    return LedgerMetadataStore(store, LedgerPaths(root), new_rng())
 
 
-async def _list(catalog: Catalog) -> list[dict[str, object]]:
+async def _list(catalog: LedgerMetadataStore) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     async for ledger_id in catalog.list():
         try:
@@ -148,7 +148,7 @@ async def _list(catalog: Catalog) -> list[dict[str, object]]:
     return rows
 
 
-async def _metadata(catalog: Catalog, ledger_id: int) -> LedgerMetadata:
+async def _metadata(catalog: LedgerMetadataStore, ledger_id: int) -> LedgerMetadata:
     return (await catalog.read(ledger_id)).metadata
 
 

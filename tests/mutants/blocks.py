@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         id="N16",
         rule="an answer to a block that is not under way proves nothing -> it is believed",
-        module="daybook.bookie.ledger.dialects",
-        name="V2._block_answered",
+        module="daybook.bookie.ledger.codecs",
+        name="V2Codec._block_answered",
         replacement=Edit(
             "self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one",
             "pass",

@@ -240,15 +240,15 @@ async def test_requests_share_a_connection_which_is_closed_when_nobody_asks(
     three: Three, autojump_clock: Clock
 ) -> None:
     ask = partial(
-        three.context.exchange.ask, IDS[0], partial(encode_read_lac, ledger_id=LEDGER), 5.0
+        three.context.requests.ask, IDS[0], partial(encode_read_lac, ledger_id=LEDGER), 5.0
     )
     async with trio.open_nursery() as nursery:
         for _ in range(50):
             nursery.start_soon(ask)
     assert (three.bookies[0].connections, len(three.bookies[0].requests)) == (1, 50)
-    assert three.context.exchange._lines
+    assert three.context.requests._lines
     await trio.sleep(130)
-    assert not three.context.exchange._lines
+    assert not three.context.requests._lines
     await ask()
     assert three.bookies[0].connections == 2
 
@@ -256,7 +256,7 @@ async def test_requests_share_a_connection_which_is_closed_when_nobody_asks(
 async def test_one_that_does_not_answer_is_given_up_and_asked_anew(
     three: Three, autojump_clock: Clock
 ) -> None:
-    one, exchange = three.bookies[0], three.context.exchange
+    one, exchange = three.bookies[0], three.context.requests
     one.silent = True
     encode_request = partial(encode_read_lac, ledger_id=LEDGER)
     with pytest.raises(ConnectionLostError, match="did not answer in time"):
@@ -270,7 +270,7 @@ async def test_one_that_does_not_answer_is_given_up_and_asked_anew(
 async def test_a_cancelled_request_leaves_nothing_behind(
     three: Three, autojump_clock: Clock
 ) -> None:
-    one, exchange = three.bookies[0], three.context.exchange
+    one, exchange = three.bookies[0], three.context.requests
     one.silent = True
     encode_request = partial(encode_read_lac, ledger_id=LEDGER)
     for _ in range(10):
@@ -285,5 +285,5 @@ async def test_a_cancelled_request_leaves_nothing_behind(
 async def test_nobody_there_is_no_answer(three: Three, autojump_clock: Clock) -> None:
     encode_request = partial(encode_read_lac, ledger_id=LEDGER)
     with pytest.raises(ConnectionLostError, match="nowhere"):
-        await three.context.exchange.ask(BookieId("nowhere:1"), encode_request, 5.0)
-    assert not three.context.exchange._lines
+        await three.context.requests.ask(BookieId("nowhere:1"), encode_request, 5.0)
+    assert not three.context.requests._lines

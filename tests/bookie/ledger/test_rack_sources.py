@@ -12,10 +12,14 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import NotEnoughBookiesError
-from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.ledger.ensemble import (
+    BookieDirectory,
+    DirectoryLimits,
+    Quarantine,
+    QuarantineLimits,
+)
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
-from daybook.bookie.ledger.quarantine import Quarantine, QuarantineLimits
 from daybook.bookie.ledger.racks import (
     RACK_PROPERTY,
     Placement,

@@ -12,7 +12,7 @@ from daybook.bookie.errors import NoSuchEntryError, ReadUnknownError, Unauthoriz
 from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
 from daybook.bookie.ledger.metadata import encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
-from daybook.bookie.ledger.reader import usual_bookie
+from daybook.bookie.ledger.reader import preferred_bookie
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.digest import DigestType
 from daybook.wire.messages.bookie import Status
@@ -75,7 +75,7 @@ def test_long_stretches_of_a_ledger_are_shared_out_among_its_bookies() -> None:
     fragments = [Fragment(0, ensemble), Fragment(9000, later)]
 
     def stretches(entry_bytes: int) -> list[tuple[BookieId, int]]:
-        usual = [usual_bookie(7, fragments, first, entry_bytes) for first in range(12_000)]
+        usual = [preferred_bookie(7, fragments, first, entry_bytes) for first in range(12_000)]
         return [(bookie, len(list(run))) for bookie, run in groupby(usual)]
 
     found = stretches(entry_bytes=60_000)

@@ -7,9 +7,9 @@ from trio.abc import Clock
 from daybook.bookie.errors import (
     NotEnoughBookiesError,
 )
-from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.client import LedgerLimits, Quorums
-from daybook.bookie.ledger.marks import mark_path
+from daybook.bookie.ledger.underreplication import mark_path
 from daybook.wire.messages.bookie import Status
 from tests.bookie.ledger.cluster import PATHS, Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected

@@ -16,7 +16,7 @@ from tests.mutants import ledger as catalogue
 from tests.mutants.patch import Edit, Mutant
 
 _MODEL = "model"
-_RECOVERER = "daybook.bookie.ledger.recoverer"
+_RECOVERER = "daybook.bookie.ledger.recovery"
 _WRITER = "daybook.bookie.ledger.writer"
 _WRITE = "daybook.bookie.ledger.protocol.write"
 _VOLUME = "daybook.bookie.storage.volume"
@@ -26,7 +26,7 @@ M05 = Mutant(
     id="M05 shell",
     rule="recovery reads fence -> only the request for the last entry does",
     module=_RECOVERER,
-    name="_Recovery._perform",
+    name="Recovery._perform",
     replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
     caught_by=_MODEL,
 )
@@ -57,7 +57,7 @@ M14 = Mutant(
     id="M14",
     rule="recovery adds carry the recovery flag -> plain adds",
     module=_RECOVERER,
-    name="_Recovery._frame",
+    name="Recovery._frame",
     replacement=Edit("recovery=True, ", ""),
     caught_by=_MODEL,
 )

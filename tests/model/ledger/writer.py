@@ -15,8 +15,8 @@ from daybook.bookie.errors import (
     LedgerClosedError,
     WriterWithdrawnError,
 )
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol import write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from daybook.bookie.ledger.protocol.update import Event, NotAllowed, Settled, Stored
@@ -29,7 +29,7 @@ from tests.model.ledger.clients import (
     Option,
     Output,
     Rules,
-    SendingLane,
+    SendingChannel,
     Told,
     awaits_adds,
     bookie_id,
@@ -151,9 +151,9 @@ class _Run:
         context = SimpleNamespace(
             limits=LedgerLimits(),
             directory=self,
-            catalog=SimpleNamespace(reachable=True),
+            metadata_store=SimpleNamespace(reachable=True),
             nursery=self,
-            bookies=SimpleNamespace(flusher=self, open_lane=self.open_lane),
+            bookies=SimpleNamespace(flusher=self, open_channel=self.open_channel),
             mark_under_replicated=None,
         )
         stored = StoredMetadata(before.stored.metadata, before.stored.version)
@@ -208,8 +208,8 @@ class _Run:
     def mark(self, writer: LedgerWriter) -> None:
         """What is appended is flushed at once (`take`)."""
 
-    def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
-        return SendingLane(bookie, self._out)
+    def open_channel(self, bookie: BookieId, *_: object) -> SendingChannel:
+        return SendingChannel(bookie, self._out)
 
     def start_soon(self, task: object, *arguments: Any) -> None:
         if task == self._writer._changes.change_ensemble:

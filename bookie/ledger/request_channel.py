@@ -10,7 +10,7 @@ its id, so requests may take as long as they like (long polls), and those that n
 more cost nothing.
 
 Not here: single entries on their way to bookies and back, by the thousands
-(`bookie.ledger.bookies`).
+(`bookie.ledger.bookie_client`).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
-from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, WireError
@@ -47,10 +47,10 @@ class _Request(Generic[Answer]):
     reason: str = _LATE
 
 
-class Exchange(Generic[Answer]):
+class RequestChannel(Generic[Answer]):
     """The connections of one ledger client for requests of one kind."""
 
-    def __init__(self, bookies: Bookies, decode: Decode[Answer]) -> None:
+    def __init__(self, bookies: BookieClient, decode: Decode[Answer]) -> None:
         self._bookies = bookies
         self._decode = decode
         self._lines: dict[BookieId, _Line[Answer]] = {}
@@ -120,7 +120,7 @@ class _Line(Generic[Answer]):
             request.reason = reason
             request.answered.set()
 
-    async def run(self, bookies: Bookies) -> str:
+    async def run(self, bookies: BookieClient) -> str:
         """Connect and receive until the connection ends, or is idle; return why it did."""
         connection = await bookies.connect(self.bookie)
         try:

@@ -37,7 +37,7 @@ _VERSION = 1
 _RETRY_S = 1.0
 
 
-class Kind(Enum):
+class AdminState(Enum):
     READ_ONLY = "read-only"
     RETIRE = "retire"
     LEAVE = "leave"
@@ -46,12 +46,12 @@ class Kind(Enum):
     @property
     def goes(self) -> bool:
         """The bookie is not meant to come back by itself: nothing new is to name it."""
-        return self is not Kind.READ_ONLY
+        return self is not AdminState.READ_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    kind: Kind
+class AdminRecord:
+    kind: AdminState
     since_ms: int
 
     def encode(self) -> bytes:
@@ -59,44 +59,44 @@ class Order:
         return json.dumps(record).encode()
 
     @classmethod
-    def decode(cls, value: bytes) -> "Order":
+    def decode(cls, value: bytes) -> "AdminRecord":
         try:
             record = json.loads(value)
             if record["version"] != _VERSION:
                 raise MalformedRecordError(f"an order of version {record['version']}")
-            return cls(Kind(record["order"]), int(record["since_ms"]))
+            return cls(AdminState(record["order"]), int(record["since_ms"]))
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise MalformedRecordError(f"an order that does not parse: {value[:200]!r}") from error
 
 
-class Orders:
+class AdminStates:
     def __init__(self, store: MetadataStore, paths: LedgerPaths) -> None:
         self._store = store
         self._root = f"{paths.underreplication}/orders"
 
-    async def read(self, bookie: BookieId, watch: Watch | None = None) -> Order | None:
+    async def read(self, bookie: BookieId, watch: Watch | None = None) -> AdminRecord | None:
         record = await self._store.get(f"{self._root}/{bookie}", watch)
-        return None if record is None else Order.decode(record.value)
+        return None if record is None else AdminRecord.decode(record.value)
 
-    async def list(self, watch: Watch | None = None) -> dict[BookieId, Order]:
+    async def list(self, watch: Watch | None = None) -> dict[BookieId, AdminRecord]:
         """All orders; `watch` is told when there are others."""
         if watch is not None and await self._store.get(self._root) is None:
             await self._ensure_root()  # There has to be something to watch.
-        orders: dict[BookieId, Order] = {}
+        orders: dict[BookieId, AdminRecord] = {}
         for name in await self._store.get_children(self._root, watch) or []:
             try:
                 order = await self.read(BookieId(name), watch)
             except MalformedRecordError:
-                order = Order(Kind.READ_ONLY, 0)  # as the bookie itself takes it
+                order = AdminRecord(AdminState.READ_ONLY, 0)  # as the bookie itself takes it
             if order is not None:
                 orders[BookieId(name)] = order
         return orders
 
-    async def going(self) -> set[BookieId]:
+    async def leaving(self) -> set[BookieId]:
         """Those that no new ledger is to name."""
         return {bookie for bookie, order in (await self.list()).items() if order.kind.goes}
 
-    async def give(self, bookie: BookieId, order: Order) -> None:
+    async def give(self, bookie: BookieId, order: AdminRecord) -> None:
         """In place of the one that it has."""
         path = f"{self._root}/{bookie}"
         while True:

@@ -8,17 +8,23 @@ tried first; v3 has what v2 cannot say: that the sync of an add may wait (`DEFER
     v2    the ids tell what an answer answers; bookies of ours take many adds in one frame, too
     v3    a transaction id does, and nothing else is believed
 
-`Spoken` remembers who does not speak v2: a bookie that answers "bad version", or that cuts two
-connections in a row on which it has not answered anything.
+`ProtocolVersions` remembers who does not speak v2: a bookie that answers "bad version", or that
+cuts two connections in a row on which it has not answered anything.
+
+FROM adds: Consecutive adds on their way to several bookies.
+
+A writer makes one `AddBatch` for what has gathered in a turn, for all bookies.
+Each entry is framed as a plain v2 add; small ones are copied together, once for all bookies, since
+a system call costs more for each buffer than a kilobyte costs to copy.  Large ones are not copied.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
-from daybook.bookie.ledger.adds import Adds
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.digest import MASTER_KEY_BYTES
 from daybook.wire.errors import MalformedError
@@ -39,16 +45,44 @@ from daybook.wire.messages.bookie_v3 import from_v3
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from daybook.wire.transport import Buffer
 
+_COPIED_BYTES_MAX = 8 << 10  # of an entry, on the average
+
+
+class AddBatch:
+    """Entries `first` and on; each frame is one add, its size included, in parts."""
+
+    def __init__(self, first: int, frames: Sequence[Sequence[Buffer]]) -> None:
+        self.first = first
+        self.frames = frames
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.frames) - 1
+
+    @cached_property
+    def buffers(self) -> Sequence[Buffer]:
+        """All frames, one behind the other."""
+        parts = [part for frame in self.frames for part in frame]
+        if len(self.frames) > 1 and sum(map(len, parts)) <= len(self.frames) * _COPIED_BYTES_MAX:
+            return [b"".join(parts)]
+        return parts
+
+    @cached_property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(map(len, self.buffers))
+
+
 _CUTS_MAX = 2
 _ASKED_MAX = 1 << 20  # requests of one connection that may still be answered
 
 
-class Wire(Enum):
+class ProtocolVersion(Enum):
     V2 = "v2"
     V3 = "v3"
 
 
-WireChoice: TypeAlias = Literal["auto", "v2", "v3"]
+VersionChoice: TypeAlias = Literal["auto", "v2", "v3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +99,16 @@ class Answers:
     forces: Sequence[ForceAnswer] = ()
 
 
-class Dialect(Protocol):
+class Codec(Protocol):
     """One connection speaks one of them from its first frame to its last."""
 
-    wire: Wire
+    wire: ProtocolVersion
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         """`frame`: the add as v2 has it, in parts."""
         ...
 
-    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]: ...
+    def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]: ...
 
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]: ...
 
@@ -83,13 +117,13 @@ class Dialect(Protocol):
         ...
 
 
-class V2:
+class V2Codec:
     """`blocks`: the bookie takes many adds in one frame.
 
     An answer to a block that is not under way on this connection is no answer.
     """
 
-    wire = Wire.V2
+    wire = ProtocolVersion.V2
 
     def __init__(self, *, blocks: bool = False) -> None:
         self._blocks = blocks
@@ -98,7 +132,7 @@ class V2:
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         return frame
 
-    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
+    def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]:
         if not self._blocks or adds.first == adds.last:
             return adds.buffers
         self._under_way.append((ledger_id, adds.first, adds.last))
@@ -131,10 +165,10 @@ class V2:
         return run
 
 
-class V3:
+class V3Codec:
     """`deferred`: its adds may be answered before they are on disk."""
 
-    wire = Wire.V3
+    wire = ProtocolVersion.V3
 
     def __init__(self, *, deferred: bool = False) -> None:
         self._deferred = deferred
@@ -157,7 +191,7 @@ class V3:
         )
         return [v3_header + entry_header, *payload]
 
-    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
+    def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]:
         parts: list[Buffer] = []
         for entry_id, frame in enumerate(adds.frames, adds.first):
             parts += self.add(ledger_id, entry_id, frame)
@@ -222,36 +256,36 @@ def _add_to_runs(runs: list[AddRun], status: Status, ledger_id: int, entry_id: i
     runs.append(AddRun(status, ledger_id, entry_id, entry_id))
 
 
-class Spoken:
+class ProtocolVersions:
     """Which protocol to begin a connection with.  `choice` other than "auto" leaves no choice.
 
     A bookie that seems to know v3 only is spoken to in v3 for `retry_s`; then v2 is tried again.
     """
 
-    def __init__(self, choice: WireChoice, retry_s: float) -> None:
-        self._choice: WireChoice = choice
+    def __init__(self, choice: VersionChoice, retry_s: float) -> None:
+        self._choice: VersionChoice = choice
         self._retry_s = retry_s
         self._cuts: dict[BookieId, int] = {}
         self._v3_until: dict[BookieId, float] = {}
 
-    def with_whom(self, bookie: BookieId, now: float) -> Wire:
+    def for_bookie(self, bookie: BookieId, now: float) -> ProtocolVersion:
         if self._choice != "auto":
-            return Wire(self._choice)
-        return Wire.V3 if now < self._v3_until.get(bookie, now) else Wire.V2
+            return ProtocolVersion(self._choice)
+        return ProtocolVersion.V3 if now < self._v3_until.get(bookie, now) else ProtocolVersion.V2
 
     def answered(self, bookie: BookieId) -> None:
         self._cuts.pop(bookie, None)
 
-    def cut(self, bookie: BookieId, wire: Wire, now: float) -> None:
+    def handle_cut(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
         """It closed a connection without having answered anything."""
         cuts = self._cuts[bookie] = self._cuts.get(bookie, 0) + 1
         if cuts >= _CUTS_MAX:
             self.refused(bookie, wire, now)
 
-    def refused(self, bookie: BookieId, wire: Wire, now: float) -> None:
+    def refused(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
         """It does not speak that."""
         self._cuts.pop(bookie, None)
-        if wire is Wire.V2:
+        if wire is ProtocolVersion.V2:
             self._v3_until[bookie] = now + self._retry_s
         else:
             self._v3_until.pop(bookie, None)

@@ -2,6 +2,11 @@
 
 What recovery changes in the metadata are two writes: IN_RECOVERY before anything else, and the end
 with everything that was found on the way.  It may be cancelled, or fail, at any time in between.
+
+FROM outlook: Whether a ledger whose writer can not go on could be recovered now.
+
+A recovery that begins fences, and the writer can not go on after it; one that finds too few bookies
+ends nothing.  So whoever could as well wait asks first.
 """
 
 from collections import deque
@@ -17,11 +22,10 @@ from daybook.bookie.errors import (
     RecoveryAbortedError,
     UnauthorizedError,
 )
-from daybook.bookie.ledger.bookies import Purpose
-from daybook.bookie.ledger.catalog import StoredMetadata, UpdateResult
+from daybook.bookie.ledger.bookie_client import LedgerChannel, Purpose
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.lanes import Lane
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata, UpdateResult
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
 from daybook.bookie.ledger.protocol.read import Verdict
 from daybook.bookie.ledger.protocol.recover import (
@@ -56,6 +60,7 @@ from daybook.bookie.ledger.protocol.write import (
     Send,
 )
 from daybook.bookie.ledger.reader import digester_of, verdict_of
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.cookies import Life
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, decode_entry, encode_header
@@ -67,7 +72,7 @@ from daybook.wire.transport import Buffer
 MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
 
 
-def usual_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
+def default_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
     return RecoverProtocol(metadata.quorums, metadata.fragments, reads_max=reads_max)
 
 
@@ -75,7 +80,7 @@ async def recover_ledger(
     context: LedgerContext,
     ledger_id: int,
     stored: StoredMetadata,
-    make_protocol: MakeProtocol = usual_protocol,
+    make_protocol: MakeProtocol = default_protocol,
 ) -> StoredMetadata:
     """Fence, recover and close; return the metadata of the closed ledger.
 
@@ -83,18 +88,18 @@ async def recover_ledger(
     """
     for _ in range(context.limits.recovery_attempts):
         marked = _stored(
-            ledger_id, await context.catalog.update(ledger_id, stored, mark_in_recovery)
+            ledger_id, await context.metadata_store.update(ledger_id, stored, mark_in_recovery)
         )
         if marked.metadata.closed:
             return marked
-        attempt = _Recovery(context, ledger_id, marked, make_protocol)
+        attempt = Recovery(context, ledger_id, marked, make_protocol)
         try:
             end = await attempt.run()
         finally:
             attempt.close()
         decide = close_by_recovery(marked.version, end.last_entry_id, end.length, end.changes)
         lives = attempt.lives_in(end.changes)
-        result = await context.catalog.update(ledger_id, marked, decide, lives)
+        result = await context.metadata_store.update(ledger_id, marked, decide, lives)
         if isinstance(result, NotAllowed):
             # Somebody moved copies meanwhile, or lost what was written back: decide anew.
             stored = StoredMetadata(result.metadata, result.version)
@@ -115,7 +120,7 @@ def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
             assert_never(result)
 
 
-class _Recovery:
+class Recovery:
     """One attempt, about metadata of one version."""
 
     def __init__(
@@ -123,7 +128,7 @@ class _Recovery:
         context: LedgerContext,
         ledger_id: int,
         marked: StoredMetadata,
-        make_protocol: MakeProtocol = usual_protocol,
+        make_protocol: MakeProtocol = default_protocol,
     ) -> None:
         metadata = marked.metadata
         self._context = context
@@ -131,7 +136,7 @@ class _Recovery:
         self._digester = digester_of(metadata)
         self._master_key = master_key(metadata.password or b"")
         self._protocol = make_protocol(metadata, context.limits.recovery_reads_max)
-        self._lanes: dict[BookieId, Lane] = {}
+        self._channels: dict[BookieId, LedgerChannel] = {}
         self._lives: dict[BookieId, Life] = {}  # of those that took somebody's place
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
@@ -157,8 +162,8 @@ class _Recovery:
 
     def close(self) -> None:
         self._ended.set()
-        for lane in self._lanes.values():
-            lane.close()
+        for channel in self._channels.values():
+            channel.close()
         self._entries.clear()
         self._frames.clear()
 
@@ -228,7 +233,7 @@ class _Recovery:
             case FencingRead(bookie, first, count):
                 for entry_id in range(first, first + count):
                     callback = partial(self._read, bookie, entry_id)
-                    self._lane(bookie).read(entry_id, callback, fence_key=self._master_key)
+                    self._channel(bookie).read(entry_id, callback, fence_key=self._master_key)
             case Send(first, count, to):
                 self._send(first, count, to)
             case Confirm(first, count):
@@ -256,7 +261,7 @@ class _Recovery:
     async def _change_to(self, ensemble: Ensemble) -> None:
         newcomers = [b for b in ensemble if b not in self._protocol.ensemble]
         try:
-            lives = await self._context.catalog.lives_of(newcomers)
+            lives = await self._context.metadata_store.lives_of(newcomers)
         except MetadataError:
             self._feed(ChangePostponed())
             return
@@ -270,13 +275,13 @@ class _Recovery:
 
     def _fence(self, bookie: BookieId) -> None:
         callback = partial(self._fenced, bookie)
-        self._lane(bookie).read(LAST_ENTRY, callback, fence_key=self._master_key)
+        self._channel(bookie).read(LAST_ENTRY, callback, fence_key=self._master_key)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
         for entry_id in range(first, first + count):
             frame = self._frames.get(entry_id) or self._frame(entry_id)
             for bookie in to:
-                self._lane(bookie).add(entry_id, frame)
+                self._channel(bookie).add(entry_id, frame)
 
     def _frame(self, entry_id: int) -> list[Buffer]:
         """The entry again, with the same bytes, and the LAC that recovery found."""
@@ -290,10 +295,42 @@ class _Recovery:
         frame = self._frames[entry_id] = [head + header, entry.payload]
         return frame
 
-    def _lane(self, bookie: BookieId) -> Lane:
-        lane = self._lanes.get(bookie)
-        if lane is None:
-            lane = self._lanes[bookie] = self._context.bookies.open_lane(
+    def _channel(self, bookie: BookieId) -> LedgerChannel:
+        channel = self._channels.get(bookie)
+        if channel is None:
+            channel = self._channels[bookie] = self._context.bookies.open_channel(
                 bookie, self._ledger_id, Purpose.RECOVER, self
             )
-        return lane
+        return channel
+
+
+async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
+    """By what its bookies say now, and fencing nothing: would its end be found?
+
+    Of the entry behind the last one that was sent enough bookies have to say that they do not have
+    it: the rest can not confirm anything then, and what lies before is there, or is not, for sure.
+    A bookie that has lost records does not know, and does not count.
+
+    LedgerError, MetadataError if its metadata cannot be had.
+    """
+    metadata = (await context.metadata_store.read(writer.ledger_id)).metadata
+    if metadata.closed:
+        return True
+    ensemble, quorums = metadata.last_fragment.ensemble, metadata.quorums
+    absent: set[int] = set()
+    unheard = len(ensemble)
+    decided = trio.Event()
+
+    def heard(position: int, status: Status | None, entry: Buffer) -> None:
+        nonlocal unheard
+        unheard -= 1
+        if verdict_of(status) is Verdict.ABSENT:
+            absent.add(position)
+        if not unheard or quorums.is_covered(absent):
+            decided.set()
+
+    behind = writer.last_add_pushed + 1
+    for position, bookie in enumerate(ensemble):
+        context.bookies.read(bookie, writer.ledger_id, behind, partial(heard, position))
+    await decided.wait()
+    return quorums.is_covered(absent)

@@ -58,7 +58,7 @@ class StoredMetadata:
     version: int
 
 
-class Catalog:
+class LedgerMetadataStore:
     def __init__(self, store: MetadataStore, paths: LedgerPaths, rng: Random) -> None:
         self.store = store
         self.paths = paths
