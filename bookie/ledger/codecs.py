@@ -1,21 +1,20 @@
-"""How requests to a bookie are framed, and its answers understood: in protocol v2, or in v3.
+"""Codecs for requests to bookies and their answers, in protocol v2 and v3.
 
-All bookies that we know speak both on one port, and a connection speaks what its first frame was
-written in.  They say the same of adds and reads.  v2 costs less (struct instead of protobuf) and is
-tried first; v3 has what v2 cannot say: that the sync of an add may wait (`DEFERRED_SYNC`), and
-`force`.
+Bookies speak both on one port, and a connection speaks the version of its first frame.  For adds
+and reads the two are equivalent.  v2 costs less (struct instead of protobuf) and is tried first.
+Only v3 has the flag `DEFERRED_SYNC` for adds, and `force`.
 
-    v2    the ids tell what an answer answers; bookies of ours take many adds in one frame, too
-    v3    a transaction id does, and nothing else is believed
+    v2    ledger and entry ids match an answer to its request; our bookies also accept many adds in
+          one frame
+    v3    a transaction id does, and the ids in an answer are ignored
 
-`ProtocolVersions` remembers who does not speak v2: a bookie that answers "bad version", or that
-cuts two connections in a row on which it has not answered anything.
+`ProtocolVersions` remembers the bookies that do not speak v2: those that answer "bad version", and
+those that close two connections in a row without any answer.
 
-FROM adds: Consecutive adds on their way to several bookies.
-
-A writer makes one `AddBatch` for what has gathered in a turn, for all bookies.
-Each entry is framed as a plain v2 add; small ones are copied together, once for all bookies, since
-a system call costs more for each buffer than a kilobyte costs to copy.  Large ones are not copied.
+A writer makes one `AddBatch` of the entries gathered in one turn, and gives it to the channel of
+each bookie.  Each entry is framed as a plain v2 add.  Small entries are copied into one buffer,
+once for all bookies, because a system call costs more for each buffer than copying a kilobyte.
+Large entries are not copied.
 """
 
 from collections import deque
@@ -45,11 +44,11 @@ from daybook.wire.messages.bookie_v3 import from_v3
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from daybook.wire.transport import Buffer
 
-_COPIED_BYTES_MAX = 8 << 10  # of an entry, on the average
+_COPIED_BYTES_MAX = 8 << 10  # average size of an entry
 
 
 class AddBatch:
-    """Entries `first` and on; each frame is one add, its size included, in parts."""
+    """Consecutive adds from entry `first` on; each frame is one add in parts, with its size."""
 
     def __init__(self, first: int, frames: Sequence[Sequence[Buffer]]) -> None:
         self.first = first
@@ -61,7 +60,7 @@ class AddBatch:
 
     @cached_property
     def buffers(self) -> Sequence[Buffer]:
-        """All frames, one behind the other."""
+        """All frames, one after another."""
         parts = [part for frame in self.frames for part in frame]
         if len(self.frames) > 1 and sum(map(len, parts)) <= len(self.frames) * _COPIED_BYTES_MAX:
             return [b"".join(parts)]
@@ -69,12 +68,12 @@ class AddBatch:
 
     @cached_property
     def size(self) -> int:
-        """In bytes."""
+        """The size of all frames in bytes."""
         return sum(map(len, self.buffers))
 
 
 _CUTS_MAX = 2
-_ASKED_MAX = 1 << 20  # requests of one connection that may still be answered
+_ASKED_MAX = 1 << 20  # unanswered requests of one connection
 
 
 class ProtocolVersion(Enum):
@@ -100,12 +99,12 @@ class Answers:
 
 
 class Codec(Protocol):
-    """One connection speaks one of them from its first frame to its last."""
+    """One per connection, from its first frame to its last."""
 
     wire: ProtocolVersion
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
-        """`frame`: the add as v2 has it, in parts."""
+        """Encode an add; `frame` is the add as in v2, in parts."""
         ...
 
     def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]: ...
@@ -113,21 +112,21 @@ class Codec(Protocol):
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]: ...
 
     def decode(self, frames: Sequence[memoryview]) -> Answers:
-        """Raises WireError for what is no answer."""
+        """Decode answers; raise WireError for a frame that is no answer."""
         ...
 
 
 class V2Codec:
-    """`blocks`: the bookie takes many adds in one frame.
+    """Protocol v2.  With `blocks`, the bookie accepts many adds in one frame.
 
-    An answer to a block that is not under way on this connection is no answer.
+    An answer to a block that is not under way on this connection is an error.
     """
 
     wire = ProtocolVersion.V2
 
     def __init__(self, *, blocks: bool = False) -> None:
         self._blocks = blocks
-        self._under_way: deque[tuple[int, int, int]] = deque()  # blocks: ledger, first, last
+        self._under_way: deque[tuple[int, int, int]] = deque()  # ledger, first and last entry
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         return frame
@@ -158,25 +157,25 @@ class V2Codec:
     def _block_answered(self, frame: memoryview) -> AddRun:
         run = decode_block_answer(frame)
         try:
-            self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one
+            self._under_way.remove((run.ledger_id, run.first, run.last))  # usually the first item
         except ValueError:
-            block = f"of ledger {run.ledger_id} from {run.first} to {run.last}"
-            raise MalformedError(f"an answer to a block {block} that was not sent") from None
+            block = f"entries {run.first} to {run.last} of ledger {run.ledger_id}"
+            raise MalformedError(f"an answer to a block that was not sent: {block}") from None
         return run
 
 
 class V3Codec:
-    """`deferred`: its adds may be answered before they are on disk."""
+    """Protocol v3.  With `deferred`, adds may be acknowledged before they are on disk."""
 
     wire = ProtocolVersion.V3
 
     def __init__(self, *, deferred: bool = False) -> None:
         self._deferred = deferred
         self._txn_id = 0
-        self._asked: dict[int, tuple[int, int]] = {}  # ledger and entry, by transaction
+        self._asked: dict[int, tuple[int, int]] = {}  # transaction -> ledger and entry
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
-        """The same entry behind another header; nothing of it is copied but its own header."""
+        """Put the same entry behind a v3 header; the payload is not copied."""
         head, *payload = frame
         packet = bytes(head[: ADD_REQUEST_HEADER_BYTES + 4])
         entry_header = head[len(packet) :]
@@ -202,7 +201,7 @@ class V3Codec:
         return [bookie_v3.encode_read(txn_id, ledger_id, entry_id, fence_key=fence_key)]
 
     def force(self, ledger_id: int) -> tuple[int, Sequence[Buffer]]:
-        """The id by which its answer is known, and the request."""
+        """Return the id of the request, and its frame."""
         txn_id = self._next(ledger_id, 0)
         return txn_id, [bookie_v3.encode_force(txn_id, ledger_id)]
 
@@ -210,7 +209,7 @@ class V3Codec:
         self._txn_id += 1
         self._asked[self._txn_id] = ledger_id, entry_id
         if len(self._asked) > _ASKED_MAX:
-            del self._asked[next(iter(self._asked))]  # It was given up long ago.
+            del self._asked[next(iter(self._asked))]  # This request timed out long ago.
         return self._txn_id
 
     def decode(self, frames: Sequence[memoryview]) -> Answers:
@@ -222,7 +221,7 @@ class V3Codec:
             txn_id = response.header.txnId
             asked = self._asked.pop(txn_id, None)
             if asked is None:
-                continue
+                continue  # An answer without a request proves nothing.
             ledger_id, entry_id = asked
             match response.header.operation:
                 case pb.ADD_ENTRY:
@@ -236,18 +235,22 @@ class V3Codec:
                     status = _status(response, "forceLedgerResponse")
                     forces.append(ForceAnswer(status, ledger_id, txn_id))
                 case _:
-                    continue  # Nobody here asks for anything else.
+                    continue  # This codec sends no other requests.
         return Answers(adds, reads, forces)
 
 
 def _status(response: pb.Response, part: str) -> Status:
-    """It is done only if the part of the answer that is about the operation says so, too."""
+    """Return the status of the operation.
+
+    The operation succeeded only if both the response and its part about the operation say so.
+    """
     if response.status != pb.EOK:
         return from_v3(response.status)
     return from_v3(getattr(response, part).status) if response.HasField(part) else Status.IO_ERROR
 
 
 def _add_to_runs(runs: list[AddRun], status: Status, ledger_id: int, entry_id: int) -> None:
+    """Append the answer to the last run if it continues that run, or else as a new run."""
     if runs:
         last = runs[-1]
         if (last.status, last.ledger_id, last.last) == (status, ledger_id, entry_id - 1):
@@ -257,9 +260,10 @@ def _add_to_runs(runs: list[AddRun], status: Status, ledger_id: int, entry_id: i
 
 
 class ProtocolVersions:
-    """Which protocol to begin a connection with.  `choice` other than "auto" leaves no choice.
+    """The protocol version for new connections to each bookie.
 
-    A bookie that seems to know v3 only is spoken to in v3 for `retry_s`; then v2 is tried again.
+    A `choice` other than "auto" always wins.  A bookie that seems to speak v3 only is spoken to in
+    v3 for `retry_s`; then v2 is tried again, since the bookie may have been upgraded.
     """
 
     def __init__(self, choice: VersionChoice, retry_s: float) -> None:
@@ -277,13 +281,13 @@ class ProtocolVersions:
         self._cuts.pop(bookie, None)
 
     def handle_cut(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
-        """It closed a connection without having answered anything."""
+        """Note that the bookie closed a connection without having answered anything."""
         cuts = self._cuts[bookie] = self._cuts.get(bookie, 0) + 1
         if cuts >= _CUTS_MAX:
             self.refused(bookie, wire, now)
 
     def refused(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
-        """It does not speak that."""
+        """Note that the bookie does not speak this version."""
         self._cuts.pop(bookie, None)
         if wire is ProtocolVersion.V2:
             self._v3_until[bookie] = now + self._retry_s

@@ -1,4 +1,4 @@
-"""What the shells of one ledger client share: its limits, its bookies, its place for tasks."""
+"""The objects that writers, readers and recoveries of one ledger client share, and their limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,16 +23,16 @@ from daybook.wire.proto import bookkeeper_pb2 as pb
 class LedgerLimits:
     bookies: BookieLimits = field(default_factory=BookieLimits)
     directory: DirectoryLimits = field(default_factory=DirectoryLimits)
-    change_retry_s: float = 1.0  # an ensemble change that the metadata store did not answer
-    slow_read_s: float = 1.0  # then another copy is asked for, too
-    read_entries_max: int = 256  # under way at once, for one call
-    recovery_attempts: int = 3  # when the metadata change underneath
-    recovery_reads_max: int = READS_MAX  # entries under way at once, of a long tail
-    lac_poll_s: float = 10.0  # so long a bookie is asked to wait for the LAC to move
-    lac_pause_s: float = 0.05  # after a poll that brought nothing; twice as long each time
+    change_retry_s: float = 1.0  # the metadata store did not answer an ensemble change
+    slow_read_s: float = 1.0  # then the next copy is asked for, too
+    read_entries_max: int = 256  # under way at once for one call
+    recovery_attempts: int = 3  # if the metadata change meanwhile
+    recovery_reads_max: int = READS_MAX  # entries of a long tail under way at once
+    lac_poll_s: float = 10.0  # how long a bookie waits for the LAC to move
+    lac_pause_s: float = 0.05  # after a poll without news; doubled each time
     lac_pause_s_max: float = 1.0
-    explicit_lac_s: float = 0.02  # a writer that has been idle for so long tells its LAC
-    metadata_bytes_max: int = VALUE_BYTES_MAX  # of one ledger; each ensemble change adds to them
+    explicit_lac_s: float = 0.02  # a writer idle for this long sends its LAC
+    metadata_bytes_max: int = VALUE_BYTES_MAX  # each ensemble change of a ledger adds some
     mark_attempts: int = 10
     mark_retry_s: float = 2.0
 
@@ -50,7 +50,7 @@ class LedgerContext:
     clock: WallClock
 
     async def mark_under_replicated(self, ledger_id: int, missing: Sequence[BookieId]) -> None:
-        """Say so in the metadata store; without an answer there, try for a while."""
+        """Mark the ledger in the metadata store; retry for a while if it does not answer."""
         for _ in range(self.limits.mark_attempts):
             try:
                 await mark_under_replicated(

@@ -1,23 +1,21 @@
-"""Appends entries whose sync may wait: the shell of `DeferredProtocol` around a `LedgerWriter`.
+"""Two variants of the ledger writer: with a deferred sync, and with entry ids given by the caller.
 
     writer = DeferredLedgerWriter(context, ledger_id, stored, missing)
     writer.append([payload])
     await writer.wait_acknowledged(0)    # an ack quorum of bookies has it, perhaps in memory
-    await writer.force()                 # it is on their disks: confirmed, and readers may see it
+    await writer.force()                 # it is on their disks: confirmed, and visible to readers
 
-An entry is kept until it is confirmed, and sent again to whoever has to take the place of a bookie
-that fails; so `pending_bytes` counts what was not forced, too.  Who appends for ever without
-forcing has to watch it, and `request_force` now and then.
-
-FROM advanced: Appends entries whose ids the caller gives.
+A deferred entry is kept until it is confirmed, and sent again to the bookie that replaces a failed
+one.  `pending_bytes` therefore counts entries that are not forced.  A caller that appends without
+forcing has to watch it, and to call `request_force` now and then.
 
     writer = AdvancedLedgerWriter(await client.create(quorums))
-    writer.append(1, [b"second"])     # held: entry 0 is missing
+    writer.append(1, [b"second"])     # held back: entry 0 is missing
     writer.append(0, [b"first"])      # both are sent
 
-The ids of a ledger have no gaps: an entry can be confirmed only when all before it are.  So one
-that comes early is held here, and sent when those before it have been given; a crash in between
-leaves nothing of it.  `held_bytes` is for whoever gives entries to bound.
+The ids of a ledger have no gaps, and an entry can be confirmed only after all earlier ones.  The
+advanced writer therefore holds an early entry back until the entries before it were appended.  A
+crash in between loses it.  The caller bounds `held_bytes`.
 """
 
 from collections.abc import Sequence
@@ -46,7 +44,7 @@ from daybook.wire.transport import Buffer
 
 
 class DeferredLedgerWriter(LedgerWriter):
-    """The only writer of a ledger.  Made by `LedgerClient.create_deferred`."""
+    """The only writer of a ledger.  `LedgerClient.create_deferred` makes it."""
 
     purpose = Purpose.ADD_DEFERRED
 
@@ -59,47 +57,48 @@ class DeferredLedgerWriter(LedgerWriter):
     ) -> None:
         super().__init__(context, ledger_id, stored, missing)
         self._deferred = DeferredProtocol(stored.metadata.quorums.ack)
-        self._takers = ConfirmationWaiters()
+        self._acknowledgement_waiters = ConfirmationWaiters()
 
     @property
     def last_acknowledged(self) -> int:
-        """The newest entry such that an ack quorum of bookies has it and all before it."""
+        """The newest entry such that an ack quorum of bookies has it and all entries before it."""
         return max(self._deferred.acknowledged, self.last_add_confirmed)
 
     async def wait_acknowledged(self, entry_id: int) -> None:
-        """Return when bookies have taken the entry; InDoubtError if the writer stopped before."""
+        """Return when the entry is acknowledged; raise InDoubtError if the writer stopped."""
         if entry_id <= self.last_acknowledged:
             await trio.lowlevel.checkpoint()
             return
         if self.error is None:
-            await self._takers.wait(entry_id)
+            await self._acknowledgement_waiters.wait(entry_id)
         if entry_id > self.last_acknowledged:
             raise InDoubtError(self.ledger_id, entry_id) from self.error
 
     def request_force(self) -> None:
-        """Have everything that was appended so far on disk, as soon as it was taken."""
+        """Force everything appended so far, as soon as it is acknowledged."""
         if self.error is None:
             self._step(ForceUpTo(self.last_add_pushed))
 
     async def force(self) -> int:
-        """Return when all that was appended so far is confirmed, with the LAC.
+        """Return the LAC when everything appended so far is confirmed.
 
-        InDoubtError if the writer stopped before.
+        Raise InDoubtError if the writer stopped before.
         """
         last = self.last_add_pushed
         self.request_force()
         await self.wait_confirmed(last)
         return self.last_add_confirmed
 
-    # -- what bookies say
+    # -- calls from channels
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
-        if bookie in self.ensemble:
+        if bookie in self.ensemble:  # A replaced bookie proves nothing any more.
             self._step(Acknowledged(bookie, first, count))
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
+        # First of all, forget what the bookie acknowledged: it may have restarted without it.
         self._step(Lost(bookie))
-        if self.pending_entries:  # else there is nothing that it could have lost
+        if self.pending_entries:  # Otherwise the bookie has nothing to lose.
             super().add_failed(bookie, reason)
 
     def _step(self, event: Event) -> None:
@@ -108,7 +107,7 @@ class DeferredLedgerWriter(LedgerWriter):
                 case AskToForce(bookie):
                     self._ask_to_force(bookie)
                 case Taken(first, count):
-                    self._taken(first, count)
+                    self._acknowledged(first, count)
                 case Held(bookie, first, count):
                     super().added(bookie, first, count)
                 case _:
@@ -119,16 +118,16 @@ class DeferredLedgerWriter(LedgerWriter):
         if channel is not None:
             channel.force(lambda: self._step(Forced(bookie)))
 
-    def _taken(self, first: int, count: int) -> None:
-        self._takers.reached(first, first + count - 1)
+    def _acknowledged(self, first: int, count: int) -> None:
+        self._acknowledgement_waiters.reached(first, first + count - 1)
 
     def _withdraw(self, reason: str) -> None:
         super()._withdraw(reason)
-        self._takers.release_all()
+        self._acknowledgement_waiters.release_all()
 
 
 class AdvancedLedgerWriter:
-    """The only writer of a ledger, by entry id.  Closing and abandoning are the writer's."""
+    """The only writer of a ledger, by entry id; `writer` is closed or abandoned by the owner."""
 
     def __init__(self, writer: LedgerWriter) -> None:
         self.writer = writer
@@ -141,19 +140,21 @@ class AdvancedLedgerWriter:
 
     @property
     def first_held(self) -> int | None:
-        """The first entry that waits for one before it."""
+        """The first entry that is held back, or None."""
         return min(self._held, default=None)
 
     def append(self, entry_id: int, payload: Sequence[Buffer]) -> None:
-        """Send the entry as soon as those before it were given.
+        """Send the entry as soon as all earlier entries were appended.
 
-        DuplicateEntryError, and nothing happens, if there is one of that id.
+        Raise DuplicateEntryError, without any effect, if the writer was given an entry with this
+        id.
         """
         if self.writer.error is not None:
             raise self.writer.error
         if entry_id <= self.writer.last_add_pushed or entry_id in self._held:
             raise DuplicateEntryError(self.writer.ledger_id, entry_id)
         if entry_id > self.writer.last_add_pushed + 1:
+            # A payload that is too large is refused now, not when its turn comes.
             size = self.writer.check_size(payload)
             self._held[entry_id] = payload, size
             self.held_bytes += size
@@ -165,12 +166,14 @@ class AdvancedLedgerWriter:
                 return
             payload, size = held
             self.held_bytes -= size
+            assert self.held_bytes >= 0
             self.writer.append(payload)
 
     async def wait_confirmed(self, entry_id: int) -> None:
         """Return when the entry is confirmed.
 
-        When the writer stopped before: InDoubtError, or EntryNotSentError for one that never left.
+        If the writer stopped before, raise InDoubtError, or EntryNotSentError for an entry held
+        back.
         """
         try:
             await self.writer.wait_confirmed(entry_id)

@@ -1,12 +1,11 @@
-"""Brings a ledger to its end: the shell of `RecoverProtocol`.
+"""Recover ledgers: the shell of `RecoverProtocol`.
 
-What recovery changes in the metadata are two writes: IN_RECOVERY before anything else, and the end
-with everything that was found on the way.  It may be cancelled, or fail, at any time in between.
+A recovery writes to the metadata twice: IN_RECOVERY before anything else, and at the end CLOSED
+with the last entry and all ensemble changes.  It may be cancelled, or fail, anywhere in between.
 
-FROM outlook: Whether a ledger whose writer can not go on could be recovered now.
-
-A recovery that begins fences, and the writer can not go on after it; one that finds too few bookies
-ends nothing.  So whoever could as well wait asks first.
+A recovery fences the ledger, after which the writer cannot continue; if too few bookies answer, it
+cannot close the ledger either.  `can_recover` tests this without fencing, for callers that may as
+well wait.
 """
 
 from collections import deque
@@ -73,6 +72,7 @@ MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
 
 
 def default_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
+    """Return the protocol for metadata that were just marked IN_RECOVERY."""
     return RecoverProtocol(metadata.quorums, metadata.fragments, reads_max=reads_max)
 
 
@@ -82,9 +82,9 @@ async def recover_ledger(
     stored: StoredMetadata,
     make_protocol: MakeProtocol = default_protocol,
 ) -> StoredMetadata:
-    """Fence, recover and close; return the metadata of the closed ledger.
+    """Fence, recover and close the ledger; return the metadata of the closed ledger.
 
-    RecoveryAbortedError when it cannot be decided now where the ledger ends.
+    Raise RecoveryAbortedError if the last entry cannot be determined now.
     """
     for _ in range(context.limits.recovery_attempts):
         marked = _stored(
@@ -101,7 +101,8 @@ async def recover_ledger(
         lives = attempt.lives_in(end.changes)
         result = await context.metadata_store.update(ledger_id, marked, decide, lives)
         if isinstance(result, NotAllowed):
-            # Somebody moved copies meanwhile, or lost what was written back: decide anew.
+            # The metadata changed since the mark: a copy was moved, or a bookie that took recovered
+            # entries has lost its disks.  The result is about other metadata; recover again.
             stored = StoredMetadata(result.metadata, result.version)
             continue
         return _stored(ledger_id, result)
@@ -121,7 +122,7 @@ def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
 
 
 class Recovery:
-    """One attempt, about metadata of one version."""
+    """One attempt, based on one version of the metadata."""
 
     def __init__(
         self,
@@ -137,18 +138,19 @@ class Recovery:
         self._master_key = master_key(metadata.password or b"")
         self._protocol = make_protocol(metadata, context.limits.recovery_reads_max)
         self._channels: dict[BookieId, LedgerChannel] = {}
-        self._lives: dict[BookieId, Life] = {}  # of those that took somebody's place
+        self._lives: dict[BookieId, Life] = {}  # generations of the new members
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
         self._inbox: deque[Event] = deque()
-        self._failed: set[BookieId] = set()  # did not take an entry
+        self._failed: set[BookieId] = set()  # bookies that rejected a recovered entry
         self._stepping = False
         self._ended = trio.Event()
         self._end: CloseLedger | None = None
         self._error: LedgerError | None = None
 
     async def run(self) -> CloseLedger:
-        self._feed(Start())
+        """Return the end of the ledger, or raise the error that ended the attempt."""
+        self._handle(Start())
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -156,28 +158,33 @@ class Recovery:
         return self._end
 
     def lives_in(self, changes: Sequence[Fragment]) -> list[Life]:
-        """In which those took the first entry whom the changes name, and nothing named before."""
+        """Return the cookie generations of the bookies that the changes added to the ledger.
+
+        Each was read before the bookie was sent its first entry.  The closing write checks them: a
+        bookie with a new generation has lost its disks, and the entries on them.
+        """
         named = {bookie for fragment in changes for bookie in fragment.ensemble}
         return [life for bookie, life in self._lives.items() if bookie in named]
 
     def close(self) -> None:
+        """End the attempt, and close its channels."""
         self._ended.set()
         for channel in self._channels.values():
             channel.close()
         self._entries.clear()
         self._frames.clear()
 
-    # -- what bookies say
+    # -- answers of bookies
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
-        self._feed(Added(bookie, first, count))
+        self._handle(Added(bookie, first, count))
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
         self._failed.add(bookie)
-        self._feed(AddFailed(bookie))
+        self._handle(AddFailed(bookie))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
-        # A recovery add is refused by a bookie only if it was deleted or has another key there.
+        # A bookie refuses a recovery add only if the ledger was deleted there or has another key.
         self.add_failed(bookie, f"it answered {status.name}")
 
     def _fenced(self, bookie: BookieId, status: Status | None, buffer: memoryview) -> None:
@@ -191,8 +198,8 @@ class Recovery:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, None)
                 last = LastEntry(entry.entry_id, entry.lac, entry.length)
             except WireError:
-                pass  # It has fenced; what its last entry says is not to be believed.
-        self._feed(FenceAnswered(bookie, fenced, last))
+                pass  # The bookie has fenced, but its last entry is damaged and proves no LAC.
+        self._handle(FenceAnswered(bookie, fenced, last))
 
     def _read(
         self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
@@ -204,16 +211,20 @@ class Recovery:
             try:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, entry_id)
             except WireError:
-                verdict = Verdict.UNKNOWN  # It has the entry, and cannot say what it is.
+                verdict = Verdict.UNKNOWN  # The bookie has the entry, but its copy is damaged.
             else:
                 verdict, length = Verdict.FOUND, entry.length
                 self._entries[entry_id] = entry
-        self._feed(ReadAnswered(bookie, entry_id, verdict, length))
+        self._handle(ReadAnswered(bookie, entry_id, verdict, length))
 
-    # -- carrying out
+    # -- effects
 
-    def _feed(self, event: Event) -> None:
-        """Step, and carry out what is asked for; what that brings about waits its turn."""
+    def _handle(self, event: Event) -> None:
+        """Step the protocol and perform its effects.
+
+        An event that an effect brings about waits in the inbox: the effects of one step are never
+        interleaved with those of another.
+        """
         self._inbox.append(event)
         if self._stepping:
             return
@@ -249,7 +260,7 @@ class Recovery:
                 if ensemble:
                     self._context.nursery.start_soon(self._change_to, ensemble)
                 else:
-                    self._feed(ChangePostponed())
+                    self._handle(ChangePostponed())
             case CloseLedger():
                 self._end = effect
                 self._ended.set()
@@ -259,15 +270,20 @@ class Recovery:
                 assert_never(effect)
 
     async def _change_to(self, ensemble: Ensemble) -> None:
+        """Use the new ensemble once the cookie generations of its new members are known.
+
+        The change itself is published only by the closing write (`protocol.recover`).
+        """
         newcomers = [b for b in ensemble if b not in self._protocol.ensemble]
         try:
             lives = await self._context.metadata_store.lives_of(newcomers)
         except MetadataError:
-            self._feed(ChangePostponed())
+            self._handle(ChangePostponed())
             return
+        # A bookie may be added twice: the generation at its first entry is the one that counts.
         for life in lives:
             self._lives.setdefault(BookieId(life.bookie_id), life)
-        self._feed(EnsembleChanged(ensemble))
+        self._handle(EnsembleChanged(ensemble))
 
     def _fail(self, error: LedgerError) -> None:
         self._error = self._error or error
@@ -284,7 +300,10 @@ class Recovery:
                 self._channel(bookie).add(entry_id, frame)
 
     def _frame(self, entry_id: int) -> list[Buffer]:
-        """The entry again, with the same bytes, and the LAC that recovery found."""
+        """Frame the entry with its original payload and length, and the LAC found at the start.
+
+        The digest covers the LAC, so it is computed again.
+        """
         entry = self._entries[entry_id]
         payload = [entry.payload]
         header = encode_header(
@@ -305,13 +324,13 @@ class Recovery:
 
 
 async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
-    """By what its bookies say now, and fencing nothing: would its end be found?
+    """Return True if a recovery of this ledger would now find its last entry; fence nothing.
 
-    Of the entry behind the last one that was sent enough bookies have to say that they do not have
-    it: the rest can not confirm anything then, and what lies before is there, or is not, for sure.
-    A bookie that has lost records does not know, and does not count.
+    The bookies are asked for the entry after the last one sent.  Enough of them have to answer that
+    they do not have it: the others cannot confirm an entry then, and the earlier entries are
+    certainly present or absent.  A bookie that lost records answers 'unknown' and does not count.
 
-    LedgerError, MetadataError if its metadata cannot be had.
+    Raise LedgerError or MetadataError if the metadata cannot be read.
     """
     metadata = (await context.metadata_store.read(writer.ledger_id)).metadata
     if metadata.closed:

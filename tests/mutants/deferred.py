@@ -92,7 +92,7 @@ MUTANTS = [
         id="D07",
         rule="each write set spans racks -> the ensemble does",
         module=_RACKS,
-        name="_Search._may_do",
+        name="_Search._can_succeed",
         replacement=Edit("if len(racks) + free < self._least:", "if False:"),
         caught_by=_IN_RACKS,
     ),
@@ -117,7 +117,7 @@ MUTANTS = [
         rule="who waits until an entry is taken hears of a writer that stops -> waits for ever",
         module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter._withdraw",
-        replacement=Edit("self._takers.release_all()", "pass"),
+        replacement=Edit("self._acknowledgement_waiters.release_all()", "pass"),
         caught_by=_DEFERRED,
     ),
     Mutant(

@@ -45,7 +45,7 @@ MUTANTS = [
         name="LedgerWriter.add_refused",
         replacement=Edit(
             "    self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
-            "    self._feed(AddFailed(bookie))",
+            "    self._handle(AddFailed(bookie))",
         ),
         caught_by=f"{_LEDGER}/test_writer_end.py",
     ),
@@ -72,9 +72,7 @@ MUTANTS = [
         rule="a creation without an answer is looked up -> it was carried out",
         module=_CATALOG,
         name="LedgerMetadataStore._create",
-        replacement=Edit(
-            "created.\n                continue", "created.\n                return True"
-        ),
+        replacement=Edit("doubt.append(error)\n                continue", "return True"),
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
@@ -89,7 +87,7 @@ MUTANTS = [
         id="M60 close",
         rule="a close that is given up without an answer is in doubt -> was not made",
         module="daybook.bookie.ledger.writer",
-        name="Changes.close",
+        name="LedgerWriter.close",
         replacement=Edit("raise OutcomeUnknownError(", "raise StoreUnavailableError("),
         caught_by="tests:tests/clients/ledgers/test_writer.py -k close_without_an_answer",
     ),

@@ -79,7 +79,8 @@ async def setup() -> AsyncGenerator[Setup]:
             flusher=cluster.flusher,
             resolve=resolve,
             takes_blocks=lambda _: False,
-            observer=observer,
+            on_failed=observer.bookie_failed,
+            on_refused=observer.bookie_refused,
             nursery=cluster.nursery,
             limits=BookieLimits(),
         )

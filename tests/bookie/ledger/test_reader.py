@@ -149,7 +149,7 @@ async def test_one_that_cannot_say_makes_it_unknown(
 
 async def test_nothing_behind_the_end(three: Cluster, autojump_clock: Clock) -> None:
     reader = await closed(await three.client(), 3)
-    with pytest.raises(NoSuchEntryError, match="the last one is 2"):
+    with pytest.raises(NoSuchEntryError, match="the last entry is 2"):
         await reader.read(3, 3, max_bytes=100)
 
 
@@ -160,7 +160,7 @@ async def test_a_tailing_reader_follows_and_fences_nobody(
     writer = await client.create(QUORUMS)
     reader = await other.open(writer.ledger_id, recover=False)
     assert (reader.closed, reader.last_add_confirmed) == (False, -1)
-    with pytest.raises(NoSuchEntryError, match="confirmed are those up to -1"):
+    with pytest.raises(NoSuchEntryError, match="the last confirmed entry is -1"):
         await reader.read(0, 0, max_bytes=10)
     await append(writer, 5)
     assert await reader.refresh() == 3, "the last entry carries the LAC from before it"

@@ -157,7 +157,7 @@ async def test_with_two_dead_appends_wait_and_go_on_by_themselves(
     assert writer.last_add_confirmed == 3
     assert one.id in writer.waiting_for
     assert two.id in writer.waiting_for
-    with pytest.raises(NotEnoughBookiesError, match="1 bookies can be written to"):
+    with pytest.raises(NotEnoughBookiesError, match="1 bookies are writable"):
         await client.create(QUORUMS)
     await one.restart()
     await trio.sleep(3)

@@ -67,7 +67,7 @@ M19 = Mutant(
     module=_WRITE,
     name="WriteProtocol.added",
     replacement=Edit(
-        "        return 0  # It has been replaced: nobody would look for the entry there.",
+        "        return 0  # The bookie was replaced: no reader would ask it for the entry.",
         "        position = 0",
     ),
     caught_by=_MODEL,
@@ -78,9 +78,9 @@ M22 = Mutant(
     module=_WRITER,
     name="LedgerWriter._start_change",
     replacement=Edit(
-        "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)",
-        "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)\n"
-        "        self._feed(EnsembleChanged(ensemble))",
+        "        self._context.nursery.start_soon(self._change_ensemble, wanted)",
+        "        self._context.nursery.start_soon(self._change_ensemble, wanted)\n"
+        "        self._handle(EnsembleChanged(ensemble))",
     ),
     caught_by=_MODEL,
     also=(

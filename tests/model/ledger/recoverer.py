@@ -345,5 +345,5 @@ class _Run:
         self._marked = marked
         self._attempt = self._new_attempt(marked)
         self._out.fences = True
-        self._attempt._feed(Start())
+        self._attempt._handle(Start())
         self._settle()
