@@ -129,6 +129,7 @@ class LedgerChannel:
     def read(
         self, entry_id: int, callback: ReadCallback, *, fence_key: bytes | None = None
     ) -> None:
+        # Answers to several reads of one entry are interchangeable, and are taken in order.
         waiting = self._reads.setdefault(entry_id, deque())
         waiting.append((callback, self._connection.tick))
         self._connection.send_read(self.ledger_id, entry_id, fence_key)
@@ -179,6 +180,7 @@ class LedgerChannel:
         callback, _ = waiting.popleft()
         if not waiting:
             del self._reads[entry_id]
+        # The callback comes last: it may send, or open another channel for this ledger.
         self._connection.forget_if_idle(self)
         callback(status, entry)
 
@@ -388,11 +390,13 @@ class BookieConnection:
         try:
             if self._blocks and not self._bookies.takes_blocks(self.bookie):
                 return "it takes no blocks any more"  # The queue was encoded for the old one.
+            # From here on requests are sent directly, behind those that waited.
             self._connection = connection
             connection.send(self._queue)
             self._queue, self._queue_bytes = [], 0
             while frames := await connection.receive():
                 self._received(frames)
+            # A bookie that does not speak the version closes the connection without an answer.
             if not self._answered and not self._why_closed:
                 self._bookies.versions.handle_cut(
                     self.bookie, self._codec.wire, trio.current_time()
@@ -499,6 +503,7 @@ class BookieClient:
         """Return a channel that no other user shares; the caller closes it."""
         connections = self._connections.setdefault((bookie, purpose), [])
         for connection in connections:
+            # A closed channel that still waits for answers keeps its place.
             if ledger_id not in connection.channels:
                 return connection.open_channel(ledger_id, listener)
         connections.append(BookieConnection(self, bookie, purpose))

@@ -208,6 +208,7 @@ class V3Codec:
     def _next(self, ledger_id: int, entry_id: int) -> int:
         self._txn_id += 1
         self._asked[self._txn_id] = ledger_id, entry_id
+        # Requests that are never answered must not fill the memory; dicts keep their order.
         if len(self._asked) > _ASKED_MAX:
             del self._asked[next(iter(self._asked))]  # This request timed out long ago.
         return self._txn_id
@@ -283,6 +284,7 @@ class ProtocolVersions:
     def handle_cut(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
         """Note that the bookie closed a connection without having answered anything."""
         cuts = self._cuts[bookie] = self._cuts.get(bookie, 0) + 1
+        # One cut proves little: the bookie may just have been restarted.
         if cuts >= _CUTS_MAX:
             self.refused(bookie, wire, now)
 

@@ -320,7 +320,7 @@ class BookieDirectory:
             why += (
                 f", and {min(rule.least, quorums.write)} racks for each write set; their racks are"
                 f" {', '.join(racks) or 'none'}: start bookies in other racks, configure the racks,"
-                " or do not enforce them"
+                " or do not enforce racks"
             )
         return why
 

@@ -184,6 +184,8 @@ class LedgerMetadataStore:
                 return Written(await self.store.set(path, value, version))
             if await self.lives_of(BookieId(life.bookie_id) for life in lives) != list(lives):
                 return None
+            # The generations are compared again by the store, in one transaction with the write: a
+            # bookie may lose its disks between the comparison above and the write.
             checks = [
                 Check(self.paths.cookie(life.bookie_id), life.version)
                 for life in lives
@@ -219,7 +221,7 @@ class LedgerMetadataStore:
                     doubt.append(error)
                     continue
                 except NoRecordError:
-                    return
+                    return  # It was deleted already, perhaps by an earlier attempt of ours.
                 await prune_parents(self.store, self.paths, ledger_id)
                 return
 

@@ -91,12 +91,13 @@ async def recover_ledger(
             ledger_id, await context.metadata_store.update(ledger_id, stored, mark_in_recovery)
         )
         if marked.metadata.closed:
-            return marked
+            return marked  # Another recovery, or the writer itself, has closed the ledger.
         attempt = Recovery(context, ledger_id, marked, make_protocol)
         try:
             end = await attempt.run()
         finally:
             attempt.close()
+        # Only over the version that was marked: the fragments read and fenced are those of it.
         decide = close_by_recovery(marked.version, end.last_entry_id, end.length, end.changes)
         lives = attempt.lives_in(end.changes)
         result = await context.metadata_store.update(ledger_id, marked, decide, lives)
@@ -204,6 +205,7 @@ class Recovery:
     def _read(
         self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
     ) -> None:
+        # A second copy of a decided entry is not even decoded.
         if self._ended.is_set() or not self._protocol.wants(entry_id):
             return
         verdict, length = verdict_of(status), 0
@@ -248,6 +250,7 @@ class Recovery:
             case Send(first, count, to):
                 self._send(first, count, to)
             case Confirm(first, count):
+                # An ack quorum holds these entries: their bytes are not needed any more.
                 for entry_id in range(first, first + count):
                     del self._entries[entry_id], self._frames[entry_id]
             case Drop(entry_id):

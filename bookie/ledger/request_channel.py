@@ -66,6 +66,7 @@ class RequestChannel(Generic[Answer]):
             with trio.move_on_after(timeout_s) as scope:
                 await request.answered.wait()
         finally:
+            # Also if the caller is cancelled: nothing is kept for an answer that nobody awaits.
             connection.forget(request_id, request)
         if scope.cancelled_caught:
             connection.close(_LATE)

@@ -127,6 +127,7 @@ class LedgerWriter:
     ) -> None:
         self.ledger_id = ledger_id
         self.last_add_confirmed = NO_ENTRY
+        # Gathered entries count; the protocol hears of them with the next flush.
         self.last_add_pushed = NO_ENTRY
         self.length = 0  # payload bytes that are confirmed
         self.pending_bytes = 0
@@ -157,6 +158,7 @@ class LedgerWriter:
         self._metadata_bytes = 0  # the size of the record after the last ensemble change
         self._marked: set[BookieId] = set()  # bookies marked as lacking entries
         context.directory.add_listener(self.try_again)
+        # Members that are away from the start lack every entry: the mark comes before the first.
         self._mark_missing()
 
     @property
@@ -246,6 +248,7 @@ class LedgerWriter:
         self._pushed_length += size
         self._gathered_lengths.append(self._pushed_length)
         self.pending_bytes += size
+        # One mark for each turn of the loop: `flush` takes everything gathered since.
         if not self._gathered:
             self._context.bookies.flusher.mark(self)
         self._gathered.append(payload)
@@ -253,6 +256,7 @@ class LedgerWriter:
 
     def flush(self) -> bool:
         """Send everything gathered in this turn of the event loop; called by the flusher."""
+        # Both lists are replaced first, since the sends below may call back into `append`.
         payloads, self._gathered = self._gathered, []
         lengths, self._gathered_lengths = self._gathered_lengths, []
         if payloads:
@@ -293,6 +297,7 @@ class LedgerWriter:
         if entry_id <= self.last_add_confirmed:
             await trio.lowlevel.checkpoint()
             return
+        # After the end nobody wakes a waiter.
         if self._error is None:
             await self._waiters.wait(entry_id)
         if entry_id > self.last_add_confirmed:
@@ -323,6 +328,7 @@ class LedgerWriter:
         Raise StoreUnavailableError if the metadata store does not answer; the caller may then close
         again.  Raise OutcomeUnknownError if the writer is abandoned meanwhile.
         """
+        # A close that was not answered may be repeated: the error is then the owner's own.
         if self._error is not None and not self._owner_is_done:
             raise self._error
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was closed by its owner"))
@@ -359,6 +365,7 @@ class LedgerWriter:
             scope.cancel()
 
     def _stop(self, error: LedgerError) -> None:
+        # The flag comes before the step: `_withdraw` must not call an owner that has stopped.
         if self._error is None:
             self._owner_is_done = True
             self._error = error
@@ -391,6 +398,7 @@ class LedgerWriter:
 
     def refused(self, error: LedgerError) -> None:
         """Withdraw: this writer no longer owns the ledger."""
+        # The first reason is the one to report.
         self._error = self._error or error
         self._handle(Refused(str(error)))
 
@@ -398,6 +406,7 @@ class LedgerWriter:
         """Retry a postponed ensemble change: bookies or the metadata store may be back."""
         if not self._protocol.under_replicated:
             return
+        # A starved writer takes back a returned member, which needs no change of the metadata.
         self._look_for_returned()
         if self._replaced(self._protocol.missing) is not None:
             self._handle(SpareFound())
@@ -410,6 +419,7 @@ class LedgerWriter:
     # -- effects.  `added` and `_appended` do what `_handle` does without an event for each entry.
 
     def _appended(self, count: int) -> None:
+        # While effects are performed the append has to wait its turn behind their events.
         to = None if self._stepping else self._protocol.append(count)
         if to is None:
             self._handle(Append(count))
@@ -436,6 +446,7 @@ class LedgerWriter:
             event = self._inbox.popleft()
             for effect in self._protocol.step(event):
                 self._perform(effect)
+            # Before that it is open whether the failed bookie will be replaced.
             if isinstance(event, ChangePostponed | EnsembleChanged):
                 self._mark_missing()
 
@@ -455,6 +466,8 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
+        assert first > self.last_add_confirmed, "frames are kept for unconfirmed entries only"
+        # The batches are made once, and all bookies share their buffers.
         pieces = list(self._pieces(first, count)) if count > 1 else None
         for bookie in to:
             channel = self._channels.get(bookie)
@@ -494,6 +507,7 @@ class LedgerWriter:
         self.pending_bytes -= length - self.length
         self.length = length
         self.last_add_confirmed = last
+        # The state is complete before anything is told: a listener may append or read at once.
         self._waiters.reached(first, last)
         if self._confirmed is not None:
             self._confirmed(first, last)
@@ -587,6 +601,7 @@ class LedgerWriter:
         """
         new = [bookie for bookie in self._protocol.missing if bookie not in self._marked]
         if new:
+            # Noted at once, so that the task is not started twice for the same bookie.
             self._marked.update(new)
             self._context.nursery.start_soon(
                 self._context.mark_under_replicated, self.ledger_id, new

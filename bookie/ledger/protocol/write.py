@@ -291,6 +291,7 @@ class WriteProtocol:
     def _add_failed(self, bookie: BookieId) -> None:
         position = self._positions.get(bookie)
         if position is not None and position not in self._missing:
+            # It is sent nothing until it is replaced, or needed again for an ack quorum.
             self._missing.add(position)
             self._membership_changed()
             self._untried = True
@@ -298,6 +299,7 @@ class WriteProtocol:
 
     def _replace(self) -> None:
         if self._missing and self._untried and self.state is State.OPEN:
+            # One change at a time, for all members that are missing now.
             self._untried = False
             self.state = State.REPLACING
             self._emit(ChangeEnsemble(self.lac + 1, self.missing))
@@ -329,6 +331,7 @@ class WriteProtocol:
 
     def _bookie_returned(self, bookie: BookieId) -> None:
         position = self._positions.get(bookie)
+        # Only if it is needed: what it missed would have to be sent to it first.
         if self._starved and position in self._missing:
             self._missing.discard(position)
             self._membership_changed()
@@ -364,7 +367,7 @@ class WriteProtocol:
         The result is computed anew each time, so no flag can be outdated.
         """
         if self.state is not _OPEN:
-            return 0
+            return 0  # The new fragment starts at the LAC + 1 that the change was asked with.
         confirmed = self._on_ack_quorum()
         count = (~confirmed & confirmed + 1).bit_length() - 1  # the number of trailing ones
         if count:

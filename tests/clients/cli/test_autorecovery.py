@@ -333,7 +333,7 @@ def test_health_says_when_nothing_can_be_published(
         await trio.lowlevel.checkpoint()
         return True
 
-    monkeypatch.setattr("daybook.bookie.ledger.bookie_client.Bookies.probe", probe)
+    monkeypatch.setattr("daybook.bookie.ledger.bookie_client.BookieClient.probe", probe)
     trio.run(fill)
     options = [] if ack is None else ["--ack-quorum", str(ack)]
     found, out, err = daybook("bookies", "health", "--output", "json", *options)
