@@ -25,7 +25,7 @@ LIMITS: dict[str, int] = {
     "broker": 164,
     "clients": 174,
     "managed_ledger": 83,
-    "tests": 553,
+    "tests": 552,
     "tools": 3,
     "wire": 67,
 }
