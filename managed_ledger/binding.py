@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from daybook.bookie.errors import LayoutError, LedgerError
-from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.registry.instance import (
     Bound,
     check_bound,
@@ -74,7 +74,7 @@ async def misfits(
     """
     found: list[Misfit] = []
     judged = 0
-    catalog = Catalog(store, paths, Random(0))  # noqa: S311  Nothing is created here.
+    catalog = LedgerMetadataStore(store, paths, Random(0))  # noqa: S311  It creates nothing.
     async for name in log_names(store):
         if at_most is not None and judged == at_most:
             break
@@ -86,7 +86,7 @@ async def misfits(
 
 
 async def _misfit(
-    store: MetadataStore, catalog: Catalog, name: str, named: tuple[str | None, ...]
+    store: MetadataStore, catalog: LedgerMetadataStore, name: str, named: tuple[str | None, ...]
 ) -> str | None:
     """Return the reason why a list does not fit; None if it fits.
 
@@ -110,7 +110,7 @@ async def _misfit(
 
 
 async def _misfit_of(
-    catalog: Catalog, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
+    catalog: LedgerMetadataStore, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
 ) -> str | None:
     instance = get_property(info.properties, INSTANCE)
     if instance is not None and instance not in named:

@@ -11,8 +11,8 @@ from typing import TypeVar
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.client import LedgerClient, Quorums
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.reader import LedgerReader
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
@@ -221,7 +221,7 @@ class LogContext:
         stored = await self.client.stored_metadata(ledger_id)
         other = owner.contradicted_by(stored.metadata.custom)
         if other is not None:
-            root = self.client.context.catalog.paths.root
+            root = self.client.context.metadata_store.paths.root
             raise LogCorruptError(
                 f"ledger {ledger_id} below {root} belongs to {other}, and the metadata store names"
                 f" it as a ledger of {owner}. The ledger was left as it is. Probably `ledgers_root`"

@@ -493,7 +493,7 @@ class ManagedLedger:
     async def _are_recoverable(self, writers: Sequence[LedgerWriter]) -> bool:
         try:
             for writer in writers:
-                if not await self.context.client.is_recoverable(writer):
+                if not await self.context.client.can_recover(writer):
                     return False
         except (LedgerError, MetadataError):
             return False

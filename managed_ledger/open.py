@@ -41,8 +41,8 @@ from typing import TypeVar
 import trio
 
 from daybook.bookie.errors import NoSuchLedgerError
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.client import LedgerClient
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.managed_ledger.context import EntryCache, LogConfig, LogContext, open_log_nursery
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.cursor_ledger import stored_position
@@ -371,7 +371,7 @@ def _check_instance(context: LogContext, path: str, info: ManagedLedgerInfo) -> 
     """Raise LogCorruptError for a list of another instance: its ids mean other ledgers."""
     named = get_property(info.properties, INSTANCE)
     if context.instance is not None and named is not None and named != context.instance:
-        root = context.client.context.catalog.paths.root
+        root = context.client.context.metadata_store.paths.root
         raise LogCorruptError(
             f"the list {path} belongs to the instance {named}, and the ledgers below {root} to"
             f" {context.instance}. Nothing was changed. Compare the settings of all brokers with"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import InvalidNameError, ManagedLedgerError
 from daybook.managed_ledger.log import ManagedLedger

@@ -2,19 +2,18 @@
 
 Read in this order:
 
-    metadata     fragments, quorums and state of a ledger, and the record that keeps them
-    protocol/    the rules, pure: placement, racks, write, deferred, read, recover, update
-    catalog      the records of ledgers in the metadata store: read, compare-and-swap
-    marks        ledgers that lack copies, for whoever restores them
-    orders       what bookies are asked to do: take no entries, leave the cluster
-    quarantine, racks, ensemble    who failed lately, who stands where; which bookies to write to
-    dialects, lanes, bookies       protocols v2 and v3; what is under way; connections to bookies
-    exchange     single requests in protocol v3
-    context      what the shells share, and their limits
-    waiters      who waits until entries are confirmed
-    writer, reader, recoverer      the shells of the rules
-    advanced     a writer to whom the caller gives the ids of entries
-    deferred     a writer whose entries are on disk when they are forced
-    lac, follower      how far an open ledger has got: told, asked for, waited for
-    client       create, open, recover, delete: the way in
+    metadata           fragments, quorums and state of a ledger, and their record
+    protocol/          the rules, pure: placement, racks, write, deferred, read, recover, update
+    metadata_store     the records of ledgers in the metadata store: read, compare-and-swap
+    underreplication   marks on ledgers that lack copies, for rereplication
+    admin_states       admin states of bookies: read-only, retiring, leaving
+    racks, ensemble    racks of bookies; the usable bookies, and the choice among them
+    codecs             protocols v2 and v3
+    bookie_client      connections to bookies, and the adds and reads under way on them
+    request_channel    single requests with ids; batches: batch reads over such a channel
+    context            the objects and limits that writers, readers and recoveries share
+    writer, reader, recovery    the shells of the rules
+    deferred_writer    writers with a deferred sync, and with entry ids given by the caller
+    lac                the LAC of an open ledger: announced, read, waited for
+    client             create, open, recover and delete ledgers
 """

@@ -2,13 +2,13 @@
 
     entries = await batches.read(bookie, ledger_id, first, count)    # a prefix, perhaps empty
 
-Nothing is decided here: an entry of a batch is as good as one that was asked for by itself, and
-what a batch does not bring is asked for by itself.  Not more is asked for than the caller may
-read, and not more is given to it: bookies do not know how far a ledger is confirmed.
+A batch decides nothing.  Its entries are checked like single ones, and an entry that is missing
+from it is read by a single request.  A batch asks for no entry that the caller may not read, and
+surplus entries are dropped: bookies do not know the LAC.
 
-Bookies before Apache's 4.17 close the connection when they see such a request.  So batches have
-connections of their own, and a bookie that did not answer one is not asked for another for a while;
-whether it is old or away does not matter.
+Bookies before Apache's 4.17 close the connection on such a request.  Batches therefore have
+connections of their own, and a bookie that did not answer a batch gets no other for a while,
+whether it is old or away.
 """
 
 from functools import partial
@@ -16,9 +16,9 @@ from math import inf
 
 import trio
 
-from daybook.bookie.ledger.bookies import Bookies
-from daybook.bookie.ledger.exchange import Exchange
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.request_channel import RequestChannel
 from daybook.wire.errors import ConnectionLostError, MalformedError
 from daybook.wire.messages.bookie import BatchReadAnswer, Status, decode_answer, encode_batch_read
 
@@ -26,21 +26,21 @@ from daybook.wire.messages.bookie import BatchReadAnswer, Status, decode_answer,
 def _decode(frame: memoryview) -> tuple[int, BatchReadAnswer]:
     answer = decode_answer(frame)
     if not isinstance(answer, BatchReadAnswer):
-        raise MalformedError("an answer that is none to a batch read")
+        raise MalformedError("the answer is not one to a batch read")
     return answer.request_id, answer
 
 
 class BatchReads:
     """The batch reads of one ledger client."""
 
-    def __init__(self, bookies: Bookies) -> None:
+    def __init__(self, bookies: BookieClient) -> None:
         self._bookies = bookies
         self._limits = bookies.limits
-        self._exchange = Exchange(bookies, _decode)
-        self._avoid: dict[BookieId, float] = {}  # until when
+        self._exchange = RequestChannel(bookies, _decode)
+        self._avoid: dict[BookieId, float] = {}  # bookie -> time of the next batch
 
     def worthwhile(self, bookie: BookieId, count: int, entry_bytes: int) -> bool:
-        """So many entries of that size are better read in a batch there, as far as is known."""
+        """Return True if a batch is the better way to read so many entries of this size."""
         limits = self._limits
         if count < limits.batch_entries_min or entry_bytes > limits.batch_entry_bytes_max:
             return False
@@ -49,7 +49,7 @@ class BatchReads:
     async def read(
         self, bookie: BookieId, ledger_id: int, first: int, count: int
     ) -> list[memoryview]:
-        """The first so many of `count` entries that come in one answer; nothing verified."""
+        """Return the first of the `count` entries, as many as fit one answer, unverified."""
         encode = partial(
             encode_batch_read,
             ledger_id,
@@ -61,7 +61,9 @@ class BatchReads:
             answer = await self._exchange.ask(bookie, encode, self._limits.read_timeout_s)
         except ConnectionLostError:
             self._avoid[bookie] = trio.current_time() + self._limits.batch_retry_s
-            # Old, or away?  A usual request tells, and whoever remembers failures hears of it.
+            # The bookie is old, or away.  The probe is a plain request; if it fails, the directory
+            # hears of it and puts the bookie into quarantine.
             self._bookies.nursery.start_soon(self._bookies.probe, bookie)
             return []
+        # A bookie may send more than was asked for, also entries above the LAC.
         return answer.entries[:count] if answer.status == Status.OK else []

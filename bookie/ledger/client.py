@@ -1,4 +1,4 @@
-"""The way in: create, open, recover and delete ledgers.
+"""The ledger client: create, open, recover and delete ledgers.
 
     async with open_ledger_client(store=store, network=network, rng=rng, clock=clock,
                                   arenas=arenas, flusher=flusher) as client:
@@ -10,8 +10,8 @@
         reader = await client.open(writer.ledger_id, recover=True)
         entries = await reader.read(0, reader.last_add_confirmed, max_bytes=1 << 20)
 
-Nothing that a client starts outlives its block; writers that are still open then are abandoned.
-Errors are those of `bookie.errors`; what the metadata store reports passes through.
+Nothing that a client starts outlives its block; writers still open at its end are abandoned.
+Errors are those of `bookie.errors`; errors of the metadata store pass through.
 """
 
 import logging
@@ -23,20 +23,18 @@ import trio
 
 from daybook.bookie.errors import UnauthorizedError
 from daybook.bookie.ledger.batches import BatchReads
-from daybook.bookie.ledger.bookies import Bookies
-from daybook.bookie.ledger.catalog import Catalog, StoredMetadata
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.context import LedgerContext, LedgerLimits
-from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.ledger.deferred_writer import DeferredLedgerWriter
 from daybook.bookie.ledger.ensemble import BookieDirectory
-from daybook.bookie.ledger.exchange import Exchange, decode_v3
-from daybook.bookie.ledger.follower import Follower
-from daybook.bookie.ledger.lac import LacAnnouncer
+from daybook.bookie.ledger.lac import LacAnnouncer, TailingReader
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.outlook import is_recoverable
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore, StoredMetadata
 from daybook.bookie.ledger.protocol.placement import Ensemble, Fragment, Quorums
 from daybook.bookie.ledger.racks import Placement
 from daybook.bookie.ledger.reader import LedgerReader, open_reader
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import can_recover, recover_ledger
+from daybook.bookie.ledger.request_channel import RequestChannel, decode_v3
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.arena import ArenaPool
@@ -61,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 class LedgerClient:
-    """Ledgers of one cluster.  See `open_ledger_client`."""
+    """The ledgers of one cluster.  See `open_ledger_client`."""
 
     def __init__(self, context: LedgerContext) -> None:
         self._context = context
@@ -69,12 +67,12 @@ class LedgerClient:
 
     @property
     def context(self) -> LedgerContext:
-        """What other shells over the same connections need (`bookie.replication`)."""
+        """The context for other shells over the same connections (`bookie.replication`)."""
         return self._context
 
     @property
     def directory(self) -> BookieDirectory:
-        """The bookies of the cluster: who can be written to, who has failed lately."""
+        """The bookies of the cluster: which are usable, and which failed lately."""
         return self._context.directory
 
     async def create(
@@ -86,11 +84,14 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         ledger_id: int | None = None,
     ) -> LedgerWriter:
-        """A new ledger, and its only writer.  NotEnoughBookiesError if entries could not be
-        confirmed now; with fewer than an ensemble the ledger starts under-replicated.
+        """Create a ledger; return its only writer.
 
-        `ledger_id` is for callers with ids of their own: LedgerExistsError if it is taken.  They
-        never use an id twice, even after deleting: bookies may remember the first ledger.
+        Raise NotEnoughBookiesError if entries could not be confirmed now.  With fewer bookies than
+        an ensemble the ledger starts under-replicated.
+
+        `ledger_id` is for callers with ids of their own; raise LedgerExistsError if it is taken.
+        Such a caller must never use an id twice, even after a deletion: bookies may remember the
+        first ledger.
         """
         return LedgerWriter(
             self._context,
@@ -106,7 +107,7 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         ledger_id: int | None = None,
     ) -> DeferredLedgerWriter:
-        """As `create`; entries are taken before they are on disk, and confirmed by `force`."""
+        """As `create`, with a deferred sync: entries are confirmed by `force`."""
         return DeferredLedgerWriter(
             self._context,
             *await self._create(quorums, custom, password, digest_type, ledger_id),
@@ -120,8 +121,8 @@ class LedgerClient:
         digest_type: DigestType,
         ledger_id: int | None,
     ) -> tuple[int, StoredMetadata, Ensemble]:
-        """The id, the record, and which members of the ensemble are away."""
-        self._warn_of(quorums)
+        """Return the id, the record, and the members of the ensemble that are away."""
+        self._warn_about(quorums)
         choice = await self._context.directory.choose(quorums)
         metadata = LedgerMetadata(
             quorums=quorums,
@@ -130,14 +131,14 @@ class LedgerClient:
             password=password,
             custom=dict(custom or {}),
         )
-        catalog = self._context.catalog
+        store = self._context.metadata_store
         if ledger_id is None:
-            ledger_id, stored = await catalog.create(metadata, self._context.nursery)
+            ledger_id, stored = await store.create(metadata, self._context.nursery)
         else:
-            stored = await catalog.create_as(ledger_id, metadata)
+            stored = await store.create_as(ledger_id, metadata)
         return ledger_id, stored, choice.missing
 
-    def _warn_of(self, quorums: Quorums) -> None:
+    def _warn_about(self, quorums: Quorums) -> None:
         if quorums.ack == 1 and quorums.write > 1 and not self._warned:
             self._warned = True
             _log.warning(
@@ -146,51 +147,51 @@ class LedgerClient:
             )
 
     async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
-        """Open a ledger to read it.
+        """Open a ledger for reading.
 
-        With `recover` its writer is fenced, and the ledger closed, unless it is closed already.
-        Without, nobody notices, and the reader sees what is confirmed so far.
+        With `recover`, fence its writer and close the ledger, unless it is closed already.  Without
+        it, the writer does not notice, and the reader sees the entries confirmed so far.
         """
-        stored = await self._context.catalog.read(ledger_id)
+        stored = await self._context.metadata_store.read(ledger_id)
         return await self.open_stored(ledger_id, stored, recover=recover, password=password)
 
     async def open_stored(
         self, ledger_id: int, stored: StoredMetadata, *, recover: bool, password: bytes = b""
     ) -> LedgerReader:
-        """As `open`, for a caller that has looked at the metadata before anything is fenced."""
+        """As `open`, for a caller that checked the metadata before anything is fenced."""
         if stored.metadata.password not in (None, password):
             raise UnauthorizedError(f"ledger {ledger_id} has another password")
         if recover and not stored.metadata.closed:
             stored = await recover_ledger(self._context, ledger_id, stored)
         return await open_reader(self._context, ledger_id, stored)
 
-    async def is_recoverable(self, writer: LedgerWriter) -> bool:
-        """Whether a recovery of that ledger would end it now, as far as can be told."""
-        return await is_recoverable(self._context, writer)
+    async def can_recover(self, writer: LedgerWriter) -> bool:
+        """Return True if a recovery of that ledger would close it now, as far as bookies say."""
+        return await can_recover(self._context, writer)
 
-    def follower(self, reader: LedgerReader) -> Follower:
-        """Waits for an open ledger to grow, on behalf of its reader."""
-        return Follower(self._context, reader)
+    def tailing_reader(self, reader: LedgerReader) -> TailingReader:
+        """Return an object that waits for an open ledger to grow."""
+        return TailingReader(self._context, reader)
 
     def announcer(self, writer: LedgerWriter) -> LacAnnouncer:
-        """Tells readers of the last entry of a writer that pauses; stop it with the writer."""
+        """Return the announcer of the writer's LAC; the caller stops it with the writer."""
         return LacAnnouncer(self._context, writer)
 
     async def delete(self, ledger_id: int) -> None:
-        """Forget a ledger; bookies give its space back later.  One that is not there is fine."""
-        await self._context.catalog.delete(ledger_id)
+        """Delete a ledger, if it exists; bookies free its space later."""
+        await self._context.metadata_store.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """NoSuchLedgerError only if the metadata store says that there is none."""
+        """Return the metadata; NoSuchLedgerError is raised only if the store says so."""
         return (await self.stored_metadata(ledger_id)).metadata
 
     async def stored_metadata(self, ledger_id: int) -> StoredMetadata:
-        """The metadata with their version."""
-        return await self._context.catalog.read(ledger_id)
+        """Return the metadata with their version."""
+        return await self._context.metadata_store.read(ledger_id)
 
     def list_ledgers(self) -> AsyncIterator[int]:
-        """The ids of all ledgers, ascending."""
-        return self._context.catalog.list()
+        """Return the ids of all ledgers, ascending."""
+        return self._context.metadata_store.list()
 
 
 @asynccontextmanager
@@ -206,34 +207,36 @@ async def open_ledger_client(
     root: str = "/ledgers",
     placement: Placement | None = None,
 ) -> AsyncGenerator[LedgerClient]:
-    """A client for an `async with`.  `flusher` runs in the caller's nursery.
+    """Open a client for an `async with`.  `flusher` runs in the caller's nursery.
 
-    `placement`: in which racks bookies stand (None: where they say), and what follows from it.
+    `placement` says where the racks of bookies are read from, and which rule ensembles follow.  By
+    default, bookies announce their racks.
     """
     limits = limits or LedgerLimits()
     paths = LedgerPaths(root)
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         directory = BookieDirectory(store, paths, rng, limits.directory, placement)
-        bookies = Bookies(
+        bookies = BookieClient(
             network=network,
             arenas=arenas,
             flusher=flusher,
             resolve=directory.resolve,
             takes_blocks=directory.takes_blocks,
-            observer=directory,
+            on_failed=directory.bookie_failed,
+            on_refused=directory.bookie_refused,
             nursery=nursery,
             limits=limits.bookies,
         )
         nursery.start_soon(bookies.run)
         nursery.start_soon(directory.follow)
-        nursery.start_soon(directory.probe, bookies)
+        nursery.start_soon(directory.probe, bookies.probe)
         try:
             context = LedgerContext(
-                Catalog(store, paths, rng),
+                LedgerMetadataStore(store, paths, rng),
                 directory,
                 bookies,
-                Exchange(bookies, decode_v3),
+                RequestChannel(bookies, decode_v3),
                 BatchReads(bookies),
                 nursery,
                 limits,
@@ -244,7 +247,7 @@ async def open_ledger_client(
         except trio.Cancelled:
             raise
         except BaseException as caught:
-            error = caught  # Raised below: the caller's error is not a group.
+            error = caught  # It is raised below, so that the caller gets no exception group.
         nursery.cancel_scope.cancel()
     if error is not None:
         raise error

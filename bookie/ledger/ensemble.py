@@ -1,28 +1,28 @@
-"""Which bookies to write to.
+"""The bookies of the cluster, and the choice of those to write to.
 
-A bookie is *usable* if it is registered as writable and has not failed lately.  One that failed is
-in quarantine; it is asked every second whether it answers again, and is usable as soon as it does.
-Who fails again and again is usable, and chosen last (`bookie.ledger.quarantine`).
+A bookie is *usable* if it is registered as writable and has not failed lately.  A bookie that
+failed is in quarantine: it is probed every second, and is usable as soon as it answers.  A bookie
+that fails again and again is usable, and chosen last (`Quarantine`).
 
-An ensemble is drawn at random from the usable bookies, spread over racks as far as these are known
-(`bookie.ledger.protocol.racks`).  When they are fewer than it takes, but enough to confirm entries,
-it is filled up with others that belong to the cluster and are away: the writer sends these nothing
-(`Choice.missing`).  So a cluster of three with one bookie dead creates ledgers as fast as ever.
+An ensemble is drawn at random from the usable bookies and spread over racks as far as these are
+known (`bookie.ledger.protocol.racks`).  If too few are usable for an ensemble, but enough to
+confirm entries, the ensemble is filled up with members of the cluster that are away
+(`EnsembleChoice.missing`).  The writer sends these nothing.  A cluster of three with one dead
+bookie thus creates ledgers without delay.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
 import trio
 
 from daybook.bookie.errors import MalformedRecordError, NotEnoughBookiesError, RegistryError
-from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule, Racks
-from daybook.bookie.ledger.quarantine import Quarantine, QuarantineLimits
 from daybook.bookie.ledger.racks import Placement, RackError
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
@@ -37,8 +37,87 @@ from daybook.wire.messages.blocks import BLOCKS_PROPERTY
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 
-_ARRANGEMENTS_MAX = 50
-_NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # a sound bookie says that at times
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineLimits:
+    """When a bookie that failed is probed, and when one that fails often is chosen last."""
+
+    refused_s: float = 10.0  # the first probe after a bookie refused an entry
+    failures_max: int = 3
+    failure_window_s: float = 60.0
+    distrust_s: float = 300.0
+
+
+class Quarantine:
+    """Bookies that failed lately, and bookies that fail again and again.
+
+        in quarantine    the bookie was not reached, did not answer or cannot store now; it is
+                         probed, and leaves the quarantine when it answers
+        refusing         a bookie in quarantine that answers, and cannot store; it may accept
+                         entries of another ledger
+        distrusted       the bookie was put into quarantine `failures_max` times within
+                         `failure_window_s`; for `distrust_s` it is chosen only if no other is left
+
+    Time is an argument.  One failure that several connections report counts once.
+    """
+
+    def __init__(self, limits: QuarantineLimits) -> None:
+        self._limits = limits
+        self._since: dict[BookieId, float] = {}  # the earliest time of the next probe
+        self._refusing: set[BookieId] = set()
+        self._failures: dict[BookieId, deque[float]] = {}
+        self._distrusted_until: dict[BookieId, float] = {}
+
+    def __contains__(self, bookie: BookieId) -> bool:
+        return bookie in self._since
+
+    @property
+    def members(self) -> Sequence[BookieId]:
+        return tuple(self._since)
+
+    def refuses(self, bookie: BookieId) -> bool:
+        return bookie in self._refusing
+
+    def trusted(self, bookie: BookieId, now: float) -> bool:
+        return bookie not in self._since and now >= self._distrusted_until.get(bookie, now)
+
+    def to_ask(self, now: float) -> Sequence[BookieId]:
+        return [bookie for bookie, since in self._since.items() if since <= now]
+
+    def failed(self, bookie: BookieId, now: float) -> None:
+        self._refusing.discard(bookie)
+        if bookie not in self._since:
+            self._since[bookie] = now
+            self._count(bookie, now)
+
+    def refused(self, bookie: BookieId, now: float, *, counts: bool) -> None:
+        """Put a bookie that answers, and does not store, into quarantine.
+
+        `counts` is True for a failure, and False for what a healthy bookie answers at times.
+        """
+        if counts and bookie not in self._since:
+            self._count(bookie, now)
+        self._since[bookie] = now + self._limits.refused_s
+        self._refusing.add(bookie)
+
+    def answered(self, bookie: BookieId) -> bool:
+        """Release the bookie; return False if it was not in quarantine."""
+        self._refusing.discard(bookie)
+        return self._since.pop(bookie, None) is not None
+
+    def _count(self, bookie: BookieId, now: float) -> None:
+        failures = self._failures.setdefault(bookie, deque())
+        failures.append(now)
+        while failures[0] <= now - self._limits.failure_window_s:
+            failures.popleft()
+        if len(failures) >= self._limits.failures_max:
+            self._distrusted_until[bookie] = now + self._limits.distrust_s
+            # The count starts again, so that the next distrust needs as many new failures.
+            failures.clear()
+
+
+_ARRANGEMENTS_MAX = 50  # random arrangements tried by `_filled_up`
+_NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # healthy bookies answer this at times
 
 _log = logging.getLogger(__name__)
 
@@ -48,20 +127,18 @@ class DirectoryLimits:
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 1.0
     quarantine: QuarantineLimits = field(default_factory=QuarantineLimits)
-    retry_s: float = 1.0  # when the metadata store does not answer
+    retry_s: float = 1.0  # the metadata store does not answer
     list_timeout_s: float = 10.0  # for the first list of bookies
-    racks_timeout_s: float = 5.0  # so long a list waits for the racks of the bookies on it
-    racks_refresh_s: float = 60.0  # between looks at racks that may have changed
+    racks_timeout_s: float = 5.0  # a list of bookies waits this long for their racks
+    racks_refresh_s: float = 60.0  # racks may change at any time
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EnsembleChoice:
+    """An ensemble, and those of its members that are away."""
+
     ensemble: Ensemble
-    missing: Ensemble = ()  # members that are away
-
-
-class Prober(Protocol):
-    async def probe(self, bookie: BookieId) -> bool: ...
+    missing: Ensemble = ()
 
 
 class BookieDirectory:
@@ -83,7 +160,7 @@ class BookieDirectory:
         self._writable: list[BookieId] = []
         self._listed = trio.Event()
         self._quarantine = Quarantine(limits.quarantine)
-        self._infos: dict[BookieId, BookieInfo] = {}  # of those on the list
+        self._infos: dict[BookieId, BookieInfo] = {}  # writable bookies
         self._racks = Racks({})
         self._racks_problem = ""
         self._addresses: dict[BookieId, tuple[str, int]] = {}
@@ -92,7 +169,7 @@ class BookieDirectory:
 
     @property
     def writable(self) -> Sequence[BookieId]:
-        """All that are registered as writable."""
+        """All bookies that are registered as writable."""
         return self._writable
 
     @property
@@ -106,7 +183,7 @@ class BookieDirectory:
         return [bookie for bookie in self._writable if bookie not in self._quarantine]
 
     def answering(self) -> list[BookieId]:
-        """Those that are usable, and those that answer and have refused some entry lately."""
+        """The usable bookies, and those that answer and refused an entry lately."""
         quarantine = self._quarantine
         return [b for b in self._writable if b not in quarantine or quarantine.refuses(b)]
 
@@ -114,7 +191,7 @@ class BookieDirectory:
         return self._racks.rack(bookie)
 
     def takes_blocks(self, bookie: BookieId) -> bool:
-        """Many adds in one frame (`wire.messages.blocks`), by what it said when last heard of."""
+        """Return True if the bookie last announced that it accepts many adds in one frame."""
         return bookie in self._with_blocks
 
     @property
@@ -122,7 +199,7 @@ class BookieDirectory:
         return self._placement.rule
 
     async def racks_of(self, bookies: Sequence[BookieId]) -> dict[BookieId, str]:
-        """Where these stand, as far as they are registered: also those that take no entries."""
+        """Return the racks of the registered bookies among these, writable or not."""
         infos = {b: self._infos[b] for b in bookies if b in self._infos}
         with trio.move_on_after(self._limits.racks_timeout_s):
             for bookie in bookies:
@@ -132,19 +209,19 @@ class BookieDirectory:
             try:
                 found = await self._placement.racks.racks(list(infos.values()))
             except RackError:
-                pass  # What was learnt before stays true.
+                pass  # The racks known from before stay valid.
             else:
                 return {BookieId(name): rack for name, rack in found.items()}
         return {bookie: self._racks.rack(bookie) for bookie in infos if bookie in self._writable}
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Called after a bookie came, went, or is usable again."""
+        """Call `listener` after a bookie came, left, or became usable again."""
         self._listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         self._listeners.pop(listener, None)
 
-    # What connections say
+    # -- reports of connections
 
     def bookie_failed(self, bookie: BookieId, reason: str) -> None:
         self._quarantine.failed(bookie, trio.current_time())
@@ -153,25 +230,26 @@ class BookieDirectory:
         counts = status not in _NO_FAILURE
         self._quarantine.refused(bookie, trio.current_time(), counts=counts)
 
-    # Choosing
+    # -- choosing
 
-    async def choose(self, quorums: Quorums) -> Choice:
-        """An ensemble for a new ledger."""
+    async def choose(self, quorums: Quorums) -> EnsembleChoice:
+        """Return an ensemble for a new ledger; raise NotEnoughBookiesError if there is none."""
         with trio.move_on_after(self._limits.list_timeout_s):
             await self._listed.wait()
         trusted, others = self._by_lot(self.usable())
         ensemble = self._arranged(trusted, others, quorums)
         if ensemble is not None:
-            return Choice(ensemble)
-        # Whoever leaves the cluster is never named as one that is away: it would never be done.
-        going = await Orders(self._store, self._paths).going()
+            return EnsembleChoice(ensemble)
+        # A bookie that leaves the cluster is never named as a missing member: every new ledger
+        # would be one more for it to hand over, and it would never finish.
+        going = await AdminStates(self._store, self._paths).leaving()
         usable = [b for b in trusted + others if b not in going]
         suspects = [b for b in self._writable if b in self._quarantine and b not in going]
         known = [BookieId(b) for b in await known_bookies(self._store, self._paths)]
         away = suspects + [b for b in known if b not in {*usable, *suspects, *going}]
         choice = self._filled_up(quorums, usable, away)
         if choice is None:
-            # Those that failed lately may be well again: better to try than to refuse.
+            # Bookies in quarantine may have recovered: to try them is better than to fail.
             rest = [b for b in away if b not in suspects]
             choice = self._filled_up(quorums, usable + suspects, rest)
         if choice is None:
@@ -180,7 +258,7 @@ class BookieDirectory:
         return choice
 
     def _by_lot(self, bookies: Sequence[BookieId]) -> tuple[list[BookieId], list[BookieId]]:
-        """Those that are trusted, and those that fail again and again; each drawn by lot."""
+        """Shuffle the bookies; return the trusted ones, and those that fail again and again."""
         drawn = self._rng.sample(bookies, len(bookies))
         now = trio.current_time()
         trusted = [bookie for bookie in drawn if self._quarantine.trusted(bookie, now)]
@@ -189,7 +267,11 @@ class BookieDirectory:
     def _arranged(
         self, trusted: Sequence[BookieId], others: Sequence[BookieId], quorums: Quorums
     ) -> Ensemble | None:
-        """Rather with those who fail often than in too few racks; rather without, if that is it."""
+        """Return the first ensemble that works, in this order of preference.
+
+        Enough racks come before trusted bookies: bookies that fail often are better than too few
+        racks.  If there are too few racks in any case, trusted bookies alone come first again.
+        """
         rule = self._placement.rule
         strict = RackRule(rule.least, enforced=True)
         for wanted in (strict, rule):
@@ -201,8 +283,12 @@ class BookieDirectory:
 
     def _filled_up(
         self, quorums: Quorums, usable: Sequence[BookieId], away: Sequence[BookieId]
-    ) -> Choice | None:
-        """`usable` and some of `away`, so arranged that each write set can confirm; or None."""
+    ) -> EnsembleChoice | None:
+        """Return usable bookies and some that are away, arranged so that each write set can
+        confirm.
+
+        Return None if that is impossible.
+        """
         present = self._rng.sample(usable, min(len(usable), quorums.ensemble))
         absent = self._rng.sample(away, min(len(away), quorums.ensemble - len(present)))
         members = present + absent
@@ -220,21 +306,21 @@ class BookieDirectory:
                     break
         if best is None or (self._placement.rule.enforced and best[0] < wanted):
             return None
-        return Choice(best[1], tuple(b for b in best[1] if b in absent))
+        return EnsembleChoice(best[1], tuple(b for b in best[1] if b in absent))
 
     def _too_few(self, quorums: Quorums, usable: Sequence[BookieId]) -> str:
         rule = self._placement.rule
         why = (
-            f"{len(self._writable)} bookies can be written to, {len(usable)} of them answer;"
+            f"{len(self._writable)} bookies are writable, {len(usable)} of them answer;"
             f" a ledger needs {quorums.ack} for each entry, of an ensemble of"
-            f" {quorums.ensemble} known ones"
+            f" {quorums.ensemble} known bookies"
         )
         if rule.enforced:
             racks = sorted({self.rack(bookie) for bookie in usable})
             why += (
-                f", and {min(rule.least, quorums.write)} racks for each write set; they stand in"
-                f" {', '.join(racks) or 'none'}: start bookies in others, say where these are, or"
-                " do not enforce racks"
+                f", and {min(rule.least, quorums.write)} racks for each write set; their racks are"
+                f" {', '.join(racks) or 'none'}: start bookies in other racks, configure the racks,"
+                " or do not enforce racks"
             )
         return why
 
@@ -246,11 +332,12 @@ class BookieDirectory:
         *,
         refused_by: Collection[BookieId] | None = None,
     ) -> Ensemble | None:
-        """The ensemble with usable bookies in the place of those that failed, as far as there are.
+        """Return the ensemble with usable bookies in place of the failed ones, as far as there are
+        spares.
 
-        None if there is not one.  `refused_by` is of recoveries: their entries are taken also by
-        bookies that refuse those of writers, so whoever answers will do, if nobody else is left;
-        but for these, who have failed this very recovery.
+        Return None if there is no spare.  `refused_by` is given by recoveries, whose adds are
+        accepted also by bookies that refuse those of writers: any bookie that answers will do,
+        except those that failed in this recovery.
         """
         candidates = self.usable() if refused_by is None else self.answering()
         excluded = {*ensemble, *(refused_by or ())}
@@ -287,7 +374,7 @@ class BookieDirectory:
         return None
 
     async def resolve(self, bookie: BookieId) -> tuple[str, int]:
-        """Where the bookie is, or was when it was last heard of."""
+        """Return the address of the bookie, or the one it had when it was last seen."""
         known = self._addresses.get(bookie)
         if known is not None and self._store.session_state is not SessionState.CONNECTED:
             return known
@@ -307,10 +394,10 @@ class BookieDirectory:
                 raise ConnectionLostError(f"{bookie} is not registered: {error}") from error
         return self._addresses[bookie]
 
-    # Following
+    # -- following the registrations
 
     async def follow(self) -> None:
-        """Keep the list of writable bookies, for ever."""
+        """Keep the list of writable bookies up to date, forever."""
         while True:
             changed = trio.Event()
             try:
@@ -319,6 +406,7 @@ class BookieDirectory:
                 await trio.sleep(self._limits.retry_s)
                 continue
             writable = [BookieId(name) for name in names]
+            # The racks come first: a bookie on the list may be chosen at once.
             await self._learn_racks(writable)
             self._list_is(writable)
             while not changed.is_set():
@@ -328,7 +416,7 @@ class BookieDirectory:
                     await self._learn_racks(writable)
 
     async def _learn_racks(self, writable: Sequence[BookieId]) -> None:
-        """What cannot be learnt now stays as it was, and is asked for again."""
+        """Learn the racks; what cannot be learnt keeps its value, and is asked for again."""
         self._infos = {b: info for b, info in self._infos.items() if b in writable}
         problem = ""
         with trio.move_on_after(self._limits.racks_timeout_s) as scope:
@@ -343,9 +431,9 @@ class BookieDirectory:
             else:
                 self._racks = Racks({BookieId(name): rack for name, rack in found.items()})
         if scope.cancelled_caught:
-            problem = "nobody said in time in which racks bookies stand"
+            problem = "the racks of bookies could not be learnt in time"
         if problem and problem != self._racks_problem:
-            _log.warning("%s; ensembles are spread as far as is known", problem)
+            _log.warning("%s; ensembles are spread over the racks known so far", problem)
         self._racks_problem = problem
 
     async def _learn_info(self, bookie: BookieId) -> None:
@@ -361,7 +449,7 @@ class BookieDirectory:
             self._with_blocks.discard(bookie)
 
     async def _info(self, bookie: BookieId) -> BookieInfo | None:
-        """None if it is away, or nobody can say."""
+        """Return the registration, or None if there is none or the store does not answer."""
         try:
             return await bookie_info(self._store, self._paths, bookie)
         except (MetadataError, RegistryError):
@@ -370,22 +458,22 @@ class BookieDirectory:
     def _list_is(self, writable: list[BookieId]) -> None:
         for bookie in writable:
             if bookie not in self._writable:
-                self._quarantine.answered(bookie)  # It has just said that it is there.
+                self._quarantine.answered(bookie)  # It has just registered.
         self._writable = writable
         self._listed.set()
         self._notify()
 
-    async def probe(self, prober: Prober) -> None:
-        """Ask those in quarantine how they are, for ever."""
+    async def probe(self, probe: Callable[[BookieId], Awaitable[bool]]) -> None:
+        """Probe the bookies in quarantine, forever."""
         while True:
             await trio.sleep(self._limits.probe_interval_s)
             async with trio.open_nursery() as nursery:
                 for bookie in self._quarantine.to_ask(trio.current_time()):
-                    nursery.start_soon(self._probe, prober, bookie)
+                    nursery.start_soon(self._probe, probe, bookie)
 
-    async def _probe(self, prober: Prober, bookie: BookieId) -> None:
+    async def _probe(self, probe: Callable[[BookieId], Awaitable[bool]], bookie: BookieId) -> None:
         with trio.move_on_after(self._limits.probe_timeout_s):
-            if await prober.probe(bookie) and self._quarantine.answered(bookie):
+            if await probe(bookie) and self._quarantine.answered(bookie):
                 self._notify()
 
     def _notify(self) -> None:

@@ -1,24 +1,32 @@
-"""How far an open ledger has got, beyond what its entries say: LACs that are told by themselves.
+"""The LAC of an open ledger: announced by its writer, asked for and followed by readers.
 
-An entry carries the LAC from before it, so nobody learns of the last entry from the entries alone.
-A writer that is idle therefore tells its LAC (`LacAnnouncer`), in a packet with a digest of its
-own; a reader asks for the newest entry and the newest packet (`read_lac`), or to be told when there
-is something new (`lac_moved`).
+An entry carries the LAC as it was before that entry, so the entries alone never prove that the last
+one is confirmed.  An idle writer therefore sends its LAC (`LacAnnouncer`) in a packet with a digest
+of its own.  A reader asks bookies for the newest entry and the newest packet (`read_lac`), or waits
+until there is something new (`lac_moved`).
 
-What is believed has a digest: a LAC that a bookie merely says is a hint to look.  A LAC that was
-confirmed stays confirmed, so any copy of one will do, and the largest is the one to take.
+Readers believe only a LAC with a valid digest; a LAC that a bookie merely reports is a hint to look
+again.  A confirmed LAC stays confirmed, so the largest copy is right, whichever bookie has it.
+
+`TailingReader` follows a ledger while its writer appends.  Two sources report that the ledger has
+grown.  Each bookie of the last ensemble answers a long poll when its LAC moves; with striping, no
+single bookie sees every entry.  The record in the metadata store is watched for another ensemble
+and for the end.  Both sources only cause another look.  The reader waits for bookies and metadata
+stores that are away, since what it knows stays true.  It fences nothing: the writer does not
+notice.
 """
 
 from functools import partial
-from typing import Protocol
+from math import inf
 
 import trio
 
-from daybook.bookie.errors import LedgerError, ReadUnknownError
+from daybook.bookie.errors import ReadUnknownError
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId
-from daybook.bookie.ledger.reader import LastConfirmed, digester_of
+from daybook.bookie.ledger.reader import LastConfirmed, LedgerReader, digester_of
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.digest import master_key
 from daybook.wire.entry import decode_entry, decode_lac, encode_lac
 from daybook.wire.errors import ConnectionLostError, WireError
@@ -29,6 +37,7 @@ from daybook.wire.messages.bookie_v3 import (
     encode_write_lac,
     from_v3,
 )
+from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.proto import bookkeeper_pb2 as pb
 
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
@@ -37,10 +46,10 @@ _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 async def read_lac(
     context: LedgerContext, ledger_id: int, metadata: LedgerMetadata
 ) -> LastConfirmed:
-    """The largest LAC that the bookies of the last fragment can prove; fences nothing.
+    """Return the largest LAC that the bookies of the last fragment can prove, without fencing.
 
-    Asks all, and waits for so many that no confirmed entry can be unknown to them.
-    ReadUnknownError if nobody answers.
+    All bookies are asked.  The function returns when no confirmed entry can be unknown to all that
+    answered.  Raise ReadUnknownError if no bookie answers.
     """
     fragment = metadata.last_fragment
     before = LastConfirmed(fragment.first_entry_id - 1, 0, fragment.first_entry_id - 1)
@@ -69,10 +78,10 @@ async def read_lac(
 async def _read_lac(
     context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, bookie: BookieId
 ) -> LastConfirmed | None:
-    """What one bookie can prove; None if it knows nothing of the ledger."""
+    """Return the LAC that one bookie can prove, or None if it does not know the ledger."""
     encode = partial(encode_read_lac, ledger_id=ledger_id)
     timeout_s = context.limits.bookies.read_timeout_s
-    answer = (await context.exchange.ask(bookie, encode, timeout_s)).readLacResponse
+    answer = (await context.requests.ask(bookie, encode, timeout_s)).readLacResponse
     status = from_v3(answer.status)
     if status in _NEGATIVE:
         return None
@@ -86,6 +95,7 @@ def _proven(
 ) -> LastConfirmed | None:
     digester = digester_of(metadata)
     lac, length, entry_id = NO_ENTRY, 0, NO_ENTRY
+    # Both values are verified by their digests; `answer` has other fields, which are not.
     if answer.HasField("lastEntryBody"):
         entry = decode_entry(memoryview(answer.lastEntryBody), digester, ledger_id, None)
         lac, length, entry_id = entry.lac, entry.length, entry.entry_id
@@ -95,9 +105,10 @@ def _proven(
 
 
 async def lac_moved(context: LedgerContext, ledger_id: int, bookie: BookieId, after: int) -> bool:
-    """Wait until the bookie says that the LAC is above `after`; False if it says anything else.
+    """Wait until the bookie reports a LAC above `after`; return False for any other answer.
 
-    A hint.  It waits for `lac_poll_s` at most, and not at all once the ledger is fenced.
+    The result is only a hint.  The bookie waits for at most `lac_poll_s`, and does not wait once
+    the ledger is fenced.
     """
     limits = context.limits
     encode = partial(
@@ -108,7 +119,7 @@ async def lac_moved(context: LedgerContext, ledger_id: int, bookie: BookieId, af
     )
     timeout_s = limits.lac_poll_s + limits.bookies.read_timeout_s
     try:
-        answer = (await context.exchange.ask(bookie, encode, timeout_s)).readResponse
+        answer = (await context.requests.ask(bookie, encode, timeout_s)).readResponse
     except ConnectionLostError:
         return False
     return from_v3(answer.status) is Status.OK and answer.maxLAC > after
@@ -117,7 +128,10 @@ async def lac_moved(context: LedgerContext, ledger_id: int, bookie: BookieId, af
 async def write_lac(
     context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, lac: int
 ) -> None:
-    """Tell the LAC to the bookies that hold that entry; whom it does not reach hears it later."""
+    """Send the LAC to the bookies that hold that entry.
+
+    A bookie that the packet does not reach gets the next one.
+    """
     packet = encode_lac(ledger_id, lac, digester_of(metadata))
     encode = partial(
         encode_write_lac,
@@ -128,52 +142,34 @@ async def write_lac(
     )
     ensemble = metadata.ensemble_at(lac)
 
-    async def tell(bookie: BookieId) -> None:
+    async def send(bookie: BookieId) -> None:
         try:
-            await context.exchange.ask(bookie, encode, context.limits.bookies.add_timeout_s)
+            await context.requests.ask(bookie, encode, context.limits.bookies.add_timeout_s)
         except ConnectionLostError:
-            return  # Readers believe the largest LAC that anybody has.
+            return  # Readers take the largest LAC that any bookie has.
 
     async with trio.open_nursery() as nursery:
         for position in metadata.quorums.write_set(lac):
-            nursery.start_soon(tell, ensemble[position])
-
-
-class Announced(Protocol):
-    """What is needed of a writer."""
-
-    ledger_id: int
-
-    @property
-    def metadata(self) -> LedgerMetadata: ...
-
-    @property
-    def last_add_confirmed(self) -> int: ...
-
-    @property
-    def pending_entries(self) -> int: ...
-
-    @property
-    def error(self) -> LedgerError | None: ...
+            nursery.start_soon(send, ensemble[position])
 
 
 class LacAnnouncer:
-    """Tells the LAC of a writer that has become idle, so that readers see its last entry, too.
+    """Sends the LAC of a writer that has become idle, so that readers see its last entry.
 
-    A writer that goes on appending tells it with its entries; so this costs a message for each
-    pause of `explicit_lac_s`, and nothing for a ledger to which nothing is added.
+    A busy writer sends the LAC with its entries.  The announcer thus costs one message for each
+    pause of `explicit_lac_s`, and nothing for a ledger without appends.
     """
 
-    def __init__(self, context: LedgerContext, writer: Announced) -> None:
+    def __init__(self, context: LedgerContext, writer: LedgerWriter) -> None:
         self._context = context
         self._writer = writer
-        self._told = NO_ENTRY
+        self._announced = NO_ENTRY
         self._work = trio.Event()
         self._scope = trio.CancelScope()
         context.nursery.start_soon(self._run)
 
     def confirmed(self) -> None:
-        """To be called when entries of the writer were confirmed."""
+        """Note that entries of the writer were confirmed; the owner of the writer calls this."""
         if not self._work.is_set() and not self._writer.pending_entries:
             self._work.set()
 
@@ -184,18 +180,114 @@ class LacAnnouncer:
         with self._scope:
             while self._writer.error is None:
                 await self._work.wait()
+                # The event is replaced first: a confirmation during the pause sets the new one.
                 self._work = trio.Event()
                 lac = await self._settled()
-                if lac > self._told and not self._writer.pending_entries:
-                    self._told = lac
+                if lac > self._announced and not self._writer.pending_entries:
+                    self._announced = lac
                     await write_lac(
                         self._context, self._writer.ledger_id, self._writer.metadata, lac
                     )
 
     async def _settled(self) -> int:
-        """The LAC, when it has not moved for a while."""
+        """Return the LAC once it has not moved for `explicit_lac_s`."""
         lac = NO_ENTRY
         while lac != self._writer.last_add_confirmed:
             lac = self._writer.last_add_confirmed
             await trio.sleep(self._context.limits.explicit_lac_s)
         return lac
+
+
+class TailingReader:
+    """Waits for an open ledger to grow; one task at a time may wait."""
+
+    def __init__(self, context: LedgerContext, reader: LedgerReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._changed: trio.Event | None = None  # set when the metadata change
+
+    async def look(self) -> int:
+        """Ask all bookies for the LAC, and return the largest one that they can prove."""
+        if self._context.metadata_store.reachable:
+            self._reader.learn(
+                await self._context.metadata_store.read(self._reader.ledger_id), None
+            )
+        await self._look_at_lac()
+        return self._reader.last_add_confirmed
+
+    async def wait(self, after: int) -> int:
+        """Return the LAC once it is above `after` or the ledger is closed.
+
+        Raise NoSuchLedgerError if the ledger is deleted.
+        """
+        limits = self._context.limits
+        pause_s = limits.lac_pause_s
+        while not self._arrived(after):
+            if self._watch_is_gone and await self._look_again(after):
+                continue
+            await self._wait_for_a_hint(after)
+            if await self._look_again(after):
+                continue
+            # The ledger is fenced and not yet closed, or no bookie answers.  Polls return at once
+            # in both cases, so the pause keeps this loop from spinning.
+            with trio.move_on_after(pause_s):
+                await self._wait_for_change()
+            pause_s = min(2 * pause_s, limits.lac_pause_s_max)
+        return self._reader.last_add_confirmed
+
+    @property
+    def _watch_is_gone(self) -> bool:
+        return self._changed is None or self._changed.is_set()
+
+    def _arrived(self, after: int) -> bool:
+        return self._reader.closed or self._reader.last_add_confirmed > after
+
+    async def _look_again(self, after: int) -> bool:
+        try:
+            if self._watch_is_gone:
+                await self._watch_metadata()
+            if not self._reader.closed:
+                await self._look_at_lac()
+        except (ReadUnknownError, StoreUnavailableError):
+            return False
+        return self._arrived(after)
+
+    async def _watch_metadata(self) -> None:
+        if self._context.metadata_store.reachable:
+            changed = trio.Event()
+            stored = await self._context.metadata_store.read(self._reader.ledger_id, changed.set)
+            self._changed = changed
+            self._reader.learn(stored, None)
+
+    async def _look_at_lac(self) -> None:
+        stored = self._reader.stored
+        if not stored.metadata.closed:
+            last = await read_lac(self._context, self._reader.ledger_id, stored.metadata)
+            self._reader.learn(stored, last)
+
+    async def _wait_for_a_hint(self, after: int) -> None:
+        """Return when the metadata change, a bookie reports a new LAC, or all polls have ended."""
+        asking = 0
+
+        async def poll(bookie: BookieId) -> None:
+            nonlocal asking
+            moved = await lac_moved(self._context, self._reader.ledger_id, bookie, after)
+            asking -= 1
+            if moved or not asking:
+                nursery.cancel_scope.cancel()
+
+        async def follow_metadata() -> None:
+            await self._wait_for_change()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_metadata)
+            for bookie in self._reader.metadata.last_fragment.ensemble:
+                asking += 1
+                nursery.start_soon(poll, bookie)
+
+    async def _wait_for_change(self) -> None:
+        if self._changed is None:
+            await trio.sleep(inf)
+        else:
+            await self._changed.wait()

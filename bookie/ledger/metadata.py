@@ -1,19 +1,19 @@
-"""What the metadata store keeps of a ledger: its state, its quorums, and who holds what.
+"""The metadata of a ledger: its state, its quorums, and the bookies that hold its entries.
 
     OPEN --> IN_RECOVERY --> CLOSED        and OPEN --> CLOSED, by its own writer
 
-A value never changes; a transition returns a new one and refuses what the state does not allow.
-Who writes it back does so by compare-and-swap on the version that it was read with
+Metadata are immutable.  A transition returns a new value, and asserts that the state allows it.
+The new value is written by compare-and-swap on the version it was derived from
 (`bookie.ledger.protocol.update`).
 
-The record: `BookieMetadataFormatVersion<TAB><version><LF>`, then
+The record is `BookieMetadataFormatVersion<TAB><version><LF>`, then
 
     version 1   text: write quorum, ensemble size, length, a line for each fragment, the end
     version 2   LedgerMetadataFormat as protobuf text
     version 3   its size as a varint, then LedgerMetadataFormat as bytes
 
-New ledgers are of version 3; a record keeps the version that it was found in, for the sake of old
-readers.  Fields that we do not know are not kept: application data belong into `custom`.
+New ledgers use version 3.  A record keeps its version, for the sake of old readers.  Unknown fields
+are dropped: application data belong into `custom`.
 """
 
 from collections.abc import Mapping
@@ -54,15 +54,17 @@ class LedgerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
+    """The metadata of one ledger; raises MalformedMetadataError if they contradict themselves."""
+
     quorums: Quorums
     fragments: tuple[Fragment, ...]
     state: LedgerState = LedgerState.OPEN
-    last_entry_id: int = NO_ENTRY  # means something once CLOSED
-    length: int = 0  # payload bytes, likewise
-    digest_type: DigestType | None = DigestType.CRC32C  # None: an old ledger that does not say
-    password: bytes | None = b""  # likewise
-    created_ms: int | None = None  # by the record itself, or else by the metadata store
-    keeps_created: bool = False  # the record says it itself
+    last_entry_id: int = NO_ENTRY  # meaningful once CLOSED
+    length: int = 0  # payload bytes, meaningful once CLOSED
+    digest_type: DigestType | None = DigestType.CRC32C  # None for old ledgers without one
+    password: bytes | None = b""  # None for old ledgers without one
+    created_ms: int | None = None  # from the record, or else from the store
+    keeps_created: bool = False  # `created_ms` is in the record
     custom: Mapping[str, bytes] = field(default_factory=dict[str, bytes], hash=False)
     creator_token: int = 0
     format_version: int = 3
@@ -76,14 +78,14 @@ class LedgerMetadata:
             return "the first fragment does not start at entry 0"
         starts = [fragment.first_entry_id for fragment in self.fragments]
         if any(after <= before for before, after in pairwise(starts)):
-            return f"fragments do not start one behind the other: {starts}"
+            return f"fragments do not start one after another: {starts}"
         for fragment in self.fragments:
             if len(fragment.ensemble) != self.quorums.ensemble:
                 return (
                     f"a fragment of {len(fragment.ensemble)} bookies, not {self.quorums.ensemble}"
                 )
             if len(set(fragment.ensemble)) < self.quorums.ensemble:
-                return f"a bookie is twice in a fragment: {fragment.ensemble}"
+                return f"a fragment names a bookie twice: {fragment.ensemble}"
         if self.last_entry_id < NO_ENTRY or self.length < 0:
             return f"an end at {self.last_entry_id} with {self.length} bytes"
         if self.state is not LedgerState.CLOSED and (self.last_entry_id, self.length) != (-1, 0):
@@ -104,19 +106,21 @@ class LedgerMetadata:
     # -- transitions
 
     def with_ensemble(self, fragment: Fragment) -> "LedgerMetadata":
-        """The writer goes on with other bookies, from its LAC + 1."""
+        """Add a fragment: the writer continues with other bookies from LAC + 1."""
         assert self.state is LedgerState.OPEN, self.state
         return replace(self, fragments=with_fragment(self.fragments, fragment))
 
     def in_recovery(self) -> "LedgerMetadata":
+        """Stop the writer from changing the metadata."""
         assert self.state is LedgerState.OPEN, self.state
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def closed_at(
         self, last_entry_id: int, length: int, changes: tuple[Fragment, ...] = ()
     ) -> "LedgerMetadata":
-        """The end is final.  `changes` are the fragments that recovery has begun."""
+        """Set the final end.  `changes` are the fragments that recovery has begun."""
         assert not self.closed
+        assert last_entry_id >= NO_ENTRY, last_entry_id
         fragments = self.fragments
         for fragment in changes:
             fragments = with_fragment(fragments, fragment)
@@ -133,6 +137,7 @@ class LedgerMetadata:
 
 
 def encode_metadata(metadata: LedgerMetadata) -> bytes:
+    """Encode the record, in the version that the metadata were found in."""
     head = _MAGIC + b"%d\n" % metadata.format_version
     match metadata.format_version:
         case 1:
@@ -145,11 +150,14 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_metadata(value: bytes, created_ms: int | None = None) -> LedgerMetadata:
-    """Raises MalformedMetadataError, and nothing else.  `created_ms` is used if it does not say."""
+    """Decode the record; raise MalformedMetadataError, and no other error.
+
+    `created_ms` is used if the record does not contain it.
+    """
     line, newline, body = value.partition(b"\n")
     version = line.removeprefix(_MAGIC)
     if not line.startswith(_MAGIC) or not newline or len(version) > _VERSION_DIGITS_MAX:
-        raise MalformedMetadataError("this is not the metadata of a ledger")
+        raise MalformedMetadataError("the record is not the metadata of a ledger")
     try:
         match version:
             case b"1":

@@ -1,11 +1,11 @@
-"""Where to learn in which rack a bookie stands.
+"""Sources of the racks in which bookies stand.
 
-    RegisteredRacks     what bookies say of themselves: the setting `rack` of ours
-    RackFile            a file of lines `bookie rack`, looked at again when it has changed
-    RackScript          a program that is given hosts, and prints a rack for each (as Hadoop's)
+    RegisteredRacks     racks that bookies announce: the setting `rack` of ours
+    RackFile            a file of lines `bookie rack`, read again for each look
+    RackScript          a program that gets hosts and prints a rack for each, as with Hadoop
     RackTable           a mapping
 
-Names in a file or a table are ids of bookies, or hosts.  Who is not named is in DEFAULT_RACK.
+The names in a file or table are ids of bookies, or hosts.  Other bookies are in DEFAULT_RACK.
 """
 
 import subprocess
@@ -19,21 +19,21 @@ import trio
 from daybook.bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
 from daybook.bookie.registry.registrations import BookieInfo
 
-RACK_PROPERTY = "daybook.rack"  # of a bookie's registration
+RACK_PROPERTY = "daybook.rack"  # a property in the registration of a bookie
 
 
 class RackError(Exception):
-    """The source cannot say; what it said last stays true."""
+    """The source cannot answer; its last answer stays valid."""
 
 
 class RackSource(Protocol):
     async def racks(self, bookies: Sequence[BookieInfo]) -> Mapping[str, str]:
-        """The racks of these bookies, by id, as far as they are known.  RackError."""
+        """Return the known racks of these bookies, by id; raise RackError."""
         ...
 
 
 class RegisteredRacks:
-    """What bookies have announced."""
+    """Racks that bookies have announced."""
 
     async def racks(self, bookies: Sequence[BookieInfo]) -> Mapping[str, str]:
         await trio.lowlevel.checkpoint()
@@ -41,7 +41,7 @@ class RegisteredRacks:
 
 
 class RackTable:
-    """Fixed ones."""
+    """Racks from a fixed mapping."""
 
     def __init__(self, racks: Mapping[str, str]) -> None:
         self._racks = dict(racks)
@@ -52,7 +52,7 @@ class RackTable:
 
 
 class RackFile:
-    """Lines `bookie rack`; what follows a # is a remark.  ValueError if it cannot be used."""
+    """Racks from lines `bookie rack`, with comments after #; raise ValueError if it is unusable."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -82,11 +82,11 @@ class RackFile:
 
 
 class RackScript:
-    """`command host host...` prints as many racks, with white space in between."""
+    """Racks from `command host host...`, which prints one rack for each host."""
 
     def __init__(self, *command: str, timeout_s: float = 10.0) -> None:
         if not command:
-            raise ValueError("a program that tells racks has a name")
+            raise ValueError("the rack script needs a command")
         self._command = command
         self._timeout_s = timeout_s
 
@@ -100,7 +100,7 @@ class RackScript:
         except trio.TooSlowError:
             raise RackError(f"{command[0]}: not done in {self._timeout_s:g} s") from None
         except (OSError, subprocess.CalledProcessError) as error:
-            raise RackError(f"the program that tells racks: {error}") from error
+            raise RackError(f"the rack script failed: {error}") from error
         racks = done.stdout.decode(errors="replace").split()
         if len(racks) != len(bookies):
             raise RackError(f"{command[0]}: {len(racks)} racks for {len(bookies)} hosts")
@@ -118,7 +118,7 @@ def _by_name(racks: Mapping[str, str], bookies: Sequence[BookieInfo]) -> Mapping
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which bookies are to hold an entry."""
+    """Where racks are read from, and which rule ensembles follow."""
 
     racks: RackSource = field(default_factory=RegisteredRacks)
     rule: RackRule = field(default_factory=RackRule)

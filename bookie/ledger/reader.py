@@ -1,7 +1,7 @@
-"""Reads entries: the shell of `ReadProtocol`, and the handle of a reader.
+"""Read entries: the shell of `ReadProtocol`, and the reader of one ledger.
 
-An entry is given out only if its digest matches; a copy that does not match counts as no copy.
-Payloads are views into the memory in which they were received: copy what is kept for long.
+An entry is returned only if its digest matches; a damaged copy counts as no copy.  Payloads are
+views into the memory in which they were received, so a caller copies what it keeps for long.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from functools import partial
 import trio
 
 from daybook.bookie.errors import LedgerError, NoSuchEntryError, ReadUnknownError
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import (
     NO_ENTRY,
     BookieId,
@@ -37,35 +37,36 @@ from daybook.wire.entry import Entry, decode_entry
 from daybook.wire.errors import WireError
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
 
-_STRETCH_BYTES = 64 << 20  # at most, and half of it at least
-_UNKNOWN_ENTRY_BYTES = 1024  # taken for the size of an entry while none is known
+_STRETCH_BYTES = 64 << 20  # A stretch has between half of this and all of it.
+_UNKNOWN_ENTRY_BYTES = 1024  # assumed while no size is known
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 def digester_of(metadata: LedgerMetadata) -> Digester:
+    """Return the digester of the ledger; old ledgers without a digest type use CRC32."""
     return Digester(metadata.digest_type or DigestType.CRC32, metadata.password or b"")
 
 
 def verdict_of(status: Status | None) -> Verdict:
-    """What an answer without an entry says.  Only two codes are a *no*."""
+    """Return the verdict of an answer without an entry.  Only two statuses prove an absence."""
     return Verdict.ABSENT if status in _NEGATIVE else Verdict.UNKNOWN
 
 
-def usual_bookie(
+def preferred_bookie(
     ledger_id: int, fragments: Sequence[Fragment], first: int, entry_bytes: int
 ) -> BookieId:
-    """Who is asked first: always the same for a stretch of the ledger.
+    """Return the bookie that is asked first, always the same one for a stretch of the ledger.
 
-    A stretch is long, so that its bookie reads ahead with profit; each bookie of the ensemble has
-    its share of them, of the work and in its memory.
+    A stretch is long enough to make the bookie's read-ahead worthwhile.  The bookies of the
+    ensemble share the stretches, and thus the load and the cached entries.
     """
     ensemble = fragment_at(fragments, first).ensemble
-    rounded = 1 << max(1, entry_bytes).bit_length()  # the average moves while a ledger grows
+    rounded = 1 << max(1, entry_bytes).bit_length()  # The average size moves while a ledger grows.
     stretch = first // max(1, _STRETCH_BYTES // rounded)
     return ensemble[(ledger_id + stretch) % len(ensemble)]
 
 
-class SharedRun:
+class EntryRun:
     """One run of entries on its way from the bookies."""
 
     def __init__(
@@ -89,22 +90,25 @@ class SharedRun:
             fragments,
             first,
             count,
-            prefer=(usual_bookie(ledger_id, fragments, first, entry_bytes),),
+            prefer=(preferred_bookie(ledger_id, fragments, first, entry_bytes),),
             avoid=context.directory.quarantined,
         )
         self._entries: dict[int, Entry] = {}
-        self._failed: dict[int, bool] = {}  # entry -> absent; else unknown
+        self._failed: dict[int, bool] = {}  # entry -> True if absent, False if unknown
         self._why: dict[int, str] = {}
         self._done = trio.Event()
 
     async def read(self, max_bytes: int) -> list[Entry]:
-        """The entries from the first on, up to one that cannot be had; that one raises if first."""
-        self._feed(Start())
+        """Return the entries from the first one up to the first that cannot be read.
+
+        Raise the error of the first entry if that one cannot be read.
+        """
+        self._handle(Start())
         while not self._protocol.done:
             with trio.move_on_after(self._context.limits.slow_read_s) as scope:
                 await self._done.wait()
             if scope.cancelled_caught:
-                self._feed(Slow())
+                self._handle(Slow())
         entries: list[Entry] = []
         size = 0
         for entry_id in self._range:
@@ -121,11 +125,11 @@ class SharedRun:
 
     def _error(self, entry_id: int) -> LedgerError:
         if self._failed[entry_id]:
-            why = "none of the bookies that should hold it does"
+            why = "none of the bookies of its write set has it"
             return NoSuchEntryError(self._ledger_id, entry_id, why)
         return ReadUnknownError(self._ledger_id, entry_id, self._why.get(entry_id, "no answer"))
 
-    def _feed(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         for effect in self._protocol.step(event):
             match effect:
                 case Ask(bookie, first, count):
@@ -146,12 +150,12 @@ class SharedRun:
     def _ask_one_by_one(self, bookie: BookieId, first: int, count: int) -> None:
         for entry_id in range(first, first + count):
             if entry_id in self._entries:
-                continue  # Another bookie was quicker.
+                continue  # Another bookie has answered.
             callback = partial(self._answered, bookie, entry_id)
             self._context.bookies.read(bookie, self._ledger_id, entry_id, callback)
 
     async def _ask_in_batches(self, bookie: BookieId, first: int, count: int) -> None:
-        """What does not come like that is asked for one by one, and then has its outcome."""
+        """Ask for batches; ask for single entries once a batch comes back empty."""
         end = first + count
         while first < end and not self._done.is_set():
             batch = await self._context.batches.read(bookie, self._ledger_id, first, end - first)
@@ -172,6 +176,7 @@ class SharedRun:
                 self._why[entry_id] = f"bookie {bookie}: {error}"
                 verdict = Verdict.UNKNOWN
             else:
+                # This is `step(Answered(..., FOUND))` without an event for each entry.
                 if self._protocol.found(entry_id):
                     self._entries[entry_id] = entry
                     if self._protocol.done:
@@ -180,13 +185,13 @@ class SharedRun:
         else:
             self._why[entry_id] = f"bookie {bookie}: {status.name if status else 'no answer'}"
             verdict = verdict_of(status)
-        self._feed(Answered(bookie, entry_id, verdict))
+        self._handle(Answered(bookie, entry_id, verdict))
 
 
 def _asked_for(
     context: LedgerContext, first: int, last: int, max_bytes: int, entry_bytes: int
 ) -> int:
-    """How many entries `max_bytes` hold, probably."""
+    """Estimate the number of entries that fit into `max_bytes`."""
     count = max(1, max_bytes // max(1, entry_bytes))
     return min(count, last - first + 1, context.limits.read_entries_max)
 
@@ -201,13 +206,13 @@ async def read_entries(
     max_bytes: int,
     entry_bytes: int,
 ) -> list[Entry]:
-    """A prefix of first..last, at least one entry; about as many as `max_bytes` hold.
+    """Return a prefix of first..last: at least one entry, and about `max_bytes`.
 
-    `entry_bytes` is what an entry has on average.
+    `entry_bytes` is the average size of an entry.
     """
     count = _asked_for(context, first, last, max_bytes, entry_bytes)
     digester = digester_of(metadata)
-    run = SharedRun(
+    run = EntryRun(
         context,
         ledger_id,
         digester,
@@ -222,17 +227,19 @@ async def read_entries(
 
 @dataclass(frozen=True, slots=True)
 class LastConfirmed:
+    """A LAC, and an entry that shows how long the ledger is."""
+
     lac: int
-    length: int  # of the ledger up to some entry that is stored; 0 if none is known
-    entry_id: int  # that one
+    length: int  # ledger length up to `entry_id`; 0 if unknown
+    entry_id: int
 
 
 async def read_last_confirmed(
     context: LedgerContext, ledger_id: int, metadata: LedgerMetadata
 ) -> LastConfirmed:
-    """The largest LAC that the bookies of the last fragment know; fences nothing.
+    """Return the largest LAC that the bookies of the last fragment know, without fencing.
 
-    It may trail what the writer knows: an entry carries the LAC from before it.
+    It may be behind the LAC of the writer: an entry carries the LAC as it was before that entry.
     """
     answers: list[LastConfirmed] = []
     answered: list[int] = []
@@ -254,6 +261,7 @@ async def read_last_confirmed(
             answered.append(position)
         else:
             silent.append(ensemble[position])
+        # Once covered, no ack quorum is left that could hold an entry unknown to all who answered.
         everybody = len(answered) + len(silent) == len(ensemble)
         if everybody or metadata.quorums.is_covered(answered):
             enough.set()
@@ -270,7 +278,7 @@ async def read_last_confirmed(
 
 
 class LedgerReader:
-    """A ledger to read from.  Closed, or followed while its writer appends; never fences."""
+    """Reads a ledger that is closed, or that its writer still appends to.  It never fences."""
 
     def __init__(
         self,
@@ -301,27 +309,28 @@ class LedgerReader:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The newest entry that may be read; -1 for none.  Of a closed ledger, its last one."""
+        """The newest entry that may be read, the last one of a closed ledger; -1 for none."""
         return self._last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of a closed ledger; an estimate while it is open."""
+        """The payload bytes of a closed ledger, or an estimate while it is open."""
         if self.closed:
             return self.metadata.length
         return self._entry_bytes * (self._last_add_confirmed + 1)
 
     async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
-        """A prefix of first..last, at least one entry.  Nothing behind the LAC is given out."""
+        """Return a prefix of first..last: at least one entry, and none above the LAC."""
         assert 0 <= first <= last
         last = min(last, self._last_add_confirmed)
         if first > last:
-            why = f"the last one is {last}" if self.closed else f"confirmed are those up to {last}"
+            kind = "last" if self.closed else "last confirmed"
+            why = f"the {kind} entry is {last}"
             raise NoSuchEntryError(self.ledger_id, first, why)
         try:
             return await self._read(first, last, max_bytes)
         except (NoSuchEntryError, ReadUnknownError):
-            # Its copies may have moved since we looked.
+            # Copies may have been moved to other bookies since the metadata were read.
             before = self.metadata.fragments
             await self._reload()
             if self.metadata.fragments == before:
@@ -329,7 +338,7 @@ class LedgerReader:
         return await self._read(first, last, max_bytes)
 
     def reach(self, first: int, last: int, *, max_bytes: int) -> int:
-        """The last of first..last that a `read` asks bookies for."""
+        """Return the last of first..last that a `read` would ask bookies for."""
         return first - 1 + _asked_for(self._context, first, last, max_bytes, self._entry_bytes)
 
     async def _read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
@@ -344,21 +353,22 @@ class LedgerReader:
         )
 
     async def refresh(self) -> int:
-        """Look how far the ledger has got; return the LAC."""
+        """Ask bookies for the LAC; return it."""
         if not self.closed:
             await self._reload()
         return self._last_add_confirmed
 
     async def _reload(self) -> None:
-        stored = await self._context.catalog.read(self.ledger_id)
+        stored = await self._context.metadata_store.read(self.ledger_id)
         last = None
         if not stored.metadata.closed:
             last = await read_last_confirmed(self._context, self.ledger_id, stored.metadata)
         self.learn(stored, last)
 
     def learn(self, stored: StoredMetadata, last: LastConfirmed | None) -> None:
-        """Take in what was found out about the ledger; what was known before stays true."""
-        if stored.version >= self._stored.version:  # else a server of the store lags
+        """Merge new knowledge about the ledger; what was known before stays true."""
+        # A server of the store that lags may return an older version.
+        if stored.version >= self._stored.version:
             self._stored = stored
         metadata = self.metadata
         if metadata.closed:
@@ -366,6 +376,7 @@ class LedgerReader:
             if metadata.last_entry_id >= 0:
                 self._entry_bytes = metadata.length // (metadata.last_entry_id + 1)
         elif last is not None:
+            # A confirmed entry stays confirmed: the LAC never goes back.
             self._last_add_confirmed = max(self._last_add_confirmed, last.lac)
             if last.length and last.entry_id >= 0:
                 self._entry_bytes = last.length // (last.entry_id + 1)
@@ -374,7 +385,7 @@ class LedgerReader:
 async def open_reader(
     context: LedgerContext, ledger_id: int, stored: StoredMetadata
 ) -> LedgerReader:
-    """Open without recovery: the writer, if there is one, does not notice."""
+    """Open the ledger without recovery: a writer, if there is one, does not notice."""
     last = None
     if not stored.metadata.closed:
         last = await read_last_confirmed(context, ledger_id, stored.metadata)

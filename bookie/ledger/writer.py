@@ -1,14 +1,19 @@
-"""Appends entries to one ledger: the shell of `WriteProtocol`.
+"""Append entries to one ledger: the shell of `WriteProtocol`.
 
-`append` is synchronous and returns the id of the entry; that it is confirmed is told later to the
-listener, in order, in runs.  What is appended in one turn of the loop leaves together.  An entry is
-framed once; its buffers are shared by all bookies, and are let go when the entry is confirmed and
-every connection has sent it.  So whoever appends must not change them, and bounds what is pending
-by `pending_bytes`.
+`append` is synchronous and returns the id of the entry.  Confirmations come later, in order and in
+runs, through the listener.  Entries appended in one turn of the event loop leave together.  Each
+entry is framed once, and all bookies share its buffers until the entry is confirmed and every
+connection has sent it.  Callers must not change a payload after `append`, and bound the memory in
+use by `pending_bytes`.
 
-When the writer withdraws (another client recovers the ledger, or the ledger is gone) the listener
-is told once; whatever was not confirmed is in doubt.  `close` and `abandon` are the owner's own
-doing: the listener hears nothing of them, `wait_confirmed` ends with InDoubtError.
+The writer withdraws when another client recovers the ledger or the ledger was deleted.  The
+listener then gets one call, and every unconfirmed entry is in doubt.  `close` and `abandon` come
+from the owner, so the listener gets no call; `wait_confirmed` raises InDoubtError.
+
+The writer changes the metadata of its ledger for a new ensemble and for the end, one change at a
+time.  A change that failed, or whose result is unknown, can be repeated safely
+(`LedgerMetadataStore.update`).  Once another client recovers or closes the ledger, the writer makes
+no further change.
 """
 
 from collections import deque
@@ -24,16 +29,23 @@ from daybook.bookie.errors import (
     LedgerError,
     LedgerFencedError,
     NoSuchEntryError,
+    NoSuchLedgerError,
     WriterWithdrawnError,
 )
-from daybook.bookie.ledger.adds import Adds
-from daybook.bookie.ledger.bookies import Purpose
-from daybook.bookie.ledger.catalog import StoredMetadata
-from daybook.bookie.ledger.changes import Changes
+from daybook.bookie.ledger.bookie_client import LedgerChannel, Purpose
+from daybook.bookie.ledger.codecs import AddBatch
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.lanes import Lane
-from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
+from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState, encode_metadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata, UpdateResult
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Fragment
+from daybook.bookie.ledger.protocol.update import (
+    Gone,
+    NotAllowed,
+    NotDone,
+    Settled,
+    change_ensemble,
+    close_by_writer,
+)
 from daybook.bookie.ledger.protocol.write import (
     Added,
     AddFailed,
@@ -54,18 +66,55 @@ from daybook.bookie.ledger.protocol.write import (
     WriteProtocol,
 )
 from daybook.bookie.ledger.reader import digester_of, read_entries
-from daybook.bookie.ledger.waiters import EntryWaiters
 from daybook.wire.digest import master_key
 from daybook.wire.entry import ENTRY_HEADER_BYTES, Entry
 from daybook.wire.messages.bookie import Status, encode_adds
+from daybook.wire.metadata.store import OutcomeUnknownError, StoreUnavailableError
 from daybook.wire.transport import Buffer
 
-_PIECE_BYTES = 256 << 10
-_PIECE_ENTRIES = 1024
+
+class ConfirmationWaiters:
+    """Tasks that each wait for one entry.  Entries without a waiter take no memory."""
+
+    def __init__(self) -> None:
+        self._events: dict[int, list[trio.Event]] = {}
+
+    async def wait(self, entry_id: int) -> None:
+        """Return when the entry is `reached`, or after `release_all`: the caller checks which."""
+        event = trio.Event()
+        events = self._events.setdefault(entry_id, [])
+        events.append(event)
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            # Nothing may stay behind: a caller may wait with a timeout, again and again.
+            events.remove(event)
+            if not events and self._events.get(entry_id) is events:
+                del self._events[entry_id]
+            raise
+
+    def reached(self, first: int, last: int) -> None:
+        """Wake the tasks that wait for one of the entries first..last."""
+        if self._events:
+            for entry_id in range(first, last + 1):
+                for event in self._events.pop(entry_id, ()):
+                    event.set()
+
+    def release_all(self) -> None:
+        """Wake all tasks: no entry will be reached any more."""
+        for events in self._events.values():
+            for event in events:
+                event.set()
+        self._events.clear()
+
+
+# At this size the cost of a batch is negligible, and a slow bookie still answers in time.
+_BATCH_BYTES = 256 << 10
+_BATCH_ENTRIES = 1024
 
 
 class LedgerWriter:
-    """The only writer of a ledger.  Made by `LedgerClient.create`."""
+    """The only writer of a ledger.  `LedgerClient.create` makes it."""
 
     purpose = Purpose.ADD
 
@@ -78,6 +127,7 @@ class LedgerWriter:
     ) -> None:
         self.ledger_id = ledger_id
         self.last_add_confirmed = NO_ENTRY
+        # Gathered entries count; the protocol hears of them with the next flush.
         self.last_add_pushed = NO_ENTRY
         self.length = 0  # payload bytes that are confirmed
         self.pending_bytes = 0
@@ -89,10 +139,10 @@ class LedgerWriter:
         self._master_key = master_key(stored.metadata.password or b"")
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
-        self._lanes: dict[BookieId, Lane] = {}
-        self._frames: deque[list[Buffer]] = deque()  # of entries that were sent, behind the LAC
-        self._lengths: deque[int] = deque()  # of the ledger, up to each of these
-        self._gathered: list[Sequence[Buffer]] = []  # payloads that leave with the next flush
+        self._channels: dict[BookieId, LedgerChannel] = {}
+        self._frames: deque[list[Buffer]] = deque()  # sent, unconfirmed entries
+        self._lengths: deque[int] = deque()  # ledger length up to each of them
+        self._gathered: list[Sequence[Buffer]] = []  # payloads for the next flush
         self._gathered_lengths: list[int] = []
         self._pushed_length = 0
         self._inbox: deque[Event] = deque()
@@ -101,33 +151,37 @@ class LedgerWriter:
         self._owner_is_done = False
         self._confirmed: Callable[[int, int], None] | None = None
         self._withdrawn: Callable[[LedgerError], None] | None = None
-        self._waiters = EntryWaiters()
-        self._changes = Changes(context, ledger_id, stored, self)
-        self._metadata_bytes = 0  # as they were when the ensemble changed last
-        self._marked: set[BookieId] = set()  # as lacking entries
+        self._waiters = ConfirmationWaiters()
+        self._stored = stored
+        self._metadata_lock = trio.Lock()  # The metadata are changed by one task at a time.
+        self._metadata_scopes: dict[trio.CancelScope, None] = {}  # changes under way
+        self._metadata_bytes = 0  # the size of the record after the last ensemble change
+        self._marked: set[BookieId] = set()  # bookies marked as lacking entries
         context.directory.add_listener(self.try_again)
+        # Members that are away from the start lack every entry: the mark comes before the first.
         self._mark_missing()
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._changes.stored.metadata
+        return self._stored.metadata
 
     @property
     def crowded(self) -> bool:
-        """Ensemble changes fill half of the metadata that a ledger may have: a new one is better.
+        """Return True if ensemble changes fill half of the metadata a ledger may have.
 
-        At three quarters the writer withdraws, so that recovery finds room to close the ledger.
+        The owner should then go on in a new ledger.  At three quarters the writer withdraws, which
+        leaves recovery enough room to close the ledger.
         """
         return 2 * self._metadata_bytes >= self._context.limits.metadata_bytes_max
 
     @property
     def ensemble(self) -> Ensemble:
-        """Where entries go now."""
+        """The bookies to which new entries go."""
         return self._protocol.ensemble
 
-    def lane(self, bookie: BookieId) -> Lane | None:
-        """The way to a bookie that was sent something; None once the writer has stopped."""
-        return self._lanes.get(bookie)
+    def channel(self, bookie: BookieId) -> LedgerChannel | None:
+        """Return the channel to a bookie; None if it was sent nothing, or the writer stopped."""
+        return self._channels.get(bookie)
 
     @property
     def pending_entries(self) -> int:
@@ -135,27 +189,28 @@ class LedgerWriter:
 
     @property
     def error(self) -> LedgerError | None:
-        """Why nothing can be appended any more; None while it can."""
+        """The reason why nothing can be appended any more, or None."""
         return self._error
 
     @property
     def under_replicated(self) -> bool:
-        """Some bookie of the ensemble is sent nothing: entries have fewer copies than they should.
+        """True if a bookie of the ensemble is sent nothing, so entries lack a copy.
 
-        The next ledger would be whole if `replaceable` is true, too.
+        A new ledger would have all copies if `replaceable` is true as well.
         """
         return self._protocol.under_replicated
 
     @property
     def replaceable(self) -> bool:
-        """Enough bookies are usable for a whole ensemble."""
+        """True if enough bookies are usable for a whole ensemble."""
         return len(self._context.directory.usable()) >= self.metadata.quorums.ensemble
 
     @property
     def stuck(self) -> bool:
-        """Entries wait for an ack quorum, and enough bookies for another whole ledger answer.
+        """True if entries wait for an ack quorum while enough bookies answer for a new ledger.
 
-        They take no entries of this one; or have failed just now, which is not told apart here.
+        The missing bookies reject the entries of this ledger or have just failed; the writer cannot
+        tell these cases apart.
         """
         waits = self._protocol.starved and self.pending_entries > 0 and self._error is None
         answering = self._context.directory.answering()
@@ -163,26 +218,29 @@ class LedgerWriter:
 
     @property
     def waiting_for(self) -> str:
-        """Why appends are not confirmed now, in words; empty if nothing is in the way."""
+        """The reason why appends are not confirmed now, or an empty string."""
         if not self._protocol.starved or self._error is not None:
             return ""
         missing = ", ".join(self._protocol.missing)
         return (
             f"ledger {self.ledger_id}: {self.metadata.quorums.ack} bookies have to confirm"
-            f" an entry; waiting for {missing}, or others"
+            f" an entry; waiting for {missing}, or for spare bookies"
         )
 
     def set_listener(
         self, confirmed: Callable[[int, int], None], withdrawn: Callable[[LedgerError], None]
     ) -> None:
-        """`confirmed(first, last)` is called in order; `withdrawn` once, then nothing more."""
+        """Call `confirmed(first, last)` in order of the entries, and `withdrawn` once, at the end.
+
+        After `withdrawn` there are no further calls.
+        """
         self._confirmed = confirmed
         self._withdrawn = withdrawn
 
     # -- appending
 
     def append(self, payload: Sequence[Buffer]) -> int:
-        """Send an entry on its way; return its id."""
+        """Send an entry to the bookies; return its id."""
         if self._error is not None:
             raise self._error
         size = self.check_size(payload)
@@ -190,17 +248,20 @@ class LedgerWriter:
         self._pushed_length += size
         self._gathered_lengths.append(self._pushed_length)
         self.pending_bytes += size
+        # One mark for each turn of the loop: `flush` takes everything gathered since.
         if not self._gathered:
             self._context.bookies.flusher.mark(self)
         self._gathered.append(payload)
         return entry_id
 
     def flush(self) -> bool:
-        """For the flusher: what was appended in a turn of the loop leaves together."""
+        """Send everything gathered in this turn of the event loop; called by the flusher."""
+        # Both lists are replaced first, since the sends below may call back into `append`.
         payloads, self._gathered = self._gathered, []
         lengths, self._gathered_lengths = self._gathered_lengths, []
         if payloads:
             count = len(payloads)
+            assert len(lengths) == count
             self._frames += encode_adds(
                 self._master_key,
                 self.ledger_id,
@@ -215,15 +276,15 @@ class LedgerWriter:
         return True
 
     async def drain(self) -> None:
-        """For the flusher; there is never anything left to do."""
+        """Do nothing: the flusher requires the method, and `flush` leaves nothing behind."""
 
     @property
     def payload_bytes_max(self) -> int:
-        """How large an entry may be, so that bookies take it."""
+        """The largest payload that bookies accept."""
         return self._payload_bytes_max
 
     def check_size(self, payload: Sequence[Buffer]) -> int:
-        """The size of an entry; EntryTooLargeError if bookies would not take it."""
+        """Return the size of the payload; raise EntryTooLargeError if bookies would reject it."""
         size = 0
         for buffer in payload:
             size += len(buffer)
@@ -232,21 +293,22 @@ class LedgerWriter:
         return size
 
     async def wait_confirmed(self, entry_id: int) -> None:
-        """Return when the entry is confirmed; InDoubtError if the writer stopped before."""
+        """Return when the entry is confirmed; raise InDoubtError if the writer stopped before."""
         if entry_id <= self.last_add_confirmed:
             await trio.lowlevel.checkpoint()
             return
+        # After the end nobody wakes a waiter.
         if self._error is None:
             await self._waiters.wait(entry_id)
         if entry_id > self.last_add_confirmed:
             raise InDoubtError(self.ledger_id, entry_id) from self._error
 
     async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
-        """A prefix of the confirmed entries first..last, at least one."""
+        """Return a prefix of the confirmed entries first..last: at least one entry."""
         assert 0 <= first <= last
         last = min(last, self.last_add_confirmed)
         if first > last:
-            raise NoSuchEntryError(self.ledger_id, first, f"confirmed are those up to {last}")
+            raise NoSuchEntryError(self.ledger_id, first, f"the last confirmed entry is {last}")
         return await read_entries(
             self._context,
             self.ledger_id,
@@ -260,33 +322,61 @@ class LedgerWriter:
     # -- the end
 
     async def close(self) -> None:
-        """End the ledger at the last confirmed entry.  Waits for no append.
+        """Close the ledger after its last confirmed entry, without waiting for appends under way.
 
-        LedgerFencedError if the ledger is no longer open: somebody else decides its end.  When the
-        metadata store does not answer, closing again is how to go on.  OutcomeUnknownError if it is
-        abandoned meanwhile.
+        Raise LedgerFencedError if the ledger is no longer open: another client decides its end.
+        Raise StoreUnavailableError if the metadata store does not answer; the caller may then close
+        again.  Raise OutcomeUnknownError if the writer is abandoned meanwhile.
         """
+        # A close that was not answered may be repeated: the error is then the owner's own.
         if self._error is not None and not self._owner_is_done:
             raise self._error
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was closed by its owner"))
-        await self._changes.close(self.last_add_confirmed, self.length)
+        # The writer has stopped, so neither the LAC nor the length moves any more.
+        decide = close_by_writer(self.last_add_confirmed, self.length)
+        result: UpdateResult | None = None
+        with trio.CancelScope() as scope:
+            self._metadata_scopes[scope] = None
+            try:
+                async with self._metadata_lock:
+                    store = self._context.metadata_store
+                    result = await store.update(self.ledger_id, self._stored, decide)
+            finally:
+                del self._metadata_scopes[scope]
+        match result:
+            case None:  # `abandon` has cancelled the scope.
+                raise OutcomeUnknownError(f"ledger {self.ledger_id} was abandoned during its close")
+            case Settled(metadata, version):
+                self._stored = StoredMetadata(metadata, version)
+            case NotAllowed(metadata):
+                raise LedgerFencedError(self._lost_to(metadata))
+            case Gone():
+                raise NoSuchLedgerError(self.ledger_id)
+            case NotDone():
+                raise StoreUnavailableError(f"ledger {self.ledger_id} could not be closed")
+            case _:
+                assert_never(result)
 
     def abandon(self) -> None:
-        """Stop at once, and leave the ledger to whoever recovers it."""
+        """Stop at once, and leave the end of the ledger to a later recovery."""
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its owner"))
-        self._changes.cancel()
+        # A metadata change under way may still be carried out by the store.
+        for scope in self._metadata_scopes:
+            scope.cancel()
 
     def _stop(self, error: LedgerError) -> None:
+        # The flag comes before the step: `_withdraw` must not call an owner that has stopped.
         if self._error is None:
             self._owner_is_done = True
             self._error = error
-            self._feed(Stop())
+            self._handle(Stop())
 
-    # -- what bookies and the directory say
+    # -- calls from channels and from the directory
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
         if self._stepping:
-            self._feed(Added(bookie, first, count))
+            # An answer that arrives while effects are performed has to keep its place.
+            self._handle(Added(bookie, first, count))
             return
         self._stepping = True
         try:
@@ -294,12 +384,12 @@ class LedgerWriter:
             if confirmed:
                 head = self.last_add_confirmed + 1
                 self._confirm(head, head + confirmed - 1)
-            self._work_off()
+            self._drain_inbox()
         finally:
             self._stepping = False
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
-        self._feed(AddFailed(bookie))
+        self._handle(AddFailed(bookie))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
         what = f"ledger {self.ledger_id}: bookie {bookie} answered {status.name}"
@@ -307,48 +397,56 @@ class LedgerWriter:
         self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))
 
     def refused(self, error: LedgerError) -> None:
-        """The ledger is no longer ours to write."""
+        """Withdraw: this writer no longer owns the ledger."""
+        # The first reason is the one to report.
         self._error = self._error or error
-        self._feed(Refused(str(error)))
+        self._handle(Refused(str(error)))
 
     def try_again(self) -> None:
-        """Bookies, or the metadata store, may be there again."""
+        """Retry a postponed ensemble change: bookies or the metadata store may be back."""
         if not self._protocol.under_replicated:
             return
+        # A starved writer takes back a returned member, which needs no change of the metadata.
         self._look_for_returned()
         if self._replaced(self._protocol.missing) is not None:
-            self._feed(SpareFound())
+            self._handle(SpareFound())
 
     def _look_for_returned(self) -> None:
         for bookie in self._protocol.missing:
             if self._protocol.starved and self._context.directory.is_usable(bookie):
-                self._feed(BookieReturned(bookie))
+                self._handle(BookieReturned(bookie))
 
-    # -- carrying out: `added` and `_appended` are `_feed` without making events, for each entry
+    # -- effects.  `added` and `_appended` do what `_handle` does without an event for each entry.
 
     def _appended(self, count: int) -> None:
+        # While effects are performed the append has to wait its turn behind their events.
         to = None if self._stepping else self._protocol.append(count)
         if to is None:
-            self._feed(Append(count))
+            self._handle(Append(count))
         else:
             self._send(self.last_add_pushed + 1 - count, count, to)
 
-    def _feed(self, event: Event) -> None:
-        """Step, and carry out what is asked for; what that brings about waits its turn."""
+    def _handle(self, event: Event) -> None:
+        """Step the protocol and perform its effects.
+
+        An event that an effect brings about waits in the inbox: the effects of one step are never
+        interleaved with those of another.
+        """
         self._inbox.append(event)
         if self._stepping:
             return
         self._stepping = True
         try:
-            self._work_off()
+            self._drain_inbox()
         finally:
             self._stepping = False
 
-    def _work_off(self) -> None:
+    def _drain_inbox(self) -> None:
         while self._inbox:
             event = self._inbox.popleft()
             for effect in self._protocol.step(event):
                 self._perform(effect)
+            # Before that it is open whether the failed bookie will be replaced.
             if isinstance(event, ChangePostponed | EnsembleChanged):
                 self._mark_missing()
 
@@ -368,35 +466,40 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
+        assert first > self.last_add_confirmed, "frames are kept for unconfirmed entries only"
+        # The batches are made once, and all bookies share their buffers.
         pieces = list(self._pieces(first, count)) if count > 1 else None
         for bookie in to:
-            lane = self._lanes.get(bookie)
-            if lane is None:
-                lane = self._lanes[bookie] = self._context.bookies.open_lane(
+            channel = self._channels.get(bookie)
+            if channel is None:
+                channel = self._channels[bookie] = self._context.bookies.open_channel(
                     bookie, self.ledger_id, self.purpose, self
                 )
             if pieces is None:
-                lane.add(first, self._frames[first - self.last_add_confirmed - 1])
+                channel.add(first, self._frames[first - self.last_add_confirmed - 1])
                 continue
             for adds in pieces:
-                lane.add_all(adds)
+                channel.add_all(adds)
 
-    def _pieces(self, first: int, count: int) -> Iterator[Adds]:
-        """So large that what they cost does not matter, and a bookie may be slow to take one."""
+    def _pieces(self, first: int, count: int) -> Iterator[AddBatch]:
+        """Cut a run of entries into batches of bounded size."""
         start = first - self.last_add_confirmed - 1
         before = self._lengths[start - 1] if start else self.length
         frames: list[list[Buffer]] = []
         for index in range(start, start + count):
             frames.append(self._frames[index])
             length = self._lengths[index]
-            if length - before >= _PIECE_BYTES or len(frames) == _PIECE_ENTRIES:
-                yield Adds(first, frames)
+            if length - before >= _BATCH_BYTES or len(frames) == _BATCH_ENTRIES:
+                yield AddBatch(first, frames)
                 first += len(frames)
                 frames, before = [], length
         if frames:
-            yield Adds(first, frames)
+            yield AddBatch(first, frames)
 
     def _confirm(self, first: int, last: int) -> None:
+        # Confirmations are a prefix without gaps, and only sent entries can be confirmed.
+        assert first == self.last_add_confirmed + 1
+        assert last <= self.last_add_pushed
         length = self.length
         for _ in range(last - self.last_add_confirmed):
             self._frames.popleft()
@@ -404,6 +507,7 @@ class LedgerWriter:
         self.pending_bytes -= length - self.length
         self.length = length
         self.last_add_confirmed = last
+        # The state is complete before anything is told: a listener may append or read at once.
         self._waiters.reached(first, last)
         if self._confirmed is not None:
             self._confirmed(first, last)
@@ -411,51 +515,93 @@ class LedgerWriter:
     def _withdraw(self, reason: str) -> None:
         if self._error is None:
             self._error = WriterWithdrawnError(f"ledger {self.ledger_id}: {reason}")
+        # Gathered entries are dropped, too: after `withdrawn` nothing is sent.
         self._frames.clear()
         self._lengths.clear()
         self._gathered.clear()
         self._gathered_lengths.clear()
         self.pending_bytes = 0
-        for lane in self._lanes.values():
-            lane.close()
-        self._lanes.clear()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
         self._context.directory.remove_listener(self.try_again)
-        self._waiters.let_all_go()
+        self._waiters.release_all()
         if self._withdrawn is not None and not self._owner_is_done:
             self._withdrawn(self._error)
 
     # -- changing the ensemble
 
     def _replaced(self, failed: Ensemble) -> Ensemble | None:
-        """The ensemble with others in their places, as far as there are."""
+        """Return the ensemble with spares for the failed bookies, or None if there is no spare."""
         quorums = self.metadata.quorums
         return self._context.directory.replace(self._protocol.ensemble, failed, quorums)
 
     def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
         ensemble = self._replaced(failed)
         size, size_max = self._metadata_bytes, self._context.limits.metadata_bytes_max
+        # A recovery adds fragments of its own, and its record must still fit into the store.
         if 4 * size >= 3 * size_max:
             reason = (
-                f"ledger {self.ledger_id}: {len(self.metadata.fragments)} changes of its bookies"
-                f" take {size} bytes of metadata, of at most {size_max}: no other one fits; go on"
+                f"ledger {self.ledger_id}: {len(self.metadata.fragments)} ensemble changes take"
+                f" {size} bytes of metadata, of at most {size_max}: no further change fits; go on"
                 " in a new ledger"
             )
             self.refused(WriterWithdrawnError(reason))
-        elif ensemble is None or not self._context.catalog.reachable:
-            # The directory tells when there is a spare, or the metadata store is back.
-            self._feed(ChangePostponed())
+        elif ensemble is None or not self._context.metadata_store.reachable:
+            # The directory calls `try_again` when a spare or the metadata store is back.
+            self._handle(ChangePostponed())
         else:
             wanted = Fragment(first_entry_id, ensemble)
-            self._context.nursery.start_soon(self._changes.change_ensemble, wanted)
+            self._context.nursery.start_soon(self._change_ensemble, wanted)
 
-    def ensemble_changed(self, event: EnsembleChanged | ChangePostponed) -> None:
+    async def _change_ensemble(self, wanted: Fragment) -> None:
+        """Write the new fragment to the metadata, and report the result to the protocol."""
+        with trio.CancelScope() as scope:
+            self._metadata_scopes[scope] = None
+            async with self._metadata_lock:
+                previous = self.metadata.last_fragment
+                result = await self._context.metadata_store.update(
+                    self.ledger_id, self._stored, change_ensemble(previous, wanted)
+                )
+                # Still under the lock: a close that waits for it must see the new version.
+                self._ensemble_change_settled(wanted, result)
+            if isinstance(result, NotDone):
+                await trio.sleep(self._context.limits.change_retry_s)
+                self.try_again()
+        del self._metadata_scopes[scope]
+
+    def _ensemble_change_settled(self, wanted: Fragment, result: UpdateResult) -> None:
+        match result:
+            case Settled(metadata, version):
+                self._stored = StoredMetadata(metadata, version)
+                self._ensemble_changed(EnsembleChanged(wanted.ensemble))
+            case NotAllowed(metadata, version):
+                self._stored = StoredMetadata(metadata, version)
+                self.refused(LedgerFencedError(self._lost_to(metadata)))
+            case Gone():
+                self.refused(NoSuchLedgerError(self.ledger_id))
+            case NotDone():
+                self._ensemble_changed(ChangePostponed())
+            case _:
+                assert_never(result)
+
+    def _ensemble_changed(self, event: EnsembleChanged | ChangePostponed) -> None:
         self._metadata_bytes = len(encode_metadata(self.metadata))
-        self._feed(event)
+        self._handle(event)
+
+    def _lost_to(self, metadata: LedgerMetadata) -> str:
+        if metadata.state is LedgerState.OPEN:
+            return f"another client changed ledger {self.ledger_id}"
+        return f"ledger {self.ledger_id} is {metadata.state.name}: another client took it over"
 
     def _mark_missing(self) -> None:
-        """Whoever goes on without a bookie says so at once: this process may die, too."""
+        """Mark the ledger as under-replicated as soon as the writer goes on without a bookie.
+
+        The mark is written now and not at the end, since this process may die, too.
+        """
         new = [bookie for bookie in self._protocol.missing if bookie not in self._marked]
         if new:
+            # Noted at once, so that the task is not started twice for the same bookie.
             self._marked.update(new)
             self._context.nursery.start_soon(
                 self._context.mark_under_replicated, self.ledger_id, new

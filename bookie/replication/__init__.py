@@ -9,7 +9,7 @@ In reading order:
     protocol/pace        how fast, how far, until when
     protocol/accept_loss recovery when nobody can know any more
     marks, election      Apache's records: what lacks copies, locks, the switch, the auditor
-    board                our own: progress and alarms (orders to bookies: `bookie.ledger.orders`)
+    board                our own: progress and alarms (see also `bookie.ledger.admin_states`)
     members              who is here, leaves, is away, is lost
     checker              which copies there are
     replicator           copies them, and changes the metadata

@@ -19,8 +19,8 @@ from daybook.bookie.errors import (
     NoSuchLedgerError,
     RegistryError,
 )
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.limits import ReplicationLimits
@@ -114,7 +114,7 @@ class Auditor:
     async def audit_bookies(self) -> int:
         """Mark the ledgers that name somebody who is gone; return how many."""
         marked = 0
-        async for ledger_id in self._context.catalog.list():
+        async for ledger_id in self._context.metadata_store.list():
             stored = await self._read(ledger_id)
             if stored is None:
                 continue
@@ -129,7 +129,7 @@ class Auditor:
         """Compare the copies of all ledgers, and mark those that lack some; return how many."""
         begun_ms = self._context.clock.now_ms()
         marked = 0
-        async for ledger_id in self._context.catalog.list():
+        async for ledger_id in self._context.metadata_store.list():
             await self._wait_not_paused()
             stored = await self._read(ledger_id)
             if stored is None:
@@ -154,7 +154,7 @@ class Auditor:
 
     async def _read(self, ledger_id: int) -> StoredMetadata | None:
         try:
-            return await self._context.catalog.read(ledger_id)
+            return await self._context.metadata_store.read(ledger_id)
         except NoSuchLedgerError:
             return None  # deleted meanwhile
         except LedgerError as error:

@@ -118,7 +118,7 @@ class Checker:
         if began < self._listless_until.get(bookie, began):
             return _NoList.NOT_OFFERED
         try:
-            response = await self._context.exchange.ask(bookie, encode, timeout_s)
+            response = await self._context.requests.ask(bookie, encode, timeout_s)
         except ConnectionLostError:
             had_time = trio.current_time() >= began + timeout_s
             if had_time and await self._context.bookies.probe(bookie):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import trio
 
 from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.orders import Kind, Order, Orders
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
@@ -65,7 +65,7 @@ class Decommission:
         self,
         context: LedgerContext,
         marks: Marks,
-        orders: Orders,
+        orders: AdminStates,
         bookie: BookieId,
         limits: DecommissionLimits | None = None,
     ) -> None:
@@ -149,14 +149,14 @@ class Decommission:
                 f" {kept.ensemble_max}: nobody could take the place of {self.bookie}; start"
                 " another bookie first, or wait until all is deleted (--wait-retention)"
             )
-        kind = Kind.RETIRE if wait_retention else Kind.LEAVE
-        await self._orders.give(self.bookie, Order(kind, self._context.clock.now_ms()))
+        kind = AdminState.RETIRE if wait_retention else AdminState.LEAVE
+        await self._orders.give(self.bookie, AdminRecord(kind, self._context.clock.now_ms()))
         await self.wait_obeyed()
 
     async def _takers(self) -> list[BookieId]:
         """Who could take copies over."""
         names_of_writable = await writable_bookies(self._marks.store, self._marks.paths)
-        going = {self.bookie, *await self._orders.going()}
+        going = {self.bookie, *await self._orders.leaving()}
         return [BookieId(name) for name in names_of_writable if name not in going]
 
     async def wait_obeyed(self) -> None:
@@ -184,9 +184,9 @@ class Decommission:
         homeless: list[int] = []
         unreadable: list[int] = []
         size = ensemble_max = 0
-        async for ledger_id in self._context.catalog.list():
+        async for ledger_id in self._context.metadata_store.list():
             try:
-                metadata = (await self._context.catalog.read(ledger_id)).metadata
+                metadata = (await self._context.metadata_store.read(ledger_id)).metadata
             except NoSuchLedgerError:
                 continue
             except MalformedMetadataError:
@@ -238,7 +238,9 @@ class Decommission:
         if cookie is not None:
             await delete_cookie(store, paths, self.bookie, cookie.version)
         # In this order: whoever has left and has a cookie has come back with empty directories.
-        await self._orders.give(self.bookie, Order(Kind.LEFT, self._context.clock.now_ms()))
+        await self._orders.give(
+            self.bookie, AdminRecord(AdminState.LEFT, self._context.clock.now_ms())
+        )
 
     async def cancel(self) -> None:
         """Take the bookie back: it is as before, less what was moved already."""

@@ -13,11 +13,11 @@ from functools import partial
 import trio
 
 from daybook.bookie.errors import RecoveryAbortedError
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.replication.protocol.accept_loss import AcceptLoss
 from daybook.wire.errors import ConnectionLostError
@@ -63,7 +63,7 @@ async def accept_loss(
             stuck = attempts[-1].stuck if attempts else None
             if stuck is None:
                 raise
-            stored = await context.catalog.read(ledger_id)
+            stored = await context.metadata_store.read(ledger_id)
             more = await _who_cannot_say(context, ledger_id, stored.metadata, stuck)
             if set(more) <= set(given_up):
                 raise
@@ -82,7 +82,7 @@ async def accept_loss(
 async def _given_up(
     context: LedgerContext, ledger_id: int, metadata: LedgerMetadata
 ) -> list[BookieId]:
-    store, paths = context.catalog.store, context.catalog.paths
+    store, paths = context.metadata_store.store, context.metadata_store.paths
     await store.sync(paths.available)
     here = {*await writable_bookies(store, paths), *await readonly_bookies(store, paths)}
     away = [bookie for bookie in metadata.last_fragment.ensemble if bookie not in here]
@@ -103,7 +103,7 @@ async def _who_cannot_say(
         encode = partial(encode_read, ledger_id=ledger_id, entry_id=entry_id)
         timeout_s = context.limits.bookies.read_timeout_s
         try:
-            answer = await context.exchange.ask(bookie, encode, timeout_s)
+            answer = await context.requests.ask(bookie, encode, timeout_s)
         except ConnectionLostError:
             return
         if from_v3(answer.status) in (Status.UNKNOWN_LEDGER_STATE, Status.IO_ERROR):

@@ -15,8 +15,8 @@ from random import Random
 
 import trio
 
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
-from daybook.bookie.ledger.orders import Orders
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.auditor import Auditor
 from daybook.bookie.replication.board import Board
@@ -54,10 +54,10 @@ async def open_autorecovery(
     """Audits (when elected) and mends for the length of the block; `name` is unique."""
     limits = limits or ReplicationLimits()
     context = client.context
-    store, paths = context.catalog.store, LedgerPaths(context.catalog.paths.root)
+    store, paths = context.metadata_store.store, LedgerPaths(context.metadata_store.paths.root)
     marks = Marks(store, paths, name)
     board = Board(store, paths)
-    members = Members(marks, Orders(store, paths), delay_s=limits.lost_delay_s)
+    members = Members(marks, AdminStates(store, paths), delay_s=limits.lost_delay_s)
     election = Election(store, paths, name)
     auditor = Auditor(context, marks, members, limits)
     worker = Worker(context, marks, members, board, limits, name)

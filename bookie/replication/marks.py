@@ -28,8 +28,8 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from daybook.bookie.errors import LayoutError, MalformedRecordError
-from daybook.bookie.ledger.marks import mark_path, mark_under_replicated
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.underreplication import mark_path, mark_under_replicated
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.wire.errors import WireError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 import trio
 
 from daybook.bookie.errors import MalformedRecordError, RegistryError
-from daybook.bookie.ledger.orders import Kind, Orders
+from daybook.bookie.ledger.admin_states import AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
@@ -26,7 +26,7 @@ _RETRY_S = 1.0
 class Members:
     """`run` follows them; listeners are called after each change."""
 
-    def __init__(self, marks: Marks, orders: Orders, *, delay_s: float) -> None:
+    def __init__(self, marks: Marks, orders: AdminStates, *, delay_s: float) -> None:
         self._marks = marks
         self._orders = orders
         self._delay_s = delay_s  # unless the metadata store says otherwise
@@ -92,7 +92,7 @@ class Members:
         presence: dict[BookieId, Presence] = {}
         for bookie in members:
             order = orders.get(bookie)
-            leaves = order is not None and order.kind in (Kind.LEAVE, Kind.LEFT)
+            leaves = order is not None and order.kind in (AdminState.LEAVE, AdminState.LEFT)
             if bookie in self._lost.lost or (leaves and bookie not in here):
                 presence[bookie] = Presence.LOST
             elif bookie not in here:

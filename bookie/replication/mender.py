@@ -38,12 +38,12 @@ from daybook.bookie.errors import (
     ReadUnknownError,
     RecoveryAbortedError,
 )
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerState
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule, Racks
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.replication.board import Alarm, Board, Trouble
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
 from daybook.bookie.replication.limits import ReplicationLimits
@@ -132,7 +132,7 @@ class Mender:
 
     async def _mend_marked(self, mark: Mark) -> Outcome:
         ledger_id = mark.ledger_id
-        stored = await self._context.catalog.read(ledger_id)
+        stored = await self._context.metadata_store.read(ledger_id)
         if not self._has_spares(mark, stored):
             await self._alarm(ledger_id, Trouble.NO_SPARE, _NO_SPARE, ())
             return Outcome.NO_SPARE
@@ -190,7 +190,7 @@ class Mender:
                 changed = True
             if not changed:
                 return await self._stuck(ledger_id, reports)
-            stored = await self._context.catalog.read(ledger_id)
+            stored = await self._context.metadata_store.read(ledger_id)
         return Outcome.LATER
 
     async def _copy(
@@ -310,7 +310,7 @@ class Mender:
             return False
         newcomer = await self._best(usable, report.stretch, move, stored.metadata.quorums)
         with self._unless_back(move.bookie):
-            (life,) = await self._context.catalog.lives_of([newcomer])
+            (life,) = await self._context.metadata_store.lives_of([newcomer])
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
             except TargetError as error:

@@ -19,9 +19,9 @@ from functools import partial
 import trio
 
 from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.admin_states import AdminState, AdminStates
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
-from daybook.bookie.ledger.orders import Kind, Orders
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
@@ -42,7 +42,7 @@ class Readmission:
     """Of one bookie that has left."""
 
     def __init__(
-        self, context: LedgerContext, marks: Marks, orders: Orders, bookie: BookieId
+        self, context: LedgerContext, marks: Marks, orders: AdminStates, bookie: BookieId
     ) -> None:
         self.bookie = bookie
         self._context = context
@@ -79,9 +79,9 @@ class Readmission:
         count = 0
         fence = _Fencing(self._context, self.bookie)
         async with trio.open_nursery() as nursery:
-            async for ledger_id in self._context.catalog.list():
+            async for ledger_id in self._context.metadata_store.list():
                 try:
-                    metadata = (await self._context.catalog.read(ledger_id)).metadata
+                    metadata = (await self._context.metadata_store.read(ledger_id)).metadata
                 except NoSuchLedgerError:
                     continue
                 except MalformedMetadataError as error:
@@ -123,7 +123,7 @@ class _Fencing:
         )
         timeout_s = self._context.limits.bookies.read_timeout_s
         try:
-            answer = await self._context.exchange.ask(self._bookie, encode, timeout_s)
+            answer = await self._context.requests.ask(self._bookie, encode, timeout_s)
         except ConnectionLostError as error:
             self.failure = f"ledger {ledger_id} is not fenced there: {error}"
         else:
@@ -138,7 +138,7 @@ class DiskReplacement:
     """Empties a bookie onto others, waits until it is back with empty directories, admits it."""
 
     def __init__(
-        self, decommission: Decommission, readmission: Readmission, orders: Orders
+        self, decommission: Decommission, readmission: Readmission, orders: AdminStates
     ) -> None:
         self._decommission = decommission
         self._readmission = readmission
@@ -147,7 +147,7 @@ class DiskReplacement:
     async def empty(self, told: Callable[[Kept], None] = lambda kept: None) -> None:
         """Return when its disks may be replaced: nothing that they have is needed."""
         order = await self._orders.read(self._decommission.bookie)
-        if order is None or order.kind is not Kind.LEFT:
+        if order is None or order.kind is not AdminState.LEFT:
             await self._decommission.run(told=told)
         elif not await self._readmission.is_back():
             await self._decommission.forget()  # whoever began it was through; once more is no harm

@@ -19,11 +19,10 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import NoSuchEntryError, ReadUnknownError
-from daybook.bookie.ledger.bookies import Purpose
-from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.bookie_client import LedgerChannel, Purpose
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.lanes import Lane
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.ledger.reader import digester_of, read_entries
@@ -154,7 +153,7 @@ class Replicator:
         """Name the bookie in the metadata.  It has acknowledged, in that life, all that the
         position holds."""
         decide = replace_bookie(Replacement(stretch, position, BookieId(newcomer.bookie_id)))
-        result = await self._context.catalog.update(ledger_id, stored, decide, [newcomer])
+        result = await self._context.metadata_store.update(ledger_id, stored, decide, [newcomer])
         match result:
             case Settled():
                 return Replaced.YES
@@ -220,7 +219,9 @@ class _Sending:
         self._master_key = master_key(metadata.password or b"")
         self._under_way: dict[int, _Unconfirmed] = {}
         self._failure: TargetError | None = None
-        self._lane: Lane = context.bookies.open_lane(to, ledger_id, Purpose.RECOVER, self)
+        self._channel: LedgerChannel = context.bookies.open_channel(
+            to, ledger_id, Purpose.RECOVER, self
+        )
 
     async def send(self, entries: Sequence[Entry]) -> None:
         """Return when all are acknowledged."""
@@ -228,7 +229,7 @@ class _Sending:
         for entry in entries:
             self._under_way[entry.entry_id] = together
         for entry in entries:
-            self._lane.add(entry.entry_id, self._frame(entry))
+            self._channel.add(entry.entry_id, self._frame(entry))
         if self._failure is None:
             await together.done.wait()
         if self._failure is not None:
@@ -243,7 +244,7 @@ class _Sending:
         return [encode_add_header(self._master_key, size, recovery=True) + header, entry.payload]
 
     def close(self) -> None:
-        self._lane.close()
+        self._channel.close()
 
     # -- what the bookie says
 

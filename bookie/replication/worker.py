@@ -146,7 +146,7 @@ class Worker:
         candidates: list[Candidate] = []
         for ledger_id in marked[: self._limits.marks_max]:
             try:
-                metadata = (await self._context.catalog.read(ledger_id)).metadata
+                metadata = (await self._context.metadata_store.read(ledger_id)).metadata
             except (NoSuchLedgerError, MalformedMetadataError):
                 candidates.append(Candidate(ledger_id, 0, 0))
                 continue

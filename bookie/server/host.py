@@ -25,8 +25,8 @@ from typing import TypeVar
 import trio
 
 from daybook.bookie.errors import MalformedRecordError, RegistryError
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import open_ledger_client
-from daybook.bookie.ledger.orders import Orders
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.instance import read_bound
 from daybook.bookie.registry.layout import ensure_layout
@@ -163,7 +163,7 @@ async def run_bookie(
             log,
             lambda: _examine(config, metadata, disk, instance_id, listener.port, repair=repair),
         )
-        orders = Orders(metadata, paths)
+        orders = AdminStates(metadata, paths)
         limits = config.store_limits
         if store_limits is not None:
             limits = replace(store_limits, ack_early=limits.ack_early)
@@ -291,7 +291,7 @@ async def _examine(
     )
 
 
-async def _in_doubt(identity: Identity, orders: Orders) -> bool:
+async def _in_doubt(identity: Identity, orders: AdminStates) -> bool:
     """Whether it had another life.  A new one of which somebody gave an order has had one."""
     if not identity.new:
         return identity.in_doubt
@@ -413,7 +413,7 @@ def _limbo_repair(
 async def _serve(
     bookie: RunningBookie,
     listener: Listener,
-    orders: Orders,
+    orders: AdminStates,
     task_status: trio.TaskStatus[RunningBookie],
 ) -> None:
     """Until cancelled; it is announced when it knows whether it may be written to."""

@@ -35,14 +35,14 @@ from daybook.bookie.errors import (
     ReadUnknownError,
     RegistryError,
 )
-from daybook.bookie.ledger.catalog import Catalog
 from daybook.bookie.ledger.client import LedgerClient
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.marks import mark_under_replicated
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.reader import digester_of, read_entries
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
+from daybook.bookie.ledger.underreplication import mark_under_replicated
 from daybook.bookie.registry.cookies import Cookie, renew_cookie
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
@@ -128,7 +128,7 @@ class LimboRepair:
         self._clock = clock
         self._rng = rng
         self._log = log
-        self._catalog = Catalog(metadata, paths, rng)
+        self._catalog = LedgerMetadataStore(metadata, paths, rng)
         self._troubles: dict[int, _Trouble] = {}
         self._cleared = 0
         self._entries_copied = 0

@@ -13,9 +13,9 @@ from random import Random
 import trio
 
 from daybook.bookie.errors import LedgerError, NoSuchLedgerError, RegistryError
-from daybook.bookie.ledger.catalog import Catalog
-from daybook.bookie.ledger.marks import mark_under_replicated
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.underreplication import mark_under_replicated
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.storage.scrub import Finding
 from daybook.bookie.storage.store import LedgerStore
@@ -43,7 +43,7 @@ class Repairs:
     ) -> None:
         self.ledgers_marked = 0
         self._store = store
-        self._catalog = Catalog(metadata, paths, rng)
+        self._catalog = LedgerMetadataStore(metadata, paths, rng)
         self._bookie = BookieId(bookie_id)
         self._clock = clock
         self._log = log

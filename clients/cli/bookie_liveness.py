@@ -11,9 +11,9 @@ from contextlib import suppress
 import trio
 
 from daybook.bookie.errors import MalformedRecordError
+from daybook.bookie.ledger.admin_states import AdminState, AdminStates
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.orders import Kind, Orders
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
@@ -30,8 +30,8 @@ class BookieLiveness:
 
     def __init__(self, context: LedgerContext) -> None:
         self._bookies = context.bookies
-        self._store = context.catalog.store
-        self._paths = LedgerPaths(context.catalog.paths.root)
+        self._store = context.metadata_store.store
+        self._paths = LedgerPaths(context.metadata_store.paths.root)
         self._silent_until: dict[BookieId, float] = {}
         self._gone_until: dict[BookieId, float] = {}
         self._why_gone: dict[BookieId, str] = {}
@@ -99,8 +99,8 @@ class BookieLiveness:
         if bookie not in await known_bookies(self._store, self._paths):
             return "it has no cookie"
         with suppress(MalformedRecordError):  # from another release: not an order to leave
-            order = await Orders(self._store, self._paths).read(bookie)
-            if order is not None and order.kind in (Kind.LEAVE, Kind.LEFT):
+            order = await AdminStates(self._store, self._paths).read(bookie)
+            if order is not None and order.kind in (AdminState.LEAVE, AdminState.LEFT):
                 return "it was asked to leave"
         # Only a refused connection proves that the process has ended; a timeout proves nothing.
         try:

@@ -22,8 +22,8 @@ import click
 import trio
 
 from daybook.bookie.errors import MalformedMetadataError, NoSuchLedgerError
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.client import LedgerClient
-from daybook.bookie.ledger.orders import Kind, Order, Orders
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
@@ -152,7 +152,7 @@ async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]]
     known = await known_bookies(store, paths)
     writable = await writable_bookies(store, paths)
     readonly = await readonly_bookies(store, paths)
-    orders = await Orders(store, paths).list()
+    orders = await AdminStates(store, paths).list()
     async with open_client(store, root) as client:
         rows: dict[str, dict[str, Any]] = {}
         for name in sorted({*writable, *readonly, *known}):
@@ -219,10 +219,10 @@ def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
 async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: bool) -> str:
     """Give or withdraw the order; return a sentence on the state of the bookie afterwards."""
     paths = LedgerPaths(root)
-    orders = Orders(store, paths)
+    orders = AdminStates(store, paths)
     await _check_known(store, paths, bookie)
     order = await orders.read(bookie)
-    if order is not None and order.kind is not Kind.READ_ONLY:
+    if order is not None and order.kind is not AdminState.READ_ONLY:
         raise UserError(
             f"{bookie} was asked to {order.kind.value}: `daybook bookies recommission {bookie}`"
             " takes it back."
@@ -230,7 +230,7 @@ async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: boo
     if off:
         await orders.withdraw(bookie)
         return await _without_order(store, paths, bookie)
-    await orders.give(bookie, Order(Kind.READ_ONLY, SystemClock().now_ms()))
+    await orders.give(bookie, AdminRecord(AdminState.READ_ONLY, SystemClock().now_ms()))
     async with open_client(store, root) as client:
         try:
             await _decommission(store, client, root, bookie).wait_obeyed()
@@ -381,7 +381,7 @@ def _decommission(
 ) -> Decommission:
     paths = LedgerPaths(root)
     marks = Marks(store, paths, "decommission")
-    return Decommission(client.context, marks, Orders(store, paths), bookie)
+    return Decommission(client.context, marks, AdminStates(store, paths), bookie)
 
 
 @bookies.command(short_help="Take back a bookie that was told to leave.")
@@ -401,12 +401,12 @@ def recommission(bookie: str, zookeeper: str, root: str) -> None:
 
 
 async def _recommission(store: MetadataStore, root: str, bookie: BookieId) -> None:
-    orders = Orders(store, LedgerPaths(root))
+    orders = AdminStates(store, LedgerPaths(root))
     order = await orders.read(bookie)
     if order is None:
         await _check_known(store, LedgerPaths(root), bookie)
         raise UserError(f"{bookie} was not told to leave: `daybook bookies health` shows orders.")
-    if order.kind is not Kind.LEFT:
+    if order.kind is not AdminState.LEFT:
         await orders.withdraw(bookie)
         return
     async with open_client(store, root) as client:
@@ -421,7 +421,7 @@ def _readmission(
 ) -> Readmission:
     paths = LedgerPaths(root)
     marks = Marks(store, paths, "readmission")
-    return Readmission(client.context, marks, Orders(store, paths), bookie)
+    return Readmission(client.context, marks, AdminStates(store, paths), bookie)
 
 
 @bookies.command("replace-disk", short_help="Empty a bookie, and bring it back with new disks.")
@@ -458,7 +458,7 @@ def _may_be_emptied(bookie: str) -> str:
 async def _replace_disk(
     store: MetadataStore, root: str, bookie: BookieId, no_wait: bool
 ) -> int | None:
-    orders = Orders(store, LedgerPaths(root))
+    orders = AdminStates(store, LedgerPaths(root))
     async with open_client(store, root) as client, open_progress(bookie) as advance:
         replacement = DiskReplacement(
             _decommission(store, client, root, bookie),

@@ -29,11 +29,11 @@ from daybook.bookie.errors import (
     NoSuchLedgerError,
     RecoveryAbortedError,
 )
-from daybook.bookie.ledger.catalog import Catalog
 from daybook.bookie.ledger.client import LedgerClient, LedgerReader
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
 from daybook.bookie.replication.forced import accept_loss
@@ -181,11 +181,11 @@ def read(
 # -- metadata
 
 
-def _catalog(store: MetadataStore, root: str) -> Catalog:
-    return Catalog(store, LedgerPaths(root), new_rng())
+def _catalog(store: MetadataStore, root: str) -> LedgerMetadataStore:
+    return LedgerMetadataStore(store, LedgerPaths(root), new_rng())
 
 
-async def _list(catalog: Catalog) -> list[dict[str, object]]:
+async def _list(catalog: LedgerMetadataStore) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     async for ledger_id in catalog.list():
         try:
@@ -201,7 +201,7 @@ async def _list(catalog: Catalog) -> list[dict[str, object]]:
     return rows
 
 
-async def _metadata(catalog: Catalog, ledger_id: int) -> LedgerMetadata:
+async def _metadata(catalog: LedgerMetadataStore, ledger_id: int) -> LedgerMetadata:
     return (await catalog.read(ledger_id)).metadata
 
 
@@ -496,7 +496,7 @@ def recover(
 
 async def _is_open(store: MetadataStore, root: str, ledger_id: int) -> bool:
     async with open_client(store, root) as client:
-        return not (await client.context.catalog.read(ledger_id)).metadata.closed
+        return not (await client.context.metadata_store.read(ledger_id)).metadata.closed
 
 
 async def _recover_or_say(
@@ -511,7 +511,7 @@ async def _recover_or_say(
 async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool) -> dict[str, Any]:
     async with open_client(store, root) as client:
         context = client.context
-        stored = await context.catalog.read(ledger_id)
+        stored = await context.metadata_store.read(ledger_id)
         before = stored.metadata.state.name
         given_up: Sequence[BookieId] = ()
         lost_from: int | None = None

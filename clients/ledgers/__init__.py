@@ -13,7 +13,7 @@
 All of it is thin: the rules of ledgers are in `bookie.ledger`.
 """
 
-from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.context import LedgerLimits
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import Fragment, Quorums

@@ -166,8 +166,8 @@ class Client:
             reader = await self._client.open(ledger_id, recover=recover, password=password)
             if not reader.closed:
                 with suppress(ReadUnknownError):  # What its entries say is known already.
-                    await self._client.follower(reader).look()
-        return Reader(self._life, reader, lambda: self._client.follower(reader), self._limits)
+                    await self._client.tailing_reader(reader).look()
+        return Reader(self._life, reader, lambda: self._client.tailing_reader(reader), self._limits)
 
     async def delete(self, ledger_id: int) -> None:
         """Forget a ledger, open or closed; bookies give its space back later.

@@ -16,7 +16,7 @@ begun by itself.
 
 from collections.abc import Callable
 
-from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.ledger.deferred_writer import DeferredLedgerWriter
 from daybook.bookie.ledger.lac import LacAnnouncer
 from daybook.clients.ledgers.limits import Limits
 from daybook.clients.ledgers.turns import Turns

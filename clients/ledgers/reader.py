@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Self
 
 from daybook.bookie.errors import NoSuchEntryError
-from daybook.bookie.ledger.follower import Follower
+from daybook.bookie.ledger.lac import TailingReader
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.reader import LedgerReader
 from daybook.clients.ledgers.entries import Entry, EntryStream, Life, Turn
@@ -27,7 +27,11 @@ class Reader:
     """Made by `Client.open`.  Any number of streams may be read at the same time."""
 
     def __init__(
-        self, life: Life, reader: LedgerReader, follower: Callable[[], Follower], limits: Limits
+        self,
+        life: Life,
+        reader: LedgerReader,
+        follower: Callable[[], TailingReader],
+        limits: Limits,
     ) -> None:
         self._life = life
         self._reader = reader
@@ -105,7 +109,7 @@ class Tail:
     (BusyResourceError).
     """
 
-    def __init__(self, life: Life, reader: Reader, follower: Follower, first: int) -> None:
+    def __init__(self, life: Life, reader: Reader, follower: TailingReader, first: int) -> None:
         self.next_entry = first  # the first one that was not given out
         self._life = life
         self._reader = reader

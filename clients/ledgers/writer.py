@@ -20,7 +20,7 @@ from typing import Self
 import trio
 
 from daybook.bookie.errors import EntryNotSentError, LedgerClosedError, LedgerError
-from daybook.bookie.ledger.advanced import AdvancedLedgerWriter
+from daybook.bookie.ledger.deferred_writer import AdvancedLedgerWriter
 from daybook.bookie.ledger.lac import LacAnnouncer
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.writer import LedgerWriter

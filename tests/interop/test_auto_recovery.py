@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from daybook.bookie.ledger.marks import mark_path
+from daybook.bookie.ledger.underreplication import mark_path
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients import ledgers
 from tests.interop.cluster import Bookie, Cluster

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.managed_ledger.errors import LogCorruptError
 from daybook.managed_ledger.log import ManagedLedger

@@ -181,7 +181,7 @@ def test_nothing_that_says_it_is_another_logs_is_deleted() -> None:
         theirs = await world.ledgers(two)
         log = one.logs._opened[-1]
         assert {cursor.ledger_id, *log.ledgers.ids} <= set(theirs)
-        log.context.client.context.catalog.paths = two.client.context.catalog.paths
+        log.context.client.context.metadata_store.paths = two.client.context.metadata_store.paths
         await log.delete_cursor("s/1")
         await one.logs.delete(log)
         assert await world.ledgers(two) == theirs

@@ -23,7 +23,7 @@ MUTANTS = [
         id="R04",
         rule="every entry of a run is confirmed -> the last one is",
         module="daybook.bookie.ledger.protocol.write",
-        name="WriteProtocol._tell_confirmed",
+        name="WriteProtocol._emit_confirmed",
         replacement=Edit("Confirm(self.lac + 1 - count, count)", "Confirm(self.lac, 1)"),
         caught_by="storms:ledger",
     ),

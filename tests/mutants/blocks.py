@@ -125,10 +125,10 @@ MUTANTS = [
     Mutant(
         id="N16",
         rule="an answer to a block that is not under way proves nothing -> it is believed",
-        module="daybook.bookie.ledger.dialects",
-        name="V2._block_answered",
+        module="daybook.bookie.ledger.codecs",
+        name="V2Codec._block_answered",
         replacement=Edit(
-            "self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one",
+            "self._under_way.remove((run.ledger_id, run.first, run.last))",
             "pass",
         ),
         caught_by=f"{_CLIENT} -k proves_nothing",
@@ -146,7 +146,7 @@ MUTANTS = [
         rule="what has only gathered when the writer stops is never sent -> it is",
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter._stop",
-        replacement=Edit("self._feed(Stop())", "self.flush()\n        self._feed(Stop())"),
+        replacement=Edit("self._handle(Stop())", "self.flush()\n        self._handle(Stop())"),
         caught_by=_CLIENT,
     ),
 ]

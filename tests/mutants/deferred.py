@@ -3,12 +3,14 @@
 from tests.mutants.patch import Edit, Mutant
 
 _PROTOCOL = "daybook.bookie.ledger.protocol.deferred"
-_LANES = "daybook.bookie.ledger.lanes"
-_DIALECTS = "daybook.bookie.ledger.dialects"
+_LANES = "daybook.bookie.ledger.bookie_client"
+_DIALECTS = "daybook.bookie.ledger.codecs"
 _RACKS = "daybook.bookie.ledger.protocol.racks"
-_DEFERRED = "tests:tests/bookie/ledger/test_deferred.py tests/bookie/ledger/test_bookies.py"
+_DEFERRED = (
+    "tests:tests/bookie/ledger/test_deferred_writer.py tests/bookie/ledger/test_bookie_client.py"
+)
 _STORMS = "storms:deferred"
-_IN_V3 = "tests:tests/bookie/ledger/test_dialects.py"
+_IN_V3 = "tests:tests/bookie/ledger/test_codecs.py"
 _IN_RACKS = "tests:tests/bookie/ledger/test_racks.py tests/bookie/ledger/test_rack_sources.py"
 
 MUTANTS = [
@@ -37,7 +39,7 @@ MUTANTS = [
     Mutant(
         id="D03",
         rule="an entry is confirmed when it was forced -> when it was taken",
-        module="daybook.bookie.ledger.deferred",
+        module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter.added",
         replacement=Edit(
             "self._step(Acknowledged(bookie, first, count))",
@@ -50,7 +52,7 @@ MUTANTS = [
         id="D04",
         rule="a deferred writer hears of each connection that ends -> if something is under way",
         module=_LANES,
-        name="Lane._fail_adds",
+        name="LedgerChannel._fail_adds",
         replacement=Edit("(ended and self._deferred)", "False"),
         caught_by=_DEFERRED,
     ),
@@ -58,7 +60,7 @@ MUTANTS = [
         id="D05",
         rule="a force is answered by an answer to itself -> to one that was given up before",
         module=_LANES,
-        name="Lane.force_answered",
+        name="LedgerChannel.force_answered",
         replacement=Edit("forced is None or answer.request_id != self._force", "forced is None"),
         caught_by=_DEFERRED,
     ),
@@ -74,7 +76,7 @@ MUTANTS = [
         id="M14 v3",
         rule="recovery adds carry the recovery flag -> in v3 they are plain adds",
         module=_DIALECTS,
-        name="V3.add",
+        name="V3Codec.add",
         replacement=Edit("bool(U32.unpack_from(packet, 4)[0] & Flag.RECOVERY_ADD)", "False"),
         caught_by=_IN_V3,
     ),
@@ -82,7 +84,7 @@ MUTANTS = [
         id="M05 v3",
         rule="recovery reads fence -> in v3 they do not",
         module=_DIALECTS,
-        name="V3.read",
+        name="V3Codec.read",
         replacement=Edit("fence_key=fence_key", "fence_key=None"),
         caught_by=_IN_V3,
     ),
@@ -90,7 +92,7 @@ MUTANTS = [
         id="D07",
         rule="each write set spans racks -> the ensemble does",
         module=_RACKS,
-        name="_Search._may_do",
+        name="_Search._can_succeed",
         replacement=Edit("if len(racks) + free < self._least:", "if False:"),
         caught_by=_IN_RACKS,
     ),
@@ -105,7 +107,7 @@ MUTANTS = [
     Mutant(
         id="D09",
         rule="who fails again and again is chosen last -> as soon as it answers",
-        module="daybook.bookie.ledger.quarantine",
+        module="daybook.bookie.ledger.ensemble",
         name="Quarantine.trusted",
         replacement=Edit("and now >= self._distrusted_until.get(bookie, now)", ""),
         caught_by=_IN_RACKS,
@@ -113,15 +115,15 @@ MUTANTS = [
     Mutant(
         id="D10",
         rule="who waits until an entry is taken hears of a writer that stops -> waits for ever",
-        module="daybook.bookie.ledger.deferred",
+        module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter._withdraw",
-        replacement=Edit("self._takers.let_all_go()", "pass"),
+        replacement=Edit("self._acknowledgement_waiters.release_all()", "pass"),
         caught_by=_DEFERRED,
     ),
     Mutant(
         id="D11",
         rule="a bookie that has nothing to lose is not replaced when it fails -> it is",
-        module="daybook.bookie.ledger.deferred",
+        module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter.add_failed",
         replacement=Edit("if self.pending_entries:", "if True:"),
         caught_by=_DEFERRED,

@@ -194,8 +194,8 @@ CLIENTS = [
     Mutant(
         id="E16",
         rule="nothing is kept of a wait that was given up -> until it is over",
-        module="daybook.bookie.ledger.waiters",
-        name="EntryWaiters.wait",
+        module="daybook.bookie.ledger.writer",
+        name="ConfirmationWaiters.wait",
         replacement=Edit("events.remove(event)", "pass"),
         caught_by="tests:tests/bookie/ledger/test_waiters.py",
     ),

@@ -6,7 +6,7 @@ LACs by themselves, followers, entries whose ids the caller gives.
 from tests.mutants.patch import Edit, Mutant
 
 _LAC = "tests:tests/bookie/ledger/test_lac.py"
-_ADVANCED = "tests:tests/bookie/ledger/test_advanced.py"
+_ADVANCED = "tests:tests/bookie/ledger/test_advanced_writer.py"
 _READER = "tests:tests/clients/ledgers/test_reader.py"
 
 MUTANTS = [
@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         id="F02",
         rule="an entry is sent when all before it were given -> as soon as it is given",
-        module="daybook.bookie.ledger.advanced",
+        module="daybook.bookie.ledger.deferred_writer",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(
             "if entry_id > self.writer.last_add_pushed + 1:",
@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant(
         id="F03",
         rule="an entry id is taken once -> one that waits may be given again",
-        module="daybook.bookie.ledger.advanced",
+        module="daybook.bookie.ledger.deferred_writer",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(" or entry_id in self._held", ""),
         caught_by=f"{_ADVANCED}::test_an_id_is_taken_once_pending_held_or_confirmed",
@@ -43,24 +43,24 @@ MUTANTS = [
     Mutant(
         id="F04",
         rule="an id that another ledger has is refused -> the ledger is taken over",
-        module="daybook.bookie.ledger.catalog",
-        name="Catalog.create_as",
+        module="daybook.bookie.ledger.metadata_store",
+        name="LedgerMetadataStore.create_as",
         replacement=Edit("raise LedgerExistsError(ledger_id)", "pass"),
         caught_by=f"{_ADVANCED}::test_a_ledger_id_that_is_given_is_taken_once",
     ),
     Mutant(
         id="F05",
         rule="a follower asks every member of the ensemble -> the first one",
-        module="daybook.bookie.ledger.follower",
-        name="Follower._wait_for_a_hint",
+        module="daybook.bookie.ledger.lac",
+        name="TailingReader._wait_for_a_hint",
         replacement=Edit(".last_fragment.ensemble:", ".last_fragment.ensemble[:1]:"),
         caught_by=f"{_READER}::test_following_a_striped_ledger_misses_nothing",
     ),
     Mutant(
         id="F06",
         rule="pauses behind hints that bring nothing grow -> they do not",
-        module="daybook.bookie.ledger.follower",
-        name="Follower.wait",
+        module="daybook.bookie.ledger.lac",
+        name="TailingReader.wait",
         replacement=Edit("min(2 * pause_s, limits.lac_pause_s_max)", "pause_s"),
         caught_by=f"{_READER}::test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently",
     ),

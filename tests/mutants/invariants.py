@@ -55,7 +55,7 @@ LEDGER = [
         "S12",
         "all recoveries that succeed report the same end",
         ("M10",),
-        ("bookie/ledger/test_recoverer.py::test_two_recoveries_at_once_find_the_same_end",),
+        ("bookie/ledger/test_recovery.py::test_two_recoveries_at_once_find_the_same_end",),
     ),
     Invariant("S13", "what a reader was promised stays readable while an ack quorum is"),
     Invariant(

@@ -246,7 +246,7 @@ WRITING = [
         id="M19",
         rule="acknowledgements of a replaced bookie are ignored -> counted",
         module=_WRITE,
-        name="WriteProtocol._ensemble_is",
+        name="WriteProtocol._set_ensemble",
         replacement=Edit(
             "{bookie: position for position, bookie in enumerate(ensemble)}",
             "{**self._positions, **{bookie: p for p, bookie in enumerate(ensemble)}}",

@@ -9,8 +9,8 @@ _WORKER = f"{_TESTS}/test_worker.py"
 _P_COPIES = "daybook.bookie.replication.protocol.copies"
 _P_REPLACE = "daybook.bookie.replication.protocol.replace"
 _MENDER = "daybook.bookie.replication.mender"
-_CATALOG = "daybook.bookie.ledger.catalog"
-_LIVES = "tests:tests/bookie/ledger/test_catalog.py"
+_CATALOG = "daybook.bookie.ledger.metadata_store"
+_LIVES = "tests:tests/bookie/ledger/test_metadata_store.py"
 _NEWCOMERS = f"{_TESTS}/test_newcomers.py"
 
 MUTANTS = [
@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         id="RR17",
         rule="what is found again is written again, for whoever mends it -> it stays as it is",
-        module="daybook.bookie.ledger.marks",
+        module="daybook.bookie.ledger.underreplication",
         name="mark_under_replicated",
         replacement=Edit(
             "        mark.ctime = now_ms\n",
@@ -165,7 +165,7 @@ MUTANTS = [
         rule="no new ledger names a bookie that leaves -> one that is short of bookies does",
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.choose",
-        replacement=Edit("await Orders(self._store, self._paths).going()", "set[str]()"),
+        replacement=Edit("await AdminStates(self._store, self._paths).leaving()", "set[str]()"),
         caught_by=f"{_TESTS}/test_decommission.py -k not_named_by_new",
     ),
     Mutant(
@@ -313,7 +313,7 @@ MUTANTS = [
         id="RR35",
         rule="who is born anew while the change is on its way is not named -> it is",
         module=_CATALOG,
-        name="Catalog._write",
+        name="LedgerMetadataStore._write",
         replacement=Edit(", *checks]", "]"),
         caught_by=f"{_LIVES} -k on_its_way",
     ),
@@ -339,13 +339,13 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._move",
         replacement=Edit(
-            """        (life,) = await self._context.catalog.lives_of([newcomer])
+            """        (life,) = await self._context.metadata_store.lives_of([newcomer])
         try:
             await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
 """,
             """        try:
             await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
-            (life,) = await self._context.catalog.lives_of([newcomer])
+            (life,) = await self._context.metadata_store.lives_of([newcomer])
 """,
         ),
         caught_by=f"{_NEWCOMERS} -k copies",
@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant(
         id="RR39",
         rule="what recovery wrote counts in the life in which it was taken -> in any",
-        module="daybook.bookie.ledger.recoverer",
+        module="daybook.bookie.ledger.recovery",
         name="recover_ledger",
         replacement=Edit("decide, lives)", "decide)"),
         caught_by=f"{_NEWCOMERS} -k recovery",

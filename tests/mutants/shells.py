@@ -5,7 +5,7 @@ The ledger client, the log of a topic, the broker and the clients: what is aroun
 
 from tests.mutants.patch import Edit, Mutant
 
-_CATALOG = "daybook.bookie.ledger.catalog"
+_CATALOG = "daybook.bookie.ledger.metadata_store"
 _LEDGER = "tests:tests/bookie/ledger"
 _LOG = "tests:tests/managed_ledger"
 
@@ -21,14 +21,14 @@ MUTANTS = [
     Mutant(
         id="M17 shell",
         rule="recovery uses the fragments of what it has marked -> of what was read before",
-        module="daybook.bookie.ledger.recoverer",
+        module="daybook.bookie.ledger.recovery",
         name="recover_ledger",
         replacement=Edit(
-            "_Recovery(context, ledger_id, marked, make_protocol)",
-            "_Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version),"
+            "Recovery(context, ledger_id, marked, make_protocol)",
+            "Recovery(context, ledger_id, StoredMetadata(stored.metadata, marked.version),"
             " make_protocol)",
         ),
-        caught_by=f"{_LEDGER}/test_recoverer.py",
+        caught_by=f"{_LEDGER}/test_recovery.py",
     ),
     Mutant(
         id="M26",
@@ -45,7 +45,7 @@ MUTANTS = [
         name="LedgerWriter.add_refused",
         replacement=Edit(
             "    self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
-            "    self._feed(AddFailed(bookie))",
+            "    self._handle(AddFailed(bookie))",
         ),
         caught_by=f"{_LEDGER}/test_writer_end.py",
     ),
@@ -57,13 +57,13 @@ MUTANTS = [
         replacement=Edit(
             "if status in _NEGATIVE", "if status in (*_NEGATIVE, Status.UNKNOWN_LEDGER_STATE)"
         ),
-        caught_by=f"{_LEDGER}/test_reader.py {_LEDGER[6:]}/test_recoverer.py",
+        caught_by=f"{_LEDGER}/test_reader.py {_LEDGER[6:]}/test_recovery.py",
     ),
     Mutant(
         id="M59 create",
         rule="a ledger that is there after a creation in doubt is ours if it says so -> is not",
         module=_CATALOG,
-        name="Catalog._create",
+        name="LedgerMetadataStore._create",
         replacement=Edit("return await self._is_ours(path, token)", "return False"),
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
@@ -71,10 +71,8 @@ MUTANTS = [
         id="M60 create",
         rule="a creation without an answer is looked up -> it was carried out",
         module=_CATALOG,
-        name="Catalog._create",
-        replacement=Edit(
-            "created.\n                continue", "created.\n                return True"
-        ),
+        name="LedgerMetadataStore._create",
+        replacement=Edit("doubt.append(error)\n                continue", "return True"),
         caught_by=f"{_LEDGER}/test_writer_metadata.py::test_a_creation_whose_answer_was_lost",
     ),
     Mutant(
@@ -88,8 +86,8 @@ MUTANTS = [
     Mutant(
         id="M60 close",
         rule="a close that is given up without an answer is in doubt -> was not made",
-        module="daybook.bookie.ledger.changes",
-        name="Changes.close",
+        module="daybook.bookie.ledger.writer",
+        name="LedgerWriter.close",
         replacement=Edit("raise OutcomeUnknownError(", "raise StoreUnavailableError("),
         caught_by="tests:tests/clients/ledgers/test_writer.py -k close_without_an_answer",
     ),
@@ -97,7 +95,7 @@ MUTANTS = [
         id="M61 ledger",
         rule="a ledger is gone if the newest state has none -> if this server has none",
         module=_CATALOG,
-        name="Catalog.read",
+        name="LedgerMetadataStore.read",
         replacement=Edit("await self.store.sync(path)", "pass"),
         caught_by=f"{_LOG}/test_followers.py",
     ),

@@ -13,11 +13,11 @@ from functools import partial
 import trio
 
 from daybook.bookie.errors import LedgerError, RegistryError
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.ledger.metadata import LedgerState
-from daybook.bookie.ledger.orders import Orders
 from daybook.bookie.ledger.protocol.placement import BookieId, fragment_at
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.decommission import (
     Decommission,
@@ -90,8 +90,8 @@ async def take_out(cluster: Cluster, bookie: str, interrupted_s: float | None) -
     async def work(client: LedgerClient) -> None:
         nonlocal interrupted_s
         patience_s, interrupted_s = interrupted_s, None
-        store = client.context.catalog.store
-        marks, orders = Marks(store, _PATHS, "decommission"), Orders(store, _PATHS)
+        store = client.context.metadata_store.store
+        marks, orders = Marks(store, _PATHS, "decommission"), AdminStates(store, _PATHS)
         decommission = Decommission(client.context, marks, orders, leaving, _LIMITS)
         with trio.move_on_after(float("inf") if patience_s is None else patience_s) as scope:
             await decommission.run()
@@ -107,7 +107,7 @@ async def close_all(cluster: Cluster, audit: MetadataAudit) -> None:
     async def work(client: LedgerClient) -> None:
         for ledger_id, metadata in list(audit.ledgers.items()):
             if metadata.state is not LedgerState.CLOSED:
-                stored = await client.context.catalog.read(ledger_id)
+                stored = await client.context.metadata_store.read(ledger_id)
                 await recover_ledger(client.context, ledger_id, stored)
 
     await as_caretaker(cluster, "caretaker", work)
@@ -142,7 +142,7 @@ async def replicate(cluster: Cluster, recorder: Recorder) -> None:
 
 
 async def _replicate(sleep: Callable[[float], Awaitable[None]], client: LedgerClient) -> None:
-    store = client.context.catalog.store
+    store = client.context.metadata_store.store
     marks = Marks(store, _PATHS, "caretaker")
     for _ in range(2):  # The first one may have begun before it was asked for.
         before = await _checks(marks)

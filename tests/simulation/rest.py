@@ -28,8 +28,8 @@ _OF_TOPICS = (
     "daybook.broker.dispatch.dispatcher.",
 )
 _OF_CONNECTIONS = (
-    "daybook.bookie.ledger.bookies.Channel._serve",
-    "daybook.bookie.ledger.exchange.Exchange._serve",
+    "daybook.bookie.ledger.bookie_client.BookieConnection._serve",
+    "daybook.bookie.ledger.request_channel.RequestChannel._serve",
     "daybook.broker.service.accept.ClientPort._serve_one",
     "daybook.broker.service.connection.ClientConnection._keep_alive",
     "daybook.broker.ownership.peers.Peers._monitor",

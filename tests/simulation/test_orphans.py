@@ -44,7 +44,7 @@ async def _leave_ledgers(cluster: Cluster) -> dict[str, int]:
     ids: dict[str, int] = {}
 
     async def work(client: LedgerClient) -> None:
-        tree = await tree_id(client.context.catalog.store, cluster.rng)
+        tree = await tree_id(client.context.metadata_store.store, cluster.rng)
         for what, custom in (
             ("gone", custom_metadata(GONE, tree=tree)),
             ("gone cursor", custom_metadata(GONE, "s", tree)),

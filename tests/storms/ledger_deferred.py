@@ -18,7 +18,7 @@ from tests.storms.storm import OFTEN, SOME
 
 
 class DeferredWriter(Writer):
-    """What `bookie.ledger.deferred` does, and of `bookie.ledger.lanes` what matters for it."""
+    """`bookie.ledger.deferred_writer`, and the part of `bookie.ledger.bookie_client` it needs."""
 
     def __init__(
         self, storm: LedgerWorld, host: int, ensemble: Ensemble, missing: Ensemble

@@ -1,16 +1,17 @@
-"""Writes whose sync may wait: which entries bookies have taken, and which they have on disk.
+"""Writes with a deferred sync: which entries bookies have acknowledged, and which they have on
+disk.
 
-A bookie acknowledges such an entry when it has it in memory.  So there are two marks:
+A bookie acknowledges such an entry when it has it in memory.  There are thus two marks:
 
-    acknowledged    an ack quorum of bookies has said that it has the entry, and all before it; a
-                    crash of these bookies loses it
+    acknowledged    an ack quorum of bookies has the entry, and all entries before it, perhaps in
+                    memory only; a crash of these bookies loses it
     the LAC         an ack quorum has *forced* the entry, and all before it: it is confirmed
 
-`force` moves the LAC: every bookie that has acknowledged something up to there is asked to force.
-What it had acknowledged when it was asked is `Held` when it answers, and counts for the LAC as a
-usual acknowledgement does (`bookie.ledger.protocol.write`); what it acknowledged afterwards needs
-another request.  When its connection ends, everything that it acknowledged and did not force is
-forgotten: the bookie may have started anew, without it, and whatever it forces then proves nothing.
+`force` moves the LAC.  Every bookie that acknowledged an entry up to there is asked to force.  Its
+answer covers the entries that it had acknowledged when it was asked: they are `Held`, and count for
+the LAC like plain acknowledgements (`bookie.ledger.protocol.write`).  Entries that it acknowledged
+later need another request.  When its connection ends, all its acknowledgements without a force are
+forgotten: the bookie may have restarted without these entries, and a later force proves nothing.
 
     protocol.step(Acknowledged(b1, 0, 3))    -> Taken(0, 3), when it is the last of an ack quorum
     protocol.step(ForceUpTo(2))              -> AskToForce(b1), AskToForce(b2)
@@ -38,14 +39,14 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class ForceUpTo:
-    """Everything up to this entry is to be on disk."""
+    """All entries up to this one have to be on disk."""
 
     entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What the bookie had acknowledged when it was asked is on its disk."""
+    """The bookie has on disk all entries that it had acknowledged when it was asked."""
 
     bookie: BookieId
 
@@ -65,14 +66,14 @@ Event: TypeAlias = Acknowledged | ForceUpTo | Forced | Lost
 
 @dataclass(frozen=True, slots=True)
 class AskToForce:
-    """By the connection on which it has acknowledged."""
+    """Ask the bookie to force, on the connection on which it acknowledged."""
 
     bookie: BookieId
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """These entries are acknowledged, and all before them."""
+    """An ack quorum acknowledged these entries, and all entries before them."""
 
     first: int
     count: int
@@ -91,14 +92,16 @@ Effect: TypeAlias = AskToForce | Taken | Held
 
 
 class DeferredProtocol:
+    """The marks of one writer."""
+
     def __init__(self, ack_quorum: int) -> None:
         self.acknowledged = NO_ENTRY
         self._ack_quorum = ack_quorum
         self._target = NO_ENTRY
-        self._taken_by: dict[int, set[BookieId]] = {}  # of those behind `acknowledged`
+        self._taken_by: dict[int, set[BookieId]] = {}  # above `acknowledged`
         self._unforced: dict[BookieId, set[int]] = {}
-        self._least: dict[BookieId, int] = {}  # of what is unforced there
-        self._forcing: dict[BookieId, set[int]] = {}  # who was asked, about what
+        self._least: dict[BookieId, int] = {}  # the smallest unforced entry of each bookie
+        self._forcing: dict[BookieId, set[int]] = {}  # entries that a force under way covers
         self._effects: list[Effect] = []
 
     def step(self, event: Event) -> list[Effect]:
@@ -134,8 +137,12 @@ class DeferredProtocol:
         self._ask(bookie)
 
     def _ask(self, bookie: BookieId) -> None:
-        """One request at a time to each; what comes meanwhile has to wait for the next one."""
+        """Ask the bookie to force, one request at a time.
+
+        Acknowledgements that arrive meanwhile wait for the next request.
+        """
         if bookie not in self._forcing and self._least.get(bookie, inf) <= self._target:
+            # The set is moved: the answer covers what was acknowledged before the request only.
             self._forcing[bookie] = self._unforced.pop(bookie)
             del self._least[bookie]
             self._effects.append(AskToForce(bookie))
@@ -144,12 +151,13 @@ class DeferredProtocol:
         self._unforced.pop(bookie, None)
         self._least.pop(bookie, None)
         self._forcing.pop(bookie, None)
+        # `acknowledged` does not go back: it was reported already, and is no promise.
         for takers in self._taken_by.values():
             takers.discard(bookie)
 
 
 def _runs(entries: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Consecutive ones together: first, and how many."""
+    """Return runs of consecutive entries: the first one, and their number."""
     first = end = NO_ENTRY
     for entry_id in sorted(entries):
         if entry_id != end:

@@ -1,18 +1,19 @@
-"""Which bookies hold which entry, and how many of them have to answer.
+"""The bookies that hold an entry, and how many of them have to answer.
 
-The ensemble of a fragment has E bookies.  Entry e goes to the WQ of them from position e mod E on,
-round robin: its *write set*.  It is confirmed when AQ of these hold it.
+The ensemble of a fragment has E bookies.  Entry e goes to WQ of them, round robin from position e
+mod E on: its *write set*.  The entry is confirmed when AQ of these bookies hold it.
 
     E = 4, WQ = 3        b0  b1  b2  b3
               entry 0     x   x   x
               entry 1         x   x   x
               entry 2     x       x   x
 
-Two thresholds follow, and both are counted for each write set by itself:
+Two thresholds follow.  Both are counted for each write set separately:
 
-- A ledger is *fenced* when in no write set AQ bookies are left that might still accept an entry.
-- An entry is *absent* when WQ - AQ + 1 of its write set said that they do not have it, and accept
-  it no more: then AQ can never hold it.  Silence, time-outs and errors are no negative answers.
+- A ledger is *fenced* when no write set has AQ bookies left that might still accept an entry.
+- An entry is *absent* when WQ - AQ + 1 bookies of its write set answered that they do not have it
+  and will not accept it any more: AQ bookies can then never hold it.  Silence, timeouts and errors
+  are no negative answers.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,12 +23,12 @@ from typing import NewType, TypeAlias
 BookieId = NewType("BookieId", str)
 Ensemble: TypeAlias = tuple[BookieId, ...]
 
-NO_ENTRY = -1  # The LAC of a ledger in which nothing is confirmed, the end of an empty one.
+NO_ENTRY = -1  # the LAC before the first confirmed entry, and the end of an empty ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Quorums:
-    """How many bookies share a ledger, hold an entry, and have to confirm it."""
+    """The number of bookies that share a ledger, hold an entry, and have to confirm it."""
 
     ensemble: int = 3
     write: int = 3
@@ -39,30 +40,30 @@ class Quorums:
 
     @property
     def absent(self) -> int:
-        """So many negative answers prove that an entry cannot be confirmed any more."""
+        """The number of negative answers which prove that an entry cannot be confirmed any more."""
         return self.write - self.ack + 1
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """The positions in the ensemble that hold the entry, in the order in which to ask."""
+        """Return the positions in the ensemble that hold the entry, in the order to ask them."""
         first = entry_id % self.ensemble
         return tuple((first + i) % self.ensemble for i in range(self.write))
 
     def write_sets(self) -> Iterator[tuple[int, ...]]:
-        """All that there are: one for each position."""
+        """Return all different write sets: one for each position."""
         return (self.write_set(position) for position in range(self.ensemble))
 
     def holds(self, position: int, entry_id: int) -> bool:
         return (position - entry_id) % self.ensemble < self.write
 
     def is_covered(self, answered: Collection[int]) -> bool:
-        """No ack quorum of any write set consists of positions that did not answer."""
+        """Return True if no write set has an ack quorum among the positions without an answer."""
         return all(
             sum(position not in answered for position in write_set) < self.ack
             for write_set in self.write_sets()
         )
 
     def can_confirm(self, live: Collection[int]) -> bool:
-        """Each write set has an ack quorum among these positions."""
+        """Return True if each write set has an ack quorum among these positions."""
         return all(
             sum(position in live for position in write_set) >= self.ack
             for write_set in self.write_sets()
@@ -71,14 +72,14 @@ class Quorums:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """From this entry on, up to the next fragment, entries go to these bookies."""
+    """The bookies of the entries from this one up to the next fragment."""
 
     first_entry_id: int
     ensemble: Ensemble
 
 
 def fragment_at(fragments: Sequence[Fragment], entry_id: int) -> Fragment:
-    """The fragment that an entry belongs to: the last one that does not start behind it."""
+    """Return the fragment of an entry: the last one that does not start after it."""
     for fragment in reversed(fragments):
         if fragment.first_entry_id <= entry_id:
             return fragment
@@ -86,8 +87,9 @@ def fragment_at(fragments: Sequence[Fragment], entry_id: int) -> Fragment:
 
 
 def with_fragment(fragments: tuple[Fragment, ...], fragment: Fragment) -> tuple[Fragment, ...]:
-    """Append a fragment; one that starts where the last one does takes its place."""
+    """Append a fragment; it replaces a last fragment that starts at the same entry."""
     last = fragments[-1]
+    # Nothing was confirmed in that last fragment, so no entry is looked for there.
     if fragment.first_entry_id == last.first_entry_id:
         return (*fragments[:-1], fragment)
     if fragment.first_entry_id < last.first_entry_id:

@@ -1,16 +1,16 @@
-"""Which bookies make an ensemble when they stand in racks that fail as a whole.
+"""Ensembles of bookies in racks that may fail as a whole.
 
-A rack is a name: bookies of the same one may fail together.  Each write set is to span at least
-`least` racks (or WQ, if that is less), so that no rack is all that holds an entry; beyond that, an
-ensemble takes as many from each rack as from any other, as far as there are.
+A rack is a name; bookies in the same rack may fail together.  Each write set should span at least
+`least` racks (or WQ, if that is less), so that no entry is held by one rack only.  Beyond that, an
+ensemble takes the same number of bookies from each rack, as far as possible.
 
     E = 4, WQ = 2, racks r1 (a b) and r2 (c d)     a c b d spans two racks with each write set,
                                                    a b c d does not: entry 0 would be on a and b
 
-What has to be drawn by lot is drawn before: candidates come in an order, and who is first in it is
-taken first where nothing else matters.  So the same order gives the same ensemble.
+Random choices are made beforehand: candidates come in random order, and the first one is taken
+where nothing else matters.  The same order thus gives the same ensemble.
 
-Racks of bookies that are away count for nothing: entries are not sent there (`missing`).
+The racks of absent members do not count, since entries are not sent there (`missing`).
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 
-DEFAULT_RACK = "/default-rack"  # of bookies of which nothing is known
-_TRIES_MAX = 2000  # steps of the search for an arrangement, before a weaker one will do
+DEFAULT_RACK = "/default-rack"  # bookies whose rack is unknown
+_TRIES_MAX = 2000  # search steps before a weaker arrangement is accepted
 
 
 @dataclass(frozen=True, slots=True)
 class RackRule:
-    """At least so many racks for each write set.  Not `enforced`: as far as it can be had."""
+    """The racks that each write set has to span; as far as possible, unless `enforced`."""
 
     least: int = 2
     enforced: bool = False
@@ -36,7 +36,7 @@ class RackRule:
 
 
 class Racks:
-    """Where bookies are, as far as is known."""
+    """The racks of bookies, as far as they are known."""
 
     def __init__(self, of: Mapping[BookieId, str]) -> None:
         self._of = of
@@ -47,7 +47,7 @@ class Racks:
     def spanned(
         self, ensemble: Sequence[BookieId], quorums: Quorums, missing: Collection[BookieId] = ()
     ) -> int:
-        """How many racks each write set has, at least."""
+        """Return the smallest number of racks that a write set spans."""
         return min(
             len({self.rack(ensemble[p]) for p in write_set if ensemble[p] not in missing})
             for write_set in quorums.write_sets()
@@ -58,13 +58,16 @@ class Racks:
     def arranged(
         self, candidates: Sequence[BookieId], quorums: Quorums, rule: RackRule
     ) -> Ensemble | None:
-        """An ensemble of these; None if there are too few, or the rule is enforced and fails."""
+        """Return an ensemble of these candidates.
+
+        Return None if there are too few, or if the rule is enforced and cannot be met.
+        """
         if len(candidates) < quorums.ensemble:
             return None
         wanted = min(rule.least, quorums.write)
         members = self._spread(candidates, quorums.ensemble)
-        there_are = len({self.rack(bookie) for bookie in members})
-        for least in range(min(wanted, there_are), 1, -1):
+        rack_count = len({self.rack(bookie) for bookie in members})
+        for least in range(min(wanted, rack_count), 1, -1):
             if rule.enforced and least < wanted:
                 return None
             search = _Search(self, members, quorums, least)
@@ -73,7 +76,7 @@ class Racks:
         return None if rule.enforced and wanted > 1 else tuple(members)
 
     def _spread(self, candidates: Sequence[BookieId], count: int) -> list[BookieId]:
-        """So many of them, as even over the racks as can be, and those of a rack far apart."""
+        """Return `count` candidates, evenly spread over the racks, those of one rack far apart."""
         used: Counter[str] = Counter()
         rounds: list[tuple[int, int, BookieId]] = []
         for order, bookie in enumerate(candidates):
@@ -93,9 +96,9 @@ class Racks:
         rule: RackRule,
         missing: Collection[BookieId] = (),
     ) -> BookieId | None:
-        """Who of the spares takes that place best; None if nobody may.
+        """Return the spare that fits the position best, or None if none may take it.
 
-        `missing`: other members that have failed, and are still in the ensemble.
+        `missing` are other members of the ensemble that have failed and were not replaced yet.
         """
         best: tuple[tuple[int, int], BookieId] | None = None
         wanted = min(rule.least, quorums.write)
@@ -115,6 +118,7 @@ class Racks:
             least = min(wanted, *map(len, racks))
             if rule.enforced and least < wanted:
                 continue
+            # More racks for the weakest write set come first, then the rack used least.
             value = (-least, others[self.rack(spare)])
             if best is None or value < best[0]:
                 best = (value, spare)
@@ -122,7 +126,7 @@ class Racks:
 
 
 class _Search:
-    """Puts members on positions so that each write set has enough racks, first come first."""
+    """A depth-first search for positions such that each write set has enough racks."""
 
     def __init__(
         self, racks: Racks, members: Sequence[BookieId], quorums: Quorums, least: int
@@ -136,15 +140,15 @@ class _Search:
 
     def place(self, placed: list[BookieId]) -> bool:
         self._tries += 1
-        if self._tries > _TRIES_MAX or not self._may_do(placed):
+        if self._tries > _TRIES_MAX or not self._can_succeed(placed):
             return False
         if len(placed) == self._quorums.ensemble:
             self.found = placed
             return True
         return any(self.place([*placed, b]) for b in self._members if b not in placed)
 
-    def _may_do(self, placed: Sequence[BookieId]) -> bool:
-        """Each write set has enough racks, or places that are free for them."""
+    def _can_succeed(self, placed: Sequence[BookieId]) -> bool:
+        """Return True if each write set has enough racks, or free positions for them."""
         for write_set in self._quorums.write_sets():
             racks = {self._racks.rack(placed[p]) for p in write_set if p < len(placed)}
             free = sum(p >= len(placed) for p in write_set)

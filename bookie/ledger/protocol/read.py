@@ -1,16 +1,16 @@
-"""How entries are read: from one bookie of their write set, then from the next.
+"""Reads of entries: from one bookie of the write set, then from the next.
 
-An entry is asked of one bookie; on any failure (no answer in time, an error, bytes that do not
-match their digest, or "I do not have it") the next one of its write set is asked.  It is *absent*
-only if every bookie of its write set said so.  If all were asked, none had it, and one could not
-say, nothing is known: an entry that cannot be had now is not an entry that is not there.
+An entry is asked of one bookie.  After any failure (no answer in time, an error, a digest that does
+not match, or a negative answer) the next bookie of the write set is asked.  The entry is *absent*
+only if every bookie of its write set gave a negative answer.  If all were asked, none had it, and
+one could not say, the entry is unknown: it cannot be read now, and may exist.
 
     protocol = ReadProtocol(quorums, fragments, first=7, count=3, prefer=(b2,))
     effects = protocol.step(Start())       # Ask(b2, 7, 3)
 
-Bookies in `prefer` are asked first where they hold the entry, those in `avoid` last.  Who may read
-up to where (the LAC of an open ledger, the end of a closed one) is decided before.  What happens to
-every entry, that it is found, can be had without making events and effects: `found`.
+Bookies in `prefer` are asked first where they hold the entry, and those in `avoid` last.  The
+caller decides which entries may be read (up to the LAC of an open ledger, or the end of a closed
+one). `found` reports a found entry without making an event and an effect for each.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,11 +22,11 @@ from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 
 
 class Verdict(Enum):
-    """What one answer of one bookie says about one entry."""
+    """The meaning of one bookie's answer about one entry."""
 
-    FOUND = auto()  # here it is, and its digest matches
-    ABSENT = auto()  # the bookie says that it has no such entry, or no such ledger
-    UNKNOWN = auto()  # anything else, and no answer at all
+    FOUND = auto()  # the entry came, and its digest matches
+    ABSENT = auto()  # the bookie has no such entry or no such ledger
+    UNKNOWN = auto()  # any other answer, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What has been asked takes long: ask the next ones, too."""
+    """Answers take long: ask the next bookies as well."""
 
 
 Event: TypeAlias = Start | Answered | Slow
@@ -58,7 +58,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer that came last is the one to take."""
+    """The newest answer has the entry."""
 
     entry_id: int
 
@@ -66,7 +66,7 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Failed:
     entry_id: int
-    absent: bool  # else unknown
+    absent: bool  # False if it is unknown
 
 
 Effect: TypeAlias = Ask | Found | Failed
@@ -76,30 +76,31 @@ _NOBODY: frozenset[BookieId] = frozenset()
 
 
 class Inquiry:
-    """One entry, and what the bookies of its write set have said about it."""
+    """One entry, and the answers of its write set."""
 
     __slots__ = ("_absent", "_order", "_unknown", "asked")
 
     def __init__(self, order: Sequence[BookieId]) -> None:
         self._order = order
-        self._absent = self._unknown = _NOBODY  # most are found where they are asked for first
+        self._absent = self._unknown = _NOBODY  # The first bookie usually has the entry.
         self.asked = 0
 
     def next(self) -> BookieId | None:
-        """Whom to ask next; None if all have been."""
+        """Return the bookie to ask next, or None if all were asked."""
         if self.asked == len(self._order):
             return None
         self.asked += 1
         return self._order[self.asked - 1]
 
     def rest(self) -> Iterator[BookieId]:
+        """Yield the bookies that were not asked yet, and count them as asked."""
         while (bookie := self.next()) is not None:
             yield bookie
 
     def answered(self, bookie: BookieId, verdict: Verdict) -> None:
-        """Take down an answer that is not FOUND."""
+        """Record an answer that is not FOUND."""
         if bookie not in self._order:
-            return
+            return  # Only the write set can prove an absence.
         if verdict is Verdict.ABSENT:
             self._absent |= {bookie}
         else:
@@ -111,17 +112,17 @@ class Inquiry:
 
     @property
     def unknown(self) -> frozenset[BookieId]:
-        """Who answered neither yes nor no, or not at all."""
+        """The bookies that failed to answer, or whose answer proves nothing."""
         return self._unknown
 
     @property
     def exhausted(self) -> bool:
-        """Everybody was asked, and everybody has answered."""
+        """True if every bookie of the write set has answered."""
         return len(self._absent | self._unknown) == len(self._order)
 
     @property
     def waiting(self) -> bool:
-        """Somebody who was asked has not answered."""
+        """True if a bookie that was asked has not answered."""
         return len(self._absent | self._unknown) < self.asked
 
     def snapshot(self) -> "InquirySnapshot":
@@ -151,7 +152,7 @@ def asking_order(
     prefer: Collection[BookieId] = (),
     avoid: Collection[BookieId] = (),
 ) -> list[BookieId]:
-    """The write set of an entry, those in `prefer` first, those in `avoid` last."""
+    """Return the write set of an entry, those in `prefer` first, those in `avoid` last."""
     ensemble = fragment_at(fragments, entry_id).ensemble
     write_set = [ensemble[position] for position in quorums.write_set(entry_id)]
     write_set.sort(key=lambda bookie: (bookie in avoid, bookie not in prefer))
@@ -199,7 +200,7 @@ class ReadProtocol:
         return effects
 
     def found(self, entry_id: int) -> bool:
-        """`step(Answered(..., FOUND))`: whether it was not decided before."""
+        """As `step(Answered(..., FOUND))`; return False if the entry was decided before."""
         return self._open.pop(entry_id, None) is not None
 
     def _start(self) -> None:
@@ -219,10 +220,13 @@ class ReadProtocol:
             self._effects.append(Ask(asked, first, count))
 
     def _orders(self) -> Iterator[tuple[int, Sequence[BookieId]]]:
-        """For each entry whom to ask; a fragment has only as many orders as bookies."""
+        """Yield each entry with its order of bookies.
+
+        Within a fragment there are only as many orders as bookies, so they are computed once.
+        """
         starts = {fragment.first_entry_id for fragment in self._fragments}
         size = self._quorums.ensemble
-        orders: dict[int, list[BookieId]] = {}  # by what the id leaves when divided by that
+        orders: dict[int, list[BookieId]] = {}  # entry id modulo `size` -> order
         for entry_id in range(self._first, self._first + self._count):
             if entry_id in starts:
                 orders.clear()
@@ -240,7 +244,7 @@ class ReadProtocol:
             return
         inquiry = self._open.get(entry_id)
         if inquiry is None:
-            return  # Decided by an answer that came before.
+            return  # An earlier answer decided this entry.
         inquiry.answered(bookie, verdict)
         if inquiry.exhausted:
             del self._open[entry_id]
@@ -254,10 +258,10 @@ class ReadProtocol:
         if bookie is not None:
             self._effects.append(Ask(bookie, entry_id, 1))
 
-    # -- for searches
+    # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """All of the state between two steps."""
+        """Return the whole state between two steps."""
         return tuple((e, inquiry.snapshot()) for e, inquiry in sorted(self._open.items()))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -265,5 +269,5 @@ class ReadProtocol:
         self._effects.clear()
 
     def canonical(self) -> Snapshot:
-        """The same for states that nobody can tell apart."""
+        """Return the same value for states that behave the same."""
         return self.snapshot()

@@ -1,33 +1,33 @@
-"""How a ledger that its writer has left is brought to its end, so that no two readers disagree.
+"""Recovery: close a ledger that its writer has left, such that all readers see the same end.
 
-The metadata say IN_RECOVERY before this machine starts; the fragments that it is given are those of
-that very write (or read).  Then:
+The metadata say IN_RECOVERY before this machine starts, and its fragments are those of that very
+write (or read).  The phases:
 
     FENCING   every bookie of the last fragment is fenced and asked for its LAC, until no write set
               has an ack quorum left that could still accept entries
-    READING   from the largest LAC on, entry by entry, with reads that fence, too.  One copy is
-              enough: the entry is recovered, and written back to its write set, in order.  When
-              WQ - AQ + 1 bookies say that they do not have it, it was never confirmed and never
-              will be: here the ledger ends.  If neither can be had, nobody knows: ABORTED
+    READING   from the largest LAC on, entry by entry, with reads that fence as well.  One copy is
+              enough: the entry is recovered, and written back to its write set, in order.  After
+              WQ - AQ + 1 negative answers the entry was never confirmed and never will be: the
+              ledger ends before it.  If neither is possible, the entry is unknown: ABORTED
     CLOSING   all recovered entries are on an ack quorum; the end may be written to the metadata
-    DONE      the machine has asked for that
+    DONE      the machine has asked for that write
 
-Aborting changes nothing for the worse; another attempt starts from fresh metadata.  Any number of
-recoveries may run at once: they recover the same entries, and the first that closes wins.
+An aborted recovery does no harm; another attempt starts from fresh metadata.  Any number of
+recoveries may run at once: they recover the same entries, and the first one to close wins.
 
-Rules that look odd, and are not to be improved upon (`safety` W1 to W6):
-- Reads go to the fragments as they were at the start, though write-back may change the ensemble.
-- Such changes are kept here until the closing write: published before, they would name bookies that
-  do not hold what may be confirmed already.
+Rules that look odd, and must stay (`safety` W1 to W6):
+- Reads go to the fragments as they were at the start, although write-back may change the ensemble.
+- These ensemble changes are kept here until the closing write.  Published earlier, they would name
+  bookies that do not hold entries which may be confirmed already.
 - Entries are written back with the LAC found at the start: a reader must not learn from a recovery
   that may yet lose against another one.
 - Silence, errors and overload are no negative answers.
 
-Bookies that have answered the fencing request are asked first: a dead one delays nothing.
+Bookies that answered the fencing request are asked first, so a dead one delays nothing.
 
-How many entries are under way at once grows with what was recovered: most ledgers end where their
-LAC is, or a few entries behind it, and reads behind the end cost each bookie a request.  A long
-tail soon has `reads_max` under way, or as many of its entries as 16 MB hold.
+The number of entries under way grows with the number recovered.  Most ledgers end at their LAC or a
+few entries above it, and each read beyond the end costs every bookie a request.  A long tail soon
+has `reads_max` entries under way, or as many as fit into 16 MB.
 """
 
 from collections.abc import Collection, Sequence
@@ -72,7 +72,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class LastEntry:
-    """The last entry that a bookie has, of which nothing but this matters."""
+    """The last entry of a bookie, without its payload."""
 
     entry_id: int
     lac: int
@@ -81,9 +81,9 @@ class LastEntry:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswered:
-    """`fenced`: the bookie accepts no entry of the old writer any more, durably.
+    """`fenced`: the bookie will accept no entry of the old writer any more, durably.
 
-    `last` is None if it has no entry, or one that cannot be believed.
+    `last` is None if the bookie has no entry, or a damaged one.
     """
 
     bookie: BookieId
@@ -93,7 +93,7 @@ class FenceAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """`length` is that of the ledger up to the entry; it counts if the entry was found."""
+    """`length` is the ledger length up to the entry; it counts if the entry was found."""
 
     bookie: BookieId
     entry_id: int
@@ -127,14 +127,14 @@ class FencingRead:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """What was read of this entry will not be needed."""
+    """The entry was read, and is not needed."""
 
     entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """Write this end, if the ledger is in recovery still, and of the version that we know."""
+    """Write this end, if the ledger is still in recovery, with the version we marked."""
 
     last_entry_id: int
     length: int
@@ -179,6 +179,8 @@ class Snapshot:
 
 
 class RecoverProtocol:
+    """One attempt to recover one ledger."""
+
     def __init__(
         self, quorums: Quorums, fragments: Sequence[Fragment], *, reads_max: int = READS_MAX
     ) -> None:
@@ -187,26 +189,26 @@ class RecoverProtocol:
         self._fragments = tuple(fragments)
         self._reads_max = reads_max
         self._fenced: set[BookieId] = set()
-        self._silent: set[BookieId] = set()  # did not answer, or not what would help
+        self._silent: set[BookieId] = set()  # no answer, or one that proves no fence
         self._lengths: dict[int, int] = {}  # entry -> length of the ledger up to it
         self._base = NO_ENTRY
         self._found_lac = NO_ENTRY
-        self._inquiries: dict[int, Inquiry] = {}  # entries that are being read
+        self._inquiries: dict[int, Inquiry] = {}  # entries being read
         self._found: set[int] = set()  # read, and not yet written back
         self._next_read = 0
-        self._end: int | None = None  # the first entry that is known to be absent
+        self._end: int | None = None  # the first entry known to be absent
         self._changes: list[Fragment] = []
         self._writing = WriteProtocol(fragments[-1].ensemble, quorums)
         self._effects: list[Effect] = []
 
     @property
     def lac(self) -> int:
-        """What recovered entries carry as their LAC: the one found at the start."""
+        """The LAC that recovered entries carry: the one found at the start."""
         return self._base
 
     @property
     def ensemble(self) -> Ensemble:
-        """Where recovered entries go."""
+        """The bookies to which recovered entries go."""
         return self._writing.ensemble
 
     @property
@@ -214,7 +216,7 @@ class RecoverProtocol:
         return self._fragments[-1]
 
     def wants(self, entry_id: int) -> bool:
-        """An answer that holds this entry will be needed."""
+        """Return True if the entry is still undecided."""
         return entry_id in self._inquiries
 
     def step(self, event: Event) -> list[Effect]:
@@ -234,7 +236,7 @@ class RecoverProtocol:
         effects, self._effects = self._effects, []
         return effects
 
-    # FENCING
+    # -- FENCING
 
     def _fence_answered(self, bookie: BookieId, fenced: bool, last: LastEntry | None) -> None:
         if self.phase is not Phase.FENCING or bookie not in self._last.ensemble:
@@ -255,12 +257,12 @@ class RecoverProtocol:
     def _start_reading(self) -> None:
         assert self._covered, "entries are read only when the old writer cannot go on"
         self.phase = Phase.READING
-        # What lies before the last fragment was confirmed when that was written.
+        # A fragment starts at LAC + 1, so all entries before the last fragment are confirmed.
         self._base = max(self._found_lac, self._last.first_entry_id - 1)
         self._next_read = self._base + 1
         self._writing = WriteProtocol(self._last.ensemble, self.quorums, lac=self._base)
 
-    # READING
+    # -- READING
 
     def _read_on(self) -> None:
         """Keep a window of entries under way, up to the end as far as it is known."""
@@ -271,7 +273,7 @@ class RecoverProtocol:
 
     @property
     def _window(self) -> int:
-        """So many entries are read and not yet written back, at most."""
+        """The largest number of entries that are read and not yet written back."""
         recovered = self._writing.lac - self._base
         if recovered < 2:
             return min(_READS_FIRST, self._reads_max)
@@ -291,7 +293,7 @@ class RecoverProtocol:
     ) -> None:
         inquiry = self._inquiries.get(entry_id)
         if inquiry is None:
-            return  # Decided by an answer that came before.
+            return  # An earlier answer decided this entry.
         if verdict is Verdict.FOUND:
             del self._inquiries[entry_id]
             self._lengths[entry_id] = length
@@ -304,19 +306,20 @@ class RecoverProtocol:
         elif inquiry.exhausted:
             del self._inquiries[entry_id]
             if entry_id >= self._last.first_entry_id:
-                self._abort(f"nobody can tell whether entry {entry_id} was confirmed")
+                self._abort(f"no bookie can tell whether entry {entry_id} was confirmed")
             else:
-                # The bookies of an older fragment may be gone for good; only the length of the
-                # ledger is asked of them, and a guess will do.
+                # The bookies of an older fragment may be gone forever.  They are asked only for the
+                # length of the ledger, and an estimate is enough.
                 self._lengths[entry_id] = self._length_at_least(entry_id)
         else:
-            # One negative answer is rarely the only one: ask all the others at once.
+            # One negative answer rarely comes alone: ask all other bookies at once.
             for other in inquiry.rest():
                 self._effects.append(FencingRead(other, entry_id))
 
     def _ends_before(self, entry_id: int) -> None:
-        """That entry was never confirmed, so nothing behind it was."""
+        """End the ledger: the entry was never confirmed, so no later one was."""
         self._end = entry_id
+        # Entries above the end may exist on some bookies; a confirmed prefix has no gap.
         for later in [e for e in self._inquiries if e >= entry_id]:
             del self._inquiries[later]
         for later in sorted(e for e in self._found if e > entry_id):
@@ -326,7 +329,7 @@ class RecoverProtocol:
     def _length_at_least(self, entry_id: int) -> int:
         return max((n for e, n in self._lengths.items() if e <= entry_id), default=0)
 
-    # Writing back
+    # -- writing back
 
     def _write_back(self) -> None:
         while (entry_id := self._writing.last_add_pushed + 1) in self._found:
@@ -336,6 +339,7 @@ class RecoverProtocol:
     def _write(self, event: write.Event) -> None:
         if self.phase is Phase.FENCING:
             return
+        # The change is published only by the closing write.
         if isinstance(event, EnsembleChanged):
             self._changes.append(Fragment(self._writing.lac + 1, event.ensemble))
         for effect in self._writing.step(event):
@@ -343,17 +347,17 @@ class RecoverProtocol:
                 case Send() | ChangeEnsemble() | Confirm():
                     self._effects.append(effect)
                 case Starved():
-                    pass  # Only a change that nobody can make is a reason to give up.
+                    pass  # Aborting is decided below, once a replacement was tried.
                 case Withdraw():
                     raise AssertionError("a recovery does not withdraw")
                 case _:
                     assert_never(effect)
         if self._writing.starved and self._writing.state is write.State.OPEN:
-            # Whoever could take the place of a missing bookie has been asked for.
+            # The change to spare bookies was tried already, and the rest cannot confirm.
             away = _names(self._writing.missing)
             self._abort(f"too few bookies take recovered entries; no answer from {away}")
 
-    # CLOSING
+    # -- CLOSING
 
     def _proceed(self) -> None:
         if self.phase is Phase.FENCING and self._covered:
@@ -374,7 +378,8 @@ class RecoverProtocol:
         elif last_entry_id in self._lengths:
             length = self._lengths[last_entry_id]
         else:
-            # Nothing was recovered, and no bookie has just this entry as its last one.
+            # Nothing was recovered, and no bookie reported this entry as its last one: read it
+            # for the length it carries.
             if last_entry_id not in self._inquiries:
                 self._inquire(last_entry_id)
             return
@@ -386,10 +391,10 @@ class RecoverProtocol:
         self.phase = Phase.ABORTED
         self._effects.append(Abort(reason))
 
-    # -- for searches
+    # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """All of the state between two steps."""
+        """Return the whole state between two steps."""
         return Snapshot(
             self.phase,
             tuple(sorted(self._fenced)),
@@ -418,10 +423,10 @@ class RecoverProtocol:
         self._effects.clear()
 
     def canonical(self) -> Snapshot:
-        """The same for states that nobody can tell apart; it can be restored, too."""
+        """Return the same value for states that behave the same; `restore` accepts it."""
         if self.phase is Phase.FENCING:
             return self.snapshot()
-        # Who was silent, and what LAC was found, matters only until reading begins.
+        # The silent bookies and the LAC that was found matter only until reading begins.
         return replace(self.snapshot(), silent=(), found_lac=NO_ENTRY)
 
 

@@ -1,13 +1,13 @@
-"""One change of a ledger's metadata by compare-and-swap, until it is known what became of it.
+"""A change of a ledger's metadata by compare-and-swap, until its result is known.
 
-A write has three outcomes: it was carried out, it met another version, or nobody knows.  The last
-one is never taken for either of the others: the record is read again, and the change decided anew.
-And since a write that nobody heard of may be carried out *later*, the change is settled only when
-the version has moved on: by our own write, or somebody's.
+A write is carried out, or meets another version, or its result is unknown.  An unknown result is
+never taken for one of the other two: the record is read again, and the change decided anew.  Such a
+write may still be carried out *later*, so the change is settled only once the version has moved on,
+by our own write or by another one.
 
-What is wanted is a pure function of the metadata as stored, `decide(metadata, version)`: the new
-metadata, or KEEP (what is stored will do: it is what we want, or better), or REFUSE (the ledger is
-no longer in a state in which we may want it).  For the same argument it returns the same.
+`decide(metadata, version)` is a pure function of the stored metadata.  It returns the new metadata,
+or KEEP (the stored metadata are as wanted, or better), or REFUSE (the state of the ledger no longer
+allows the change).  It returns the same value for the same arguments.
 
     WRITING -- Conflict, Unknown --> READING -- Stored --> decide --> WRITING or settled
 """
@@ -29,7 +29,7 @@ class Ruling(Enum):
 Decide: TypeAlias = Callable[[LedgerMetadata, int], LedgerMetadata | Ruling]
 
 
-# -- Events: what came of the last effect
+# -- Events: the result of the last effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The write found another version; nothing was changed."""
+    """The write met another version; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No answer to the write: it may have been carried out, or may yet be."""
+    """The write was not answered; it may have been carried out, or may yet be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no such record any more."""
+    """The record no longer exists."""
 
 
 Event: TypeAlias = Written | Conflict | Unknown | Unavailable | Stored | Missing
@@ -79,14 +79,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the record; `patiently`: after a pause, the store did not answer."""
+    """Read the record; `patiently` means after a pause, since the store did not answer."""
 
     patiently: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The metadata are these, as wanted."""
+    """The metadata are as wanted."""
 
     metadata: LedgerMetadata
     version: int
@@ -94,7 +94,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class NotAllowed:
-    """The metadata are these, and must not be changed as wanted."""
+    """The metadata are these, and the change is not allowed."""
 
     metadata: LedgerMetadata
     version: int
@@ -102,7 +102,7 @@ class NotAllowed:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """The store does not answer, and nothing has been changed."""
+    """The store does not answer, and nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,12 @@ Snapshot: TypeAlias = tuple[Write | None, bool]
 
 
 class UpdateProtocol:
-    """Call `start` with what was read last, then `step` with what came of each effect."""
+    """Call `start` with the metadata read last, then `step` with the result of each effect."""
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
         self._wanted: Write | None = None
-        self._doubtful = False  # a write of ours may be carried out later
+        self._doubtful = False  # A write without an answer may be carried out later.
 
     def start(self, metadata: LedgerMetadata, version: int) -> Effect:
         return self._proceed(metadata, version)
@@ -138,6 +138,7 @@ class UpdateProtocol:
                 self._doubtful = True
                 return Read()
             case Unavailable():
+                # With a write in doubt, "not done" would be a guess: only the record can tell.
                 return Read(patiently=True) if self._doubtful else NotDone()
             case Stored(metadata, version):
                 return self._proceed(metadata, version)
@@ -157,25 +158,25 @@ class UpdateProtocol:
                 self._wanted = Write(ruling, version)
                 return self._wanted
 
-    # -- for searches
+    # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """All of the state between two steps, but for what is wanted: that is the caller's."""
+        """Return the whole state between two steps, except `decide`: the caller has that."""
         return self._wanted, self._doubtful
 
     def restore(self, snapshot: Snapshot) -> None:
         self._wanted, self._doubtful = snapshot
 
     def canonical(self) -> Snapshot:
-        """The same for states that nobody can tell apart."""
+        """Return the same value for states that behave the same."""
         return self.snapshot()
 
 
-# -- What is wanted
+# -- Decisions
 
 
 def change_ensemble(previous: Fragment, wanted: Fragment) -> Decide:
-    """The writer goes on with other bookies, while the ledger is open and its tail is ours."""
+    """Continue with other bookies while the ledger is open and its last fragment is ours."""
 
     def decide(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
         if metadata.state is not LedgerState.OPEN:
@@ -183,14 +184,14 @@ def change_ensemble(previous: Fragment, wanted: Fragment) -> Decide:
         if metadata.last_fragment == wanted:
             return Ruling.KEEP
         if metadata.last_fragment != previous:
-            return Ruling.REFUSE  # Nobody but its writer changes the tail of an open ledger.
+            return Ruling.REFUSE  # Only its writer changes the last fragment of an open ledger.
         return metadata.with_ensemble(wanted)
 
     return decide
 
 
 def close_by_writer(last_entry_id: int, length: int) -> Decide:
-    """The writer's own end; never over a recovery, whose end may be another one."""
+    """Close at the end of the writer; never during a recovery, which may find another end."""
 
     def decide(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
         if metadata.state is LedgerState.OPEN:
@@ -202,20 +203,20 @@ def close_by_writer(last_entry_id: int, length: int) -> Decide:
 
 
 def mark_in_recovery(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
-    """Its writer can change nothing any more.  A recovery that runs already is joined."""
+    """Stop the writer from changing the metadata; join a recovery that runs already."""
     return metadata.in_recovery() if metadata.state is LedgerState.OPEN else Ruling.KEEP
 
 
 def close_by_recovery(
     marked_version: int, last_entry_id: int, length: int, changes: tuple[Fragment, ...]
 ) -> Decide:
-    """The end that recovery has found; one that another recovery wrote first is as good."""
+    """Close at the end that recovery found; keep the end of another recovery that came first."""
 
     def decide(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
         if metadata.closed:
             return Ruling.KEEP
         if metadata.state is not LedgerState.IN_RECOVERY or version != marked_version:
-            return Ruling.REFUSE  # What was decided, was decided about other metadata.
+            return Ruling.REFUSE  # The recovery was based on other metadata.
         return metadata.closed_at(last_entry_id, length, changes)
 
     return decide

@@ -1,18 +1,19 @@
 """How one writer appends entries to one ledger.
 
-An entry is *confirmed* once AQ bookies of its write set hold it and every entry before it is
-confirmed; the newest confirmed entry is the LAC (last add confirmed).  When a bookie fails, the
-writer asks for an ensemble change: a fragment that starts at LAC + 1 with another bookie in its
-place, which is sent what is not confirmed yet.  The LAC stands still until the change is settled:
-else the new fragment would claim entries that its bookies were never sent.
+An entry is *confirmed* once AQ bookies of its write set hold it and every earlier entry is
+confirmed.  The newest confirmed entry is the LAC (last add confirmed).  When a bookie fails, the
+writer asks for an ensemble change: a fragment that starts at LAC + 1, in which another bookie takes
+the place and is sent the unconfirmed entries.  The LAC stands still until the change is settled;
+otherwise the new fragment would cover entries that its bookies were never sent.
 
-If nobody can take the place (`ChangePostponed`) the writer goes on *degraded*: the missing bookie
-is sent nothing, and the others confirm.  When too few are left for that, appends wait (`Starved`);
-a bookie that returns then is sent everything behind the LAC, so that it has no gap there.  As long
-as the others suffice a returned bookie is left out: what it missed is for the next ledger to mend.
+If no bookie can take the place (`ChangePostponed`) the writer continues *degraded*: it sends the
+missing bookie nothing, and the others confirm.  If too few are left for that, appends wait
+(`Starved`).  A bookie that returns then is sent everything above the LAC, so that it has no gap
+there.  As long as the others suffice, a bookie that returned is left out: the next ledger and
+rereplication make up for its missing entries.
 
-A fenced writer withdraws, and so does one whose ledger is no longer open: which of its unconfirmed
-entries the ledger keeps, recovery decides.
+A fenced writer withdraws, and so does a writer whose ledger is no longer open.  Recovery decides
+which of its unconfirmed entries the ledger keeps.
 
                AddFailed, SpareFound
         OPEN ------------------------> REPLACING
@@ -21,12 +22,13 @@ entries the ledger keeps, recovery decides.
           |`-- ChangePostponed --------------'
           `--> WITHDRAWN, from both: Refused, Stop
 
-Feed events to `step` and carry out, in order, the effects that it returns.  Runs are (first,
-count).  Payloads are not known here: `Send` names the entries, the shell has their bytes.  What
-happens to every entry, `Append` and `Added`, can be had without making events and effects, which
-for a host that writes to thousands of ledgers would cost more than the rest: `append`, `added`.
-Recovery writes back with the same machine.  After the TLA+ specification: ClientSendsAddEntry
-Requests, ClientChangesEnsemble, ClientResendsPendingAddOp.
+Pass events to `step`, and perform the effects that it returns in order.  Runs are (first, count).
+The machine does not know payloads: `Send` names entries, and the shell has their bytes.  `append`
+and `added` do the same as the events `Append` and `Added`, which happen for every entry, without
+making objects: these would cost a host that writes to thousands of ledgers more than all the rest.
+
+Recovery writes entries back with the same machine.  It follows the TLA+ specification of
+BookKeeper: ClientSendsAddEntryRequests, ClientChangesEnsemble, ClientResendsPendingAddOp.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +38,7 @@ from typing import TypeAlias, assert_never
 
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Quorums
 
-# -- Events: what has happened
+# -- Events
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +57,38 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class AddFailed:
-    """The bookie answered with an error, or not in time, or the connection to it was lost."""
+    """The bookie answered with an error or too late, or the connection to it was lost."""
 
     bookie: BookieId
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChanged:
-    """The fragment that starts at LAC + 1 with these bookies is in the metadata."""
+    """The metadata have the fragment that starts at LAC + 1 with these bookies."""
 
     ensemble: Ensemble
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePostponed:
-    """The metadata are certainly unchanged: nobody can take the place, or the store is away."""
+    """The metadata are certainly unchanged: there is no spare, or the store is away."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpareFound:
-    """A change that was postponed is worth another try."""
+    """A postponed change is worth another try."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieReturned:
-    """A bookie that was missing answers again."""
+    """A missing bookie answers again."""
 
     bookie: BookieId
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A bookie refused for good (fenced), or the ledger is no longer open in the metadata."""
+    """A bookie refused finally (fenced), or the ledger is no longer open in the metadata."""
 
     reason: str
 
@@ -109,7 +111,7 @@ Event: TypeAlias = (
 )
 
 
-# -- Effects: what is to be done
+# -- Effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnsemble:
-    """Replace these members of the ensemble, as far as there are others, from that entry on."""
+    """Replace these members, as far as there are spares, from that entry on."""
 
     first_entry_id: int
     failed: Ensemble
@@ -137,14 +139,14 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """Appends wait until one of these is back, or a spare is found."""
+    """Appends wait until one of these bookies is back, or a spare is found."""
 
     missing: Ensemble
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Nothing is written any more.  Of these entries recovery decides which the ledger keeps."""
+    """Nothing is written any more; recovery decides which of these entries the ledger keeps."""
 
     first: int
     count: int
@@ -163,14 +165,14 @@ class State(Enum):
     WITHDRAWN = auto()
 
 
-_OPEN, _WITHDRAWN = State.OPEN, State.WITHDRAWN  # looking up a member of an enum takes its time
+_OPEN, _WITHDRAWN = State.OPEN, State.WITHDRAWN  # An attribute of an enum is slow to look up.
 
 
 Snapshot: TypeAlias = tuple[State, Ensemble, tuple[int, ...], int, int, tuple[int, ...], bool, bool]
 
 
 class WriteProtocol:
-    """`missing` are members of the ensemble that are known to be away from the start."""
+    """The write side of one ledger; `missing` are members that are away from the start."""
 
     def __init__(
         self,
@@ -186,19 +188,21 @@ class WriteProtocol:
         self.ensemble = ensemble
         self.last_add_pushed = lac
         self.lac = lac
-        self._missing = {ensemble.index(bookie) for bookie in missing}  # sent nothing
-        self._held = [0] * quorums.ensemble  # by position: which of LAC + 1 and on, as bits
-        self._untried = False  # somebody failed whom no change has tried to replace
+        self._missing = {
+            ensemble.index(bookie) for bookie in missing
+        }  # positions that are sent nothing
+        self._held = [0] * quorums.ensemble  # by position: bit i stands for entry LAC + 1 + i
+        self._untried = False  # A member failed that no change has tried to replace.
         self._starved = False
         self._effects: list[Effect] = []
-        self._everybody = quorums.write == quorums.ensemble
+        self._unstriped = quorums.write == quorums.ensemble
         self._live: Ensemble = ()
         self._positions: dict[BookieId, int] = {}
-        self._ensemble_is(ensemble)
+        self._set_ensemble(ensemble)
 
     @property
     def under_replicated(self) -> bool:
-        """Some bookie is sent nothing."""
+        """True if some bookie is sent nothing."""
         return bool(self._missing)
 
     @property
@@ -207,14 +211,14 @@ class WriteProtocol:
 
     @property
     def starved(self) -> bool:
-        """Some write set has no ack quorum: appends wait."""
+        """True if some write set has no ack quorum, so appends wait."""
         return self._starved
 
     def step(self, event: Event) -> list[Effect]:
         if self.state is not _WITHDRAWN:
             match event:
                 case Added(bookie, first, count):
-                    self._tell_confirmed(self.added(bookie, first, count))
+                    self._emit_confirmed(self.added(bookie, first, count))
                 case Append(count):
                     self._append(count)
                 case AddFailed(bookie):
@@ -238,24 +242,28 @@ class WriteProtocol:
         return effects
 
     def append(self, count: int = 1) -> Ensemble | None:
-        """`step(Append(count))` if that is one `Send`: to whom.  None: it is not, nothing done."""
-        if not self._everybody or self.state is _WITHDRAWN:
+        """As `step(Append(count))` if its effect is one `Send`; return the bookies to send to.
+
+        Return None, without any effect, if it is not.
+        """
+        if not self._unstriped or self.state is _WITHDRAWN:
             return None
         self.last_add_pushed += count
         return self._live
 
     def added(self, bookie: BookieId, first: int, count: int = 1) -> int:
-        """`step(Added(...))`: so many entries are confirmed by it, and nothing else follows."""
+        """As `step(Added(...))`; return the number of entries confirmed by it."""
         if self.state is _WITHDRAWN:
             return 0
         position = self._positions.get(bookie)
         if position is None:
-            return 0  # It has been replaced: nobody would look for the entry there.
+            return 0  # The bookie was replaced: no reader would ask it for the entry.
         head = self.lac + 1
         start, end = max(first, head), min(first + count, self.last_add_pushed + 1)
+        # Acknowledgements below the LAC or above the last entry sent mean nothing.
         if start < end:
             held = (1 << end - head) - (1 << start - head)
-            if not self._everybody:
+            if not self._unstriped:
                 held &= self._sent_to(position, start, end)
             self._held[position] |= held
         return self._advance()
@@ -273,7 +281,7 @@ class WriteProtocol:
             self._emit(Send(entry_id, 1, to))
 
     def _sent_to(self, position: int, start: int, end: int) -> int:
-        """Those of the entries that the position is in the write set of."""
+        """Return, as bits, those of the entries whose write set includes the position."""
         bits = 0
         for entry_id in range(start, end):
             if self.quorums.holds(position, entry_id):
@@ -283,6 +291,7 @@ class WriteProtocol:
     def _add_failed(self, bookie: BookieId) -> None:
         position = self._positions.get(bookie)
         if position is not None and position not in self._missing:
+            # It is sent nothing until it is replaced, or needed again for an ack quorum.
             self._missing.add(position)
             self._membership_changed()
             self._untried = True
@@ -290,6 +299,7 @@ class WriteProtocol:
 
     def _replace(self) -> None:
         if self._missing and self._untried and self.state is State.OPEN:
+            # One change at a time, for all members that are missing now.
             self._untried = False
             self.state = State.REPLACING
             self._emit(ChangeEnsemble(self.lac + 1, self.missing))
@@ -299,9 +309,10 @@ class WriteProtocol:
         assert len(set(ensemble)) == self.quorums.ensemble
         newcomers = [p for p, bookie in enumerate(self.ensemble) if ensemble[p] != bookie]
         for position in newcomers:
+            # The new bookie holds nothing, whatever its predecessor has acknowledged.
             self._held[position] = 0
         self._missing.difference_update(newcomers)
-        self._ensemble_is(ensemble)
+        self._set_ensemble(ensemble)
         for position in newcomers:
             self._send_pending(position)
         self._settled()
@@ -313,12 +324,14 @@ class WriteProtocol:
     def _settled(self) -> None:
         self.state = State.OPEN
         self._untried = self._untried and bool(self._missing)
-        # A bookie that failed meanwhile comes next.  The LAC moves only if that starts no change.
+        # A bookie that failed meanwhile is replaced next.  `_replace` comes first: the LAC may only
+        # move if no other change begins, since that one starts at the present LAC + 1.
         self._replace()
-        self._tell_confirmed(self._advance())
+        self._emit_confirmed(self._advance())
 
     def _bookie_returned(self, bookie: BookieId) -> None:
         position = self._positions.get(bookie)
+        # Only if it is needed: what it missed would have to be sent to it first.
         if self._starved and position in self._missing:
             self._missing.discard(position)
             self._membership_changed()
@@ -329,7 +342,7 @@ class WriteProtocol:
         self._emit(Withdraw(self.lac + 1, self.last_add_pushed - self.lac, reason))
 
     def _send_pending(self, position: int) -> None:
-        """Send what is not confirmed to that bookie, unless it has said that it holds it."""
+        """Send the bookie the unconfirmed entries that it has not acknowledged."""
         bookie = (self.ensemble[position],)
         for first, count in self._runs_without(position):
             self._emit(Send(first, count, bookie))
@@ -349,32 +362,33 @@ class WriteProtocol:
             yield first, count
 
     def _advance(self) -> int:
-        """Confirm from the head, and say how many.
+        """Confirm entries from LAC + 1 on, and return their number.
 
-        Worked out anew each time, so that no flag can go stale.
+        The result is computed anew each time, so no flag can be outdated.
         """
         if self.state is not _OPEN:
-            return 0
+            return 0  # The new fragment starts at the LAC + 1 that the change was asked with.
         confirmed = self._on_ack_quorum()
-        count = (~confirmed & confirmed + 1).bit_length() - 1  # of ones at the lower end
+        count = (~confirmed & confirmed + 1).bit_length() - 1  # the number of trailing ones
         if count:
             self._held = [held >> count for held in self._held]
             self.lac += count
+            assert self.lac <= self.last_add_pushed
         return count
 
-    def _tell_confirmed(self, count: int) -> None:
+    def _emit_confirmed(self, count: int) -> None:
         if count:
             self._emit(Confirm(self.lac + 1 - count, count))
 
     def _on_ack_quorum(self) -> int:
-        """Which of LAC + 1 and on are held by an ack quorum, as bits."""
-        by = [-1] + [0] * self.quorums.ack  # by so many positions, or more
+        """Return, as bits from LAC + 1 on, the entries that an ack quorum holds."""
+        by = [-1] + [0] * self.quorums.ack  # by[n]: entries held by n positions or more
         for held in self._held:
             for number in range(self.quorums.ack, 0, -1):
                 by[number] |= by[number - 1] & held
         return by[-1]
 
-    def _ensemble_is(self, ensemble: Ensemble) -> None:
+    def _set_ensemble(self, ensemble: Ensemble) -> None:
         self.ensemble = ensemble
         self._positions = {bookie: position for position, bookie in enumerate(ensemble)}
         self._membership_changed()
@@ -390,10 +404,10 @@ class WriteProtocol:
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
-    # -- for searches
+    # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """All of the state between two steps."""
+        """Return the whole state between two steps."""
         return (
             self.state,
             self.ensemble,
@@ -409,12 +423,12 @@ class WriteProtocol:
         state, ensemble, missing, lac, pushed, held, untried, starved = snapshot
         self.state, self.lac, self.last_add_pushed = state, lac, pushed
         self._missing, self._held = set(missing), list(held)
-        self._ensemble_is(ensemble)
+        self._set_ensemble(ensemble)
         self._untried, self._starved = untried, starved
         self._effects.clear()
 
     def canonical(self) -> Snapshot:
-        """The same for states that nobody can tell apart; it can be restored, too."""
+        """Return the same value for states that behave the same; `restore` accepts it."""
         if self.state is State.WITHDRAWN:
             return (self.state, self.ensemble, (), self.lac, self.last_add_pushed, (), False, False)
         return self.snapshot()

@@ -7,10 +7,9 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import InDoubtError, LedgerFencedError
-from daybook.bookie.ledger.adds import Adds
-from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.client import LedgerClient, LedgerLimits, Quorums
-from daybook.bookie.ledger.dialects import V2, V3
+from daybook.bookie.ledger.codecs import AddBatch, V2Codec, V3Codec
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.digest import Digester, master_key
 from daybook.wire.errors import MalformedError
@@ -65,10 +64,10 @@ def ranges(bookie: FakeBookie) -> list[tuple[int, int]]:
     return [(block.first, block.last) for block in bookie.blocks]
 
 
-def adds(first: int, payloads: Sequence[bytes]) -> Adds:
+def adds(first: int, payloads: Sequence[bytes]) -> AddBatch:
     lengths = [sum(map(len, payloads[: index + 1])) for index in range(len(payloads))]
     bodies: list[list[Buffer]] = [[payload] for payload in payloads]
-    return Adds(first, encode_adds(KEY, 5, first, -1, lengths, Digester(), bodies))
+    return AddBatch(first, encode_adds(KEY, 5, first, -1, lengths, Digester(), bodies))
 
 
 async def test_what_is_appended_in_a_turn_leaves_together(
@@ -257,7 +256,10 @@ async def test_long_runs_leave_in_pieces(three: Cluster, autojump_clock: Clock) 
 
 def test_a_block_is_what_would_have_been_sent_one_by_one() -> None:
     together = adds(3, [b"a", b"bb", b"ccc"])
-    plain, block = b"".join(V2().adds(5, together)), b"".join(V2(blocks=True).adds(5, together))
+    plain, block = (
+        b"".join(V2Codec().adds(5, together)),
+        b"".join(V2Codec(blocks=True).adds(5, together)),
+    )
     assert U32.unpack_from(block)[0] == len(block) - 4
     decoded = decode_block(memoryview(bytearray(block))[4:])
     assert decoded.adds == plain
@@ -266,11 +268,11 @@ def test_a_block_is_what_would_have_been_sent_one_by_one() -> None:
 
 def test_one_entry_needs_no_block() -> None:
     one = adds(3, [b"a"])
-    assert b"".join(V2(blocks=True).adds(5, one)) == b"".join(V2().adds(5, one))
+    assert b"".join(V2Codec(blocks=True).adds(5, one)) == b"".join(V2Codec().adds(5, one))
 
 
 def test_in_v3_they_are_adds_of_their_own() -> None:
-    parts = b"".join(V3().adds(5, adds(3, [b"a", b"bb"])))
+    parts = b"".join(V3Codec().adds(5, adds(3, [b"a", b"bb"])))
     found: list[tuple[int, bytes]] = []
     while parts:
         size = U32.unpack_from(parts)[0] + 4
@@ -290,7 +292,7 @@ def test_small_entries_are_copied_once_large_ones_never() -> None:
 
 def test_answers_to_blocks_and_to_single_adds_are_told_as_runs() -> None:
     answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
-    dialect = V2(blocks=True)
+    dialect = V2Codec(blocks=True)
     dialect.adds(5, adds(3, [b"x"] * 7))
     assert dialect.decode([answer]).adds == [AddRun(Status.OK, 5, 3, 9)]
     with pytest.raises(MalformedError):
@@ -298,7 +300,7 @@ def test_answers_to_blocks_and_to_single_adds_are_told_as_runs() -> None:
 
 
 def test_an_answer_to_a_block_that_was_not_sent_proves_nothing() -> None:
-    dialect = V2(blocks=True)
+    dialect = V2Codec(blocks=True)
     dialect.adds(5, adds(3, [b"x"] * 7))
     for ledger_id, first, last in ((5, 3, 8), (5, 3, 10), (5, 4, 9), (6, 3, 9)):
         answer = memoryview(encode_block_answer(Status.OK, ledger_id, first, last))[4:]
@@ -306,7 +308,7 @@ def test_an_answer_to_a_block_that_was_not_sent_proves_nothing() -> None:
             dialect.decode([answer])
     answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
     with pytest.raises(MalformedError):
-        V2().decode([answer])
+        V2Codec().decode([answer])
     assert dialect.decode([answer]).adds
     with pytest.raises(MalformedError):
         dialect.decode([answer])
@@ -314,7 +316,7 @@ def test_an_answer_to_a_block_that_was_not_sent_proves_nothing() -> None:
 
 def test_each_of_two_equal_blocks_is_answered() -> None:
     """The first one was given up, and its answer came late."""
-    dialect = V2(blocks=True)
+    dialect = V2Codec(blocks=True)
     answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
     for _ in range(2):
         dialect.adds(5, adds(3, [b"x"] * 7))

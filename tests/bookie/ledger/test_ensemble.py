@@ -10,8 +10,8 @@ from trio.abc import Clock
 
 from daybook.bookie.errors import NotEnoughBookiesError
 from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
-from daybook.bookie.ledger.marks import mark_path, mark_under_replicated
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
+from daybook.bookie.ledger.underreplication import mark_path, mark_under_replicated
 from daybook.bookie.registry.cookies import Cookie, create_cookie
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
@@ -71,7 +71,7 @@ async def world() -> AsyncGenerator[World]:
         world = World(ensemble, store, directory, nursery)
         directory.add_listener(world.changed)
         nursery.start_soon(directory.follow)
-        nursery.start_soon(directory.probe, world)
+        nursery.start_soon(directory.probe, world.probe)
         yield world
         nursery.cancel_scope.cancel()
 
@@ -194,7 +194,7 @@ async def test_when_nobody_else_is_left_suspects_are_tried(
 async def test_fewer_than_an_ack_quorum_is_refused(world: World, autojump_clock: Clock) -> None:
     await world.add(1)
     await world.add(2, 3, away=True)
-    with pytest.raises(NotEnoughBookiesError, match="1 bookies can be written to"):
+    with pytest.raises(NotEnoughBookiesError, match="1 bookies are writable"):
         await world.directory.choose(QUORUMS)
     await world.add(4)
     assert len((await world.directory.choose(QUORUMS)).missing) == 1

@@ -6,6 +6,7 @@ The bookies here speak v3 by script; what ours do with these requests: `tests/bo
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from daybook.bookie.ledger.context import LedgerContext, LedgerLimits
 from daybook.bookie.ledger.lac import LacAnnouncer, lac_moved, read_lac, write_lac
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.connection import FrameConnection
 from daybook.wire.digest import Digester, DigestType, master_key
 from daybook.wire.entry import decode_lac, encode_header, encode_lac
@@ -217,7 +219,7 @@ class ScriptedWriter:
 
 async def test_only_a_writer_that_pauses_tells_its_lac(three: Three, autojump_clock: Clock) -> None:
     writer = ScriptedWriter()
-    announcer = LacAnnouncer(three.context, writer)
+    announcer = LacAnnouncer(three.context, cast("LedgerWriter", writer))
     pause_s = three.context.limits.explicit_lac_s
     for entry_id in range(50):
         writer.last_add_confirmed = entry_id
@@ -240,15 +242,15 @@ async def test_requests_share_a_connection_which_is_closed_when_nobody_asks(
     three: Three, autojump_clock: Clock
 ) -> None:
     ask = partial(
-        three.context.exchange.ask, IDS[0], partial(encode_read_lac, ledger_id=LEDGER), 5.0
+        three.context.requests.ask, IDS[0], partial(encode_read_lac, ledger_id=LEDGER), 5.0
     )
     async with trio.open_nursery() as nursery:
         for _ in range(50):
             nursery.start_soon(ask)
     assert (three.bookies[0].connections, len(three.bookies[0].requests)) == (1, 50)
-    assert three.context.exchange._lines
+    assert three.context.requests._connections
     await trio.sleep(130)
-    assert not three.context.exchange._lines
+    assert not three.context.requests._connections
     await ask()
     assert three.bookies[0].connections == 2
 
@@ -256,7 +258,7 @@ async def test_requests_share_a_connection_which_is_closed_when_nobody_asks(
 async def test_one_that_does_not_answer_is_given_up_and_asked_anew(
     three: Three, autojump_clock: Clock
 ) -> None:
-    one, exchange = three.bookies[0], three.context.exchange
+    one, exchange = three.bookies[0], three.context.requests
     one.silent = True
     encode_request = partial(encode_read_lac, ledger_id=LEDGER)
     with pytest.raises(ConnectionLostError, match="did not answer in time"):
@@ -270,13 +272,13 @@ async def test_one_that_does_not_answer_is_given_up_and_asked_anew(
 async def test_a_cancelled_request_leaves_nothing_behind(
     three: Three, autojump_clock: Clock
 ) -> None:
-    one, exchange = three.bookies[0], three.context.exchange
+    one, exchange = three.bookies[0], three.context.requests
     one.silent = True
     encode_request = partial(encode_read_lac, ledger_id=LEDGER)
     for _ in range(10):
         with trio.move_on_after(0.1):
             await exchange.ask(IDS[0], encode_request, 5.0)
-    (line,) = exchange._lines.values()
+    (line,) = exchange._connections.values()
     assert (line._requests, line._unsent) == ({}, {})
     one.silent = False
     assert (await exchange.ask(IDS[0], encode_request, 5.0)).header.txnId == 11
@@ -285,5 +287,5 @@ async def test_a_cancelled_request_leaves_nothing_behind(
 async def test_nobody_there_is_no_answer(three: Three, autojump_clock: Clock) -> None:
     encode_request = partial(encode_read_lac, ledger_id=LEDGER)
     with pytest.raises(ConnectionLostError, match="nowhere"):
-        await three.context.exchange.ask(BookieId("nowhere:1"), encode_request, 5.0)
-    assert not three.context.exchange._lines
+        await three.context.requests.ask(BookieId("nowhere:1"), encode_request, 5.0)
+    assert not three.context.requests._connections

@@ -149,7 +149,7 @@ def test_an_old_ledger_without_ack_quorum_needs_its_write_quorum() -> None:
         (TEXT_V2.replace(b"b2:1", b"b1:1"), "twice"),
         (TEXT_V2.replace(b"ackQuorumSize: 2", b"ackQuorumSize: 3"), "quorums"),
         (TEXT_V2.replace(b"lastEntryId: -1\nstate: IN_RECOVERY", b"state: CLOSED"), "end"),
-        (TEXT_V1.replace(b"\n4\t", b"\n0\t"), "one behind the other"),
+        (TEXT_V1.replace(b"\n4\t", b"\n0\t"), "one after another"),
         (TEXT_V1 + b"\n5\tCLOSED\n6\tb1:1\tb4:1\tb5:1".replace(b"6", b"x"), "parse"),
     ],
 )

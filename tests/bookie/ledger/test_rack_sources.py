@@ -12,10 +12,14 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import NotEnoughBookiesError
-from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.ledger.ensemble import (
+    BookieDirectory,
+    DirectoryLimits,
+    Quarantine,
+    QuarantineLimits,
+)
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.ledger.protocol.racks import DEFAULT_RACK, RackRule
-from daybook.bookie.ledger.quarantine import Quarantine, QuarantineLimits
 from daybook.bookie.ledger.racks import (
     RACK_PROPERTY,
     Placement,
@@ -86,7 +90,9 @@ async def test_without_enforcing_one_rack_will_do(autojump_clock: Clock) -> None
 async def test_when_it_is_enforced_an_error_says_what_to_do(autojump_clock: Clock) -> None:
     placement = Placement(rule=RackRule(2, enforced=True))
     async with directory_with(in_racks("aaa"), placement) as (directory, _):
-        with pytest.raises(NotEnoughBookiesError, match="2 racks for each write set; they stand"):
+        with pytest.raises(
+            NotEnoughBookiesError, match="2 racks for each write set; their racks are"
+        ):
             await directory.choose(QUORUMS)
         assert len((await directory.choose(Quorums(3, 1, 1))).ensemble) == 3
 
@@ -187,9 +193,9 @@ async def test_a_program_is_given_hosts(tmp_path: Path) -> None:
 async def test_a_program_that_does_not_say_is_an_error(tmp_path: Path, body: str, why: str) -> None:
     with pytest.raises(RackError, match=why):
         await RackScript(script(tmp_path, body)).racks(INFOS)
-    with pytest.raises(RackError, match="the program that tells racks"):
+    with pytest.raises(RackError, match="the rack script failed"):
         await RackScript(str(tmp_path / "none")).racks(INFOS)
-    with pytest.raises(ValueError, match="has a name"):
+    with pytest.raises(ValueError, match="needs a command"):
         RackScript()
 
 

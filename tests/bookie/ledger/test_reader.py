@@ -12,7 +12,7 @@ from daybook.bookie.errors import NoSuchEntryError, ReadUnknownError, Unauthoriz
 from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
 from daybook.bookie.ledger.metadata import encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
-from daybook.bookie.ledger.reader import usual_bookie
+from daybook.bookie.ledger.reader import preferred_bookie
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.digest import DigestType
 from daybook.wire.messages.bookie import Status
@@ -75,7 +75,7 @@ def test_long_stretches_of_a_ledger_are_shared_out_among_its_bookies() -> None:
     fragments = [Fragment(0, ensemble), Fragment(9000, later)]
 
     def stretches(entry_bytes: int) -> list[tuple[BookieId, int]]:
-        usual = [usual_bookie(7, fragments, first, entry_bytes) for first in range(12_000)]
+        usual = [preferred_bookie(7, fragments, first, entry_bytes) for first in range(12_000)]
         return [(bookie, len(list(run))) for bookie, run in groupby(usual)]
 
     found = stretches(entry_bytes=60_000)
@@ -149,7 +149,7 @@ async def test_one_that_cannot_say_makes_it_unknown(
 
 async def test_nothing_behind_the_end(three: Cluster, autojump_clock: Clock) -> None:
     reader = await closed(await three.client(), 3)
-    with pytest.raises(NoSuchEntryError, match="the last one is 2"):
+    with pytest.raises(NoSuchEntryError, match="the last entry is 2"):
         await reader.read(3, 3, max_bytes=100)
 
 
@@ -160,7 +160,7 @@ async def test_a_tailing_reader_follows_and_fences_nobody(
     writer = await client.create(QUORUMS)
     reader = await other.open(writer.ledger_id, recover=False)
     assert (reader.closed, reader.last_add_confirmed) == (False, -1)
-    with pytest.raises(NoSuchEntryError, match="confirmed are those up to -1"):
+    with pytest.raises(NoSuchEntryError, match="the last confirmed entry is -1"):
         await reader.read(0, 0, max_bytes=10)
     await append(writer, 5)
     assert await reader.refresh() == 3, "the last entry carries the LAC from before it"

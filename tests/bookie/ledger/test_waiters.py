@@ -3,12 +3,12 @@
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.ledger.waiters import EntryWaiters
+from daybook.bookie.ledger.writer import ConfirmationWaiters
 
 
 async def test_a_wait_that_was_given_up_leaves_nothing(autojump_clock: Clock) -> None:
     """As of a program that looks each second whether a writer without bookies has got on."""
-    waiters, told = EntryWaiters(), trio.Event()
+    waiters, told = ConfirmationWaiters(), trio.Event()
 
     async def wait() -> None:
         await waiters.wait(7)

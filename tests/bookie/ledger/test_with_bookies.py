@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from daybook.bookie.errors import InDoubtError, LedgerFencedError
-from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.client import (
     LedgerClient,
     LedgerLimits,
@@ -17,7 +17,7 @@ from daybook.bookie.ledger.client import (
     Quorums,
     open_ledger_client,
 )
-from daybook.bookie.ledger.dialects import WireChoice
+from daybook.bookie.ledger.codecs import VersionChoice
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, run_bookie
@@ -73,13 +73,13 @@ class Cluster:
         session.close()
         self.ended[name].set()
 
-    async def client(self, protocol: WireChoice = "auto") -> LedgerClient:
+    async def client(self, protocol: VersionChoice = "auto") -> LedgerClient:
         client: LedgerClient = await self.nursery.start(self._run_client, protocol)
         return client
 
     async def _run_client(
         self,
-        protocol: WireChoice,
+        protocol: VersionChoice,
         task_status: trio.TaskStatus[LedgerClient] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         async with open_ledger_client(
@@ -133,7 +133,7 @@ async def test_write_close_and_read(cluster: Cluster, quorums: Quorums) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-async def test_recovery_fences_the_writer(cluster: Cluster, protocol: WireChoice) -> None:
+async def test_recovery_fences_the_writer(cluster: Cluster, protocol: VersionChoice) -> None:
     client = await cluster.client(protocol)
     writer = await client.create(QUORUMS)
     await append(writer, 100)

@@ -7,9 +7,9 @@ from trio.abc import Clock
 from daybook.bookie.errors import (
     NotEnoughBookiesError,
 )
-from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.client import LedgerLimits, Quorums
-from daybook.bookie.ledger.marks import mark_path
+from daybook.bookie.ledger.underreplication import mark_path
 from daybook.wire.messages.bookie import Status
 from tests.bookie.ledger.cluster import PATHS, Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
@@ -157,7 +157,7 @@ async def test_with_two_dead_appends_wait_and_go_on_by_themselves(
     assert writer.last_add_confirmed == 3
     assert one.id in writer.waiting_for
     assert two.id in writer.waiting_for
-    with pytest.raises(NotEnoughBookiesError, match="1 bookies can be written to"):
+    with pytest.raises(NotEnoughBookiesError, match="1 bookies are writable"):
         await client.create(QUORUMS)
     await one.restart()
     await trio.sleep(3)

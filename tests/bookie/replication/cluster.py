@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 
 import trio
 
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, LedgerLimits, Quorums, open_ledger_client
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.orders import Orders
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
@@ -82,8 +82,8 @@ class Cluster:
         return Board(self.store, PATHS)
 
     @property
-    def orders(self) -> Orders:
-        return Orders(self.store, PATHS)
+    def orders(self) -> AdminStates:
+        return AdminStates(self.store, PATHS)
 
     async def write(
         self, count: int = 20, quorums: Quorums = QUORUMS, *, close: bool = True, size: int = 100
@@ -163,7 +163,7 @@ class Cluster:
         self, metadata: LedgerMetadata, copies: Mapping[str, Mapping[int, Entry]]
     ) -> int:
         """A ledger as the metadata say, and the given bytes at each bookie."""
-        catalog = self.client.context.catalog
+        catalog = self.client.context.metadata_store
         ledger_id, _ = await catalog.create(metadata, self.world.nursery)
         self.written[ledger_id] = [payload_of(n) for n in range(metadata.last_entry_id + 1)]
         for name, entries in copies.items():
@@ -176,7 +176,7 @@ class Cluster:
                     entry=entry_bytes(ledger_id, entry_id, kind),
                     recovery=True,
                 )
-                answer = await self.client.context.exchange.ask(bookie_id(name), frame, 10)
+                answer = await self.client.context.requests.ask(bookie_id(name), frame, 10)
                 assert from_v3(answer.status) is Status.OK
         return ledger_id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daybook.bookie.errors import MalformedRecordError
-from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
 from daybook.bookie.replication.config import load
@@ -39,7 +39,7 @@ def test_records_of_another_kind_are_said(value: bytes) -> None:
     with pytest.raises(MalformedRecordError):
         Status.decode(value)
     with pytest.raises(MalformedRecordError):
-        Order.decode(value)
+        AdminRecord.decode(value)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_records_of_another_kind_are_said(value: bytes) -> None:
 )  # fmt: skip
 def test_records_with_nonsense_in_them_are_said(kind: str, value: bytes) -> None:
     decode: dict[str, Callable[[bytes], object]] = {
-        "order": Order.decode,
+        "order": AdminRecord.decode,
         "alarm": partial(Alarm.decode, 1),
         "status": Status.decode,
     }
@@ -93,8 +93,8 @@ async def test_the_status_of_a_worker_goes_with_its_session() -> None:
 async def test_an_order_that_does_not_parse_is_an_order() -> None:
     store = MemoryStore(SystemClock()).session("w")
     await store.create(f"{PATHS.underreplication}/orders/b1", b"?", make_parents=True)
-    orders = await Orders(store, PATHS).list()
-    assert [order.kind for order in orders.values()] == [Kind.READ_ONLY]
+    orders = await AdminStates(store, PATHS).list()
+    assert [order.kind for order in orders.values()] == [AdminState.READ_ONLY]
 
 
 def test_the_fewest_copies_are_next_unless_they_just_failed() -> None:

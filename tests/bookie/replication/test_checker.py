@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.ledger.exchange import Encode
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.request_channel import Encode
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.protocol.copies import Fill, Presence, Report
 from daybook.wire.errors import ConnectionLostError
@@ -114,7 +114,7 @@ async def test_one_that_never_answers_a_question_for_lists_is_asked_for_entries(
 ) -> None:
     """As Apache's bookies with RocksDB: a mark stayed for ever, as of one that does not answer."""
     asked: list[BookieId] = []
-    exchange = cluster.client.context.exchange
+    exchange = cluster.client.context.requests
     ask = exchange.ask
 
     async def no_lists_of_b3(bookie: BookieId, encode: Encode, timeout_s: float) -> pb.Response:

@@ -8,7 +8,7 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import NotEnoughBookiesError
-from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import Quorums
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
@@ -57,7 +57,7 @@ async def test_all_is_moved_and_then_it_is_forgotten(
     assert B1 not in await known_bookies(cluster.store, PATHS)
     order = await cluster.orders.read(B1)
     assert order is not None
-    assert order.kind is Kind.LEFT
+    assert order.kind is AdminState.LEFT
     cluster.lose("b1")
     assert await cluster.fully_copied()
 
@@ -156,11 +156,11 @@ async def test_whoever_leaves_is_not_named_by_new_ledgers(
     for _ in range(20):
         await cluster.write(1)
     assert not await named(cluster)
-    await cluster.orders.give(bookie_id("b2"), Order(Kind.RETIRE, 0))
+    await cluster.orders.give(bookie_id("b2"), AdminRecord(AdminState.RETIRE, 0))
     with pytest.raises(NotEnoughBookiesError, match="leaving, and not counted: b1"):
         await cluster.write(1)
     # One that only takes no entries for a while is named: it is meant to come back.
-    await cluster.orders.give(bookie_id("b2"), Order(Kind.READ_ONLY, 0))
+    await cluster.orders.give(bookie_id("b2"), AdminRecord(AdminState.READ_ONLY, 0))
     await cluster.write(1)
 
 
@@ -175,7 +175,7 @@ async def test_with_nobody_left_to_take_the_place_it_says_so(
         async def leave_too() -> None:
             await trio.sleep(0.1)
             for name in ("b2", "b3"):
-                await cluster.orders.give(bookie_id(name), Order(Kind.LEAVE, 0))
+                await cluster.orders.give(bookie_id(name), AdminRecord(AdminState.LEAVE, 0))
 
         nursery.start_soon(leave_too)
         with pytest.raises(DecommissionError, match="start another one") as raised:
@@ -227,7 +227,7 @@ async def test_it_is_begun_again_wherever_it_was_killed(
     async with cluster.recovering():
         while True:
             session = cluster.world.metadata.session(f"cli{kills}")
-            orders, marks = Orders(session, PATHS), Marks(session, PATHS, "cli")
+            orders, marks = AdminStates(session, PATHS), Marks(session, PATHS, "cli")
             with trio.CancelScope() as scope:
                 session.link = _Killing(scope, after=kills)
                 await Decommission(cluster.client.context, marks, orders, B1, LIMITS).run()
@@ -237,7 +237,7 @@ async def test_it_is_begun_again_wherever_it_was_killed(
     assert kills > 10
     order = await cluster.orders.read(B1)
     assert order is not None
-    assert order.kind is Kind.LEFT
+    assert order.kind is AdminState.LEFT
     assert B1 not in await known_bookies(cluster.store, PATHS)
     assert await cluster.fully_copied()
 
@@ -280,8 +280,8 @@ async def test_one_that_does_not_obey_is_not_waited_for(
 
 
 async def test_an_order_holds_across_restarts(cluster: Cluster, autojump_clock: Clock) -> None:
-    orders = Orders(cluster.store, PATHS)
-    await orders.give(B1, Order(Kind.READ_ONLY, 5))
+    orders = AdminStates(cluster.store, PATHS)
+    await orders.give(B1, AdminRecord(AdminState.READ_ONLY, 5))
     cluster.lose("b1")
     await cluster.world.start("b1")
     assert B1 in await readonly_bookies(cluster.store, PATHS)
@@ -290,6 +290,6 @@ async def test_an_order_holds_across_restarts(cluster: Cluster, autojump_clock: 
 
 
 def test_an_order_is_read_as_it_was_written() -> None:
-    order = Order(Kind.LEAVE, 17)
+    order = AdminRecord(AdminState.LEAVE, 17)
     assert order.encode() == b'{"version": 1, "order": "leave", "since_ms": 17}'
-    assert Order.decode(order.encode()) == order
+    assert AdminRecord.decode(order.encode()) == order

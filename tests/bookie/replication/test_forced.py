@@ -9,7 +9,7 @@ from trio.abc import Clock
 from daybook.bookie.errors import RecoveryAbortedError
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import Fragment, Quorums
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.replication.forced import AcceptedLoss, accept_loss
 from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, open_cluster
 from tests.bookie.replication.test_repairs import damaged, flip_bits, restart
@@ -37,7 +37,7 @@ async def plant(cluster: Cluster, **last: int) -> int:
 async def forced(cluster: Cluster, ledger_id: int) -> AcceptedLoss:
     """Once the usual way has failed."""
     context = cluster.client.context
-    stored = await context.catalog.read(ledger_id)
+    stored = await context.metadata_store.read(ledger_id)
     with pytest.raises(RecoveryAbortedError):
         await recover_ledger(context, ledger_id, stored)
     return await accept_loss(context, ledger_id, stored)

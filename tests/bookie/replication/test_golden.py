@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
@@ -100,12 +100,12 @@ async def test_a_vote_for_the_auditor(store: MemorySession) -> None:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("kind", Kind)
-async def test_orders(store: MemorySession, kind: Kind) -> None:
-    order = Order(kind, NOW_MS)
-    await Orders(store, PATHS).give(B1, order)
+@pytest.mark.parametrize("kind", AdminState)
+async def test_orders(store: MemorySession, kind: AdminState) -> None:
+    order = AdminRecord(kind, NOW_MS)
+    await AdminStates(store, PATHS).give(B1, order)
     assert await value(store, f"orders/{B1}") == golden(f"order_{kind.name.lower()}")
-    assert await Orders(store, PATHS).read(B1) == order
+    assert await AdminStates(store, PATHS).read(B1) == order
 
 
 async def test_alarms_and_workers(store: MemorySession) -> None:

@@ -80,7 +80,7 @@ async def add(
         entry=entry_bytes(ledger_id, entry_id, "good"),
         recovery=recovery,
     )
-    return from_v3((await cluster.client.context.exchange.ask(bookie, frame, 10)).status)
+    return from_v3((await cluster.client.context.requests.ask(bookie, frame, 10)).status)
 
 
 async def test_what_was_lost_without_a_sync_is_copied_back(

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.replication.board import Alarm, Trouble
@@ -123,10 +123,10 @@ async def test_a_bookie_that_has_too_much_to_do_has_no_damage(
     metadata = closed_on((0, ["b1", "b2", "b3"]))
     copies = {"b1": WHOLE, "b2": WHOLE, "b3": WHOLE}
     ledger_id = await cluster.plant(metadata, copies)
-    read = Bookies.read
+    read = BookieClient.read
 
     def busy(
-        self: Bookies,
+        self: BookieClient,
         bookie: BookieId,
         ledger_id: int,
         entry_id: int,
@@ -137,7 +137,7 @@ async def test_a_bookie_that_has_too_much_to_do_has_no_damage(
         else:
             read(self, bookie, ledger_id, entry_id, callback)
 
-    monkeypatch.setattr(Bookies, "read", busy)
+    monkeypatch.setattr(BookieClient, "read", busy)
     (report,) = await Checker(cluster.client.context).check(
         ledger_id, metadata, HERE, verify=list(HERE)
     )
@@ -351,7 +351,7 @@ async def test_a_ledger_that_goes_into_recovery_meanwhile_keeps_its_fragments(
     cluster.written[ledger_id] = []
     async with cluster.recovering() as running:
         cluster.lose("b3")
-        catalog = cluster.client.context.catalog
+        catalog = cluster.client.context.metadata_store
 
         async def begin_recovery() -> None:
             stored = await catalog.read(ledger_id)

@@ -8,8 +8,8 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import ReadUnknownError
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState
 from daybook.bookie.ledger.client import Quorums
-from daybook.bookie.ledger.orders import Kind, Order
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.replication.host import AutoRecovery
 from daybook.bookie.replication.protocol.copies import Presence
@@ -65,7 +65,7 @@ async def test_a_member_that_takes_no_entries_has_a_rack(
     async with in_racks(racks, seed=number) as cluster:
         copies = {"b1": WHOLE, "b2": WHOLE}
         ledger_id = await cluster.plant(closed_on((0, ["b1", "b2"])), copies)
-        await cluster.orders.give(bookie_id("b1"), Order(Kind.READ_ONLY, 0))
+        await cluster.orders.give(bookie_id("b1"), AdminRecord(AdminState.READ_ONLY, 0))
         async with cluster.recovering() as running:
             await until(lambda: is_readonly(running, "b1"))
             cluster.lose("b2")

@@ -8,7 +8,7 @@ from trio.abc import Clock
 
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.metadata import LedgerState
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.starts import read_starts
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.replication.cluster import PATHS, Cluster, open_cluster, until
@@ -46,7 +46,7 @@ async def entries_behind_an_image(cluster: Cluster, *old: str) -> int:
 
 async def recover(cluster: Cluster, ledger_id: int) -> None:
     context = cluster.client.context
-    await recover_ledger(context, ledger_id, await context.catalog.read(ledger_id))
+    await recover_ledger(context, ledger_id, await context.metadata_store.read(ledger_id))
 
 
 async def test_an_image_of_one_and_another_one_behind_lose_nothing(

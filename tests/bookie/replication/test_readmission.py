@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.ledger.orders import Kind
+from daybook.bookie.ledger.admin_states import AdminState
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.replication.decommission import (
@@ -56,7 +56,7 @@ async def add(cluster: Cluster, bookie: BookieId, ledger_id: int, entry_id: int)
         entry=entry_bytes(ledger_id, entry_id, "good"),
         recovery=False,
     )
-    return from_v3((await cluster.client.context.exchange.ask(bookie, frame, 10)).status)
+    return from_v3((await cluster.client.context.requests.ask(bookie, frame, 10)).status)
 
 
 async def recovered_ledger(cluster: Cluster) -> tuple[int, BookieId]:
@@ -119,7 +119,7 @@ async def test_it_is_not_admitted_before_it_is_back(
             await readmission.admit()  # its old process runs still
         order = await cluster.orders.read(bookie)
         assert order is not None
-        assert order.kind is Kind.LEFT
+        assert order.kind is AdminState.LEFT
 
 
 async def test_without_its_fences_it_is_not_admitted(

@@ -250,7 +250,7 @@ async def test_a_recovery_that_nobody_ended_is_ended(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(10, close=False)
-    catalog = cluster.client.context.catalog
+    catalog = cluster.client.context.metadata_store
     stored = await catalog.read(writer.ledger_id)
     await catalog.update(writer.ledger_id, stored, lambda m, v: m.in_recovery())
     gone = sorted(await names(cluster, writer.ledger_id))[0]

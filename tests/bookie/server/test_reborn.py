@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import read_life
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
@@ -118,8 +118,8 @@ async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
         shutil.rmtree(cluster.tmp_path / "d0")
         cluster._indexes = type(cluster._indexes)()
     else:
-        orders = Orders(cluster.looking, PATHS)
-        await orders.give(BookieId("b1"), Order(Kind.LEFT, 1))
+        orders = AdminStates(cluster.looking, PATHS)
+        await orders.give(BookieId("b1"), AdminRecord(AdminState.LEFT, 1))
 
     with monkeypatch.context() as patch:
         patch.setattr(Identity, "stamp", cut_short)
@@ -222,8 +222,8 @@ async def test_it_is_not_born_anew_while_another_process_is_that_bookie(cluster:
 
 async def test_a_name_that_was_here_before_is_born_anew(cluster: Cluster) -> None:
     """It has left, perhaps with fences; a new one of that name has an order to wait for."""
-    orders = Orders(cluster.looking, PATHS)
-    await orders.give(BookieId("b1"), Order(Kind.LEFT, 1))
+    orders = AdminStates(cluster.looking, PATHS)
+    await orders.give(BookieId("b1"), AdminRecord(AdminState.LEFT, 1))
     async with cluster.run(cluster.config()) as running:
         await free(running)
         assert not running.store.writable

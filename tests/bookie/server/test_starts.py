@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from daybook.bookie.errors import MalformedRecordError
-from daybook.bookie.ledger.orders import Orders
+from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import create_cookie, delete_cookie, read_cookie
 from daybook.bookie.registry.paths import LedgerPaths
@@ -650,7 +650,7 @@ async def test_a_new_identity_forgets_the_starts_of_the_one_before() -> None:
     await world.looking.delete(PATHS.cookie("b1"), -1)
     await create_cookie(world.looking, PATHS, cookie.cookie)
     assert await world.record() is None
-    assert await Orders(world.looking, PATHS).read(BookieId("b1")) is None
+    assert await AdminStates(world.looking, PATHS).read(BookieId("b1")) is None
 
 
 # -- the start of the storage

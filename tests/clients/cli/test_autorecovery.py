@@ -9,9 +9,9 @@ from random import Random
 import pytest
 import trio
 
-from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.registry.cookies import Cookie, create_cookie
 from daybook.bookie.registry.layout import ensure_layout
@@ -53,7 +53,7 @@ class Stored:
 
     async def ledger(self, metadata: LedgerMetadata) -> int:
         async with trio.open_nursery() as nursery:
-            catalog = Catalog(self.session, PATHS, Random(1))
+            catalog = LedgerMetadataStore(self.session, PATHS, Random(1))
             ledger_id, _ = await catalog.create(metadata, nursery)
         return ledger_id
 
@@ -168,14 +168,14 @@ def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> No
 def test_read_only_gives_an_order_and_takes_it_back(
     daybook: Daybook, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def order() -> Order | None:
-        return await Orders(stored.session, PATHS).read(B1)
+    async def order() -> AdminRecord | None:
+        return await AdminStates(stored.session, PATHS).read(B1)
 
     code, out, _ = daybook("bookies", "read-only", "b1")
     assert (code, out) == (0, "b1 takes no new entries.\n")
     given = trio.run(order)
     assert given is not None
-    assert given.kind is Kind.READ_ONLY
+    assert given.kind is AdminState.READ_ONLY
     monkeypatch.setattr("daybook.clients.cli.bookies._OBEY_S", 0.05)
     code, out, _ = daybook("bookies", "read-only", "b1", "--off")
     assert code == 0
@@ -194,11 +194,11 @@ def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) ->
 def test_an_order_that_is_taken_back_is_said_to_programs_too(
     daybook: Daybook, stored: Stored
 ) -> None:
-    async def order() -> Order | None:
-        return await Orders(stored.session, PATHS).read(B1)
+    async def order() -> AdminRecord | None:
+        return await AdminStates(stored.session, PATHS).read(B1)
 
     async def retire() -> None:
-        await Orders(stored.session, PATHS).give(B1, Order(Kind.RETIRE, 1))
+        await AdminStates(stored.session, PATHS).give(B1, AdminRecord(AdminState.RETIRE, 1))
 
     trio.run(retire)
     code, _, err = daybook("bookies", "read-only", "b1")
@@ -230,16 +230,16 @@ def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: St
 def test_waiting_for_retention_moves_nothing(daybook: Daybook, stored: Stored) -> None:
     trio.run(stored.ledger, closed())
 
-    async def left() -> tuple[Order | None, list[int]]:
+    async def left() -> tuple[AdminRecord | None, list[int]]:
         marks = [ledger_id async for ledger_id in Marks(stored.session, PATHS, "").list()]
-        return await Orders(stored.session, PATHS).read(B1), marks
+        return await AdminStates(stored.session, PATHS).read(B1), marks
 
     code, out, _ = daybook("bookies", "decommission", "b1", "--wait-retention", "--no-wait")
     assert code == 0
     assert "`daybook bookies health` shows what still names it" in out
     order, marked = trio.run(left)
     assert order is not None
-    assert order.kind is Kind.RETIRE
+    assert order.kind is AdminState.RETIRE
     assert marked == []
     assert daybook("bookies", "recommission", "b1")[0] == 0
     assert trio.run(left)[0] is None
@@ -280,7 +280,7 @@ def test_a_bookie_that_takes_no_fences_is_not_taken_back(daybook: Daybook, store
     code, _, err = daybook("bookies", "recommission", "b1")  # nobody listens there
     assert code == 1
     assert f"ledger {ledger_id} is not fenced there" in err
-    assert trio.run(Orders(stored.session, PATHS).read, B1) is not None
+    assert trio.run(AdminStates(stored.session, PATHS).read, B1) is not None
 
 
 def test_metadata_that_do_not_parse_are_shown_beside_the_others(
@@ -333,7 +333,7 @@ def test_health_says_when_nothing_can_be_published(
         await trio.lowlevel.checkpoint()
         return True
 
-    monkeypatch.setattr("daybook.bookie.ledger.bookies.Bookies.probe", probe)
+    monkeypatch.setattr("daybook.bookie.ledger.bookie_client.BookieClient.probe", probe)
     trio.run(fill)
     options = [] if ack is None else ["--ack-quorum", str(ack)]
     found, out, err = daybook("bookies", "health", "--output", "json", *options)

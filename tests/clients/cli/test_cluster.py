@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import trio
 
-from daybook.bookie.ledger.catalog import Catalog
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.registry.instance import PATH, InstanceRecord
 from daybook.bookie.registry.layout import ensure_layout, read_instance_id
@@ -42,7 +42,7 @@ async def ledger(store: MetadataStore, paths: LedgerPaths, log: str) -> int:
         custom=custom_metadata(log),
     ).closed_at(0, 1)
     async with trio.open_nursery() as nursery:
-        ledger_id, _ = await Catalog(store, paths, Random(1)).create(metadata, nursery)
+        ledger_id, _ = await LedgerMetadataStore(store, paths, Random(1)).create(metadata, nursery)
     return ledger_id
 
 

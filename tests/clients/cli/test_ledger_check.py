@@ -8,10 +8,10 @@ from random import Random
 import pytest
 import trio
 
-from daybook.bookie.ledger.bookies import Bookies
-from daybook.bookie.ledger.catalog import Catalog
+from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.orders import Kind, Order, Orders
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.registry.cookies import Cookie, create_cookie
 from daybook.bookie.registry.layout import ensure_layout
@@ -44,14 +44,14 @@ class Cluster:
         ).closed_at(2, 15)
         async with trio.open_nursery() as nursery:
             for _ in range(LEDGERS):
-                await Catalog(store, PATHS, Random(1)).create(metadata, nursery)
+                await LedgerMetadataStore(store, PATHS, Random(1)).create(metadata, nursery)
 
     async def register(self) -> None:
         host, _, port = self.bookie.rpartition(":")
         await register(self.session, PATHS, BookieInfo(self.bookie, host, int(port)))
 
     async def ask_to_leave(self) -> None:
-        await Orders(self.session, PATHS).give(self.bookie, Order(Kind.LEAVE, 1))
+        await AdminStates(self.session, PATHS).give(self.bookie, AdminRecord(AdminState.LEAVE, 1))
 
     async def ask_what_nobody_understands(self) -> None:
         await self.ask_to_leave()
@@ -113,7 +113,7 @@ def test_one_that_answers_and_is_not_registered_is_not_gone(
         await trio.lowlevel.checkpoint()
         return True
 
-    monkeypatch.setattr(Bookies, "probe", answering)
+    monkeypatch.setattr(BookieClient, "probe", answering)
     code, found, _ = checked(daybook)
     what = f"{frozen.bookie} answers, and is not registered any more; no copy found of 0-2"
     assert (code, found) == (4, {("unknown", what)})

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from daybook.bookie.errors import NoSuchEntryError
-from daybook.bookie.ledger.catalog import Catalog
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
@@ -55,7 +55,7 @@ LENGTH = sum(map(len, ENTRIES))
 async def fill(store: MetadataStore) -> None:
     """Ledger 0 belongs to a topic and is closed, 1 to a cursor and is open, 2 to no topic."""
     await ensure_layout(store, PATHS, Random(1))
-    catalog = Catalog(store, PATHS, Random(1))
+    catalog = LedgerMetadataStore(store, PATHS, Random(1))
     first = LedgerMetadata(
         quorums=Quorums(3, 3, 2),
         fragments=(fragment(0, "b1", "b2", "b3"), fragment(2, "b1", "b4", "b3")),

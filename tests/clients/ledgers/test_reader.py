@@ -268,7 +268,7 @@ async def test_following_a_ledger_that_waits_asks_little(
         reader = await client.open(writer.ledger_id, recover=False)
         nursery.start_soon(Following(reader, 1).run)
         await trio.sleep(1)
-        exchange = client._client._context.exchange
+        exchange = client._client._context.requests
         before = exchange._request_id
         await trio.sleep(100)
         assert exchange._request_id - before <= 3 * 2 * 11  # polls of ten seconds, and looks
@@ -414,7 +414,7 @@ async def test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently(
         await trio.sleep(1)
         following = Following(await client.open(writer.ledger_id, recover=False))
         nursery.start_soon(following.run)
-        exchange = client._client._context.exchange
+        exchange = client._client._context.requests
         for bookie in writer.metadata.last_fragment.ensemble:
             fence = partial(
                 encode_read,

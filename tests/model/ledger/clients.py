@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from daybook.bookie.ledger.adds import Adds
+from daybook.bookie.ledger.codecs import AddBatch
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol import update, write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
@@ -104,7 +104,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class SendingLane:
+class SendingChannel:
     """What the shells ask of a `Lane`.  Answers find their way by what they say."""
 
     bookie: BookieId
@@ -113,7 +113,7 @@ class SendingLane:
     def add(self, entry_id: int, frame: Sequence[Buffer]) -> None:
         self.out.sends.append((self.bookie, b"".join(map(bytes, frame))))
 
-    def add_all(self, adds: Adds) -> None:
+    def add_all(self, adds: AddBatch) -> None:
         for frame in adds.frames:
             self.out.sends.append((self.bookie, b"".join(map(bytes, frame))))
 

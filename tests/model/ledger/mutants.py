@@ -16,7 +16,7 @@ from tests.mutants import ledger as catalogue
 from tests.mutants.patch import Edit, Mutant
 
 _MODEL = "model"
-_RECOVERER = "daybook.bookie.ledger.recoverer"
+_RECOVERER = "daybook.bookie.ledger.recovery"
 _WRITER = "daybook.bookie.ledger.writer"
 _WRITE = "daybook.bookie.ledger.protocol.write"
 _VOLUME = "daybook.bookie.storage.volume"
@@ -26,7 +26,7 @@ M05 = Mutant(
     id="M05 shell",
     rule="recovery reads fence -> only the request for the last entry does",
     module=_RECOVERER,
-    name="_Recovery._perform",
+    name="Recovery._perform",
     replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
     caught_by=_MODEL,
 )
@@ -57,7 +57,7 @@ M14 = Mutant(
     id="M14",
     rule="recovery adds carry the recovery flag -> plain adds",
     module=_RECOVERER,
-    name="_Recovery._frame",
+    name="Recovery._frame",
     replacement=Edit("recovery=True, ", ""),
     caught_by=_MODEL,
 )
@@ -67,7 +67,7 @@ M19 = Mutant(
     module=_WRITE,
     name="WriteProtocol.added",
     replacement=Edit(
-        "        return 0  # It has been replaced: nobody would look for the entry there.",
+        "        return 0  # The bookie was replaced: no reader would ask it for the entry.",
         "        position = 0",
     ),
     caught_by=_MODEL,
@@ -78,9 +78,9 @@ M22 = Mutant(
     module=_WRITER,
     name="LedgerWriter._start_change",
     replacement=Edit(
-        "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)",
-        "        self._context.nursery.start_soon(self._changes.change_ensemble, wanted)\n"
-        "        self._feed(EnsembleChanged(ensemble))",
+        "        self._context.nursery.start_soon(self._change_ensemble, wanted)",
+        "        self._context.nursery.start_soon(self._change_ensemble, wanted)\n"
+        "        self._handle(EnsembleChanged(ensemble))",
     ),
     caught_by=_MODEL,
     also=(

@@ -30,7 +30,7 @@ from tests.model.ledger.clients import (
     Option,
     Output,
     Rules,
-    SendingLane,
+    SendingChannel,
     Told,
     bookie_id,
     bookie_number,
@@ -91,7 +91,7 @@ class ReaderRules(Rules[Following]):
         if metadata.closed:
             return self._read(metadata, metadata.last_entry_id, value.give_ups, out)
         for bookie in metadata.last_fragment.ensemble:
-            SendingLane(bookie, out).read(LAST_ENTRY, None)
+            SendingChannel(bookie, out).read(LAST_ENTRY, None)
         return Following(Stage.ASKING, metadata, give_ups=value.give_ups)
 
     def _heard_last(self, value: Following, bookie: BookieId, what: Said, out: Output) -> Following:
@@ -134,7 +134,7 @@ class ReaderRules(Rules[Following]):
             match effect:
                 case Ask(bookie, first, count):
                     for entry_id in range(first, first + count):
-                        SendingLane(bookie, out).read(entry_id, None)
+                        SendingChannel(bookie, out).read(entry_id, None)
                 case Found(entry_id):
                     out.notes.append(f"has e{entry_id}")
                 case Failed(entry_id, absent):

@@ -13,12 +13,12 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Any, assert_never, cast
 
-from daybook.bookie.ledger.catalog import StoredMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol import recover
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from daybook.bookie.ledger.protocol.recover import Phase, Start
 from daybook.bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
-from daybook.bookie.ledger.recoverer import _Recovery
+from daybook.bookie.ledger.recovery import Recovery
 from daybook.bookie.registry.cookies import Life
 from daybook.wire.entry import Entry
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
@@ -28,7 +28,7 @@ from tests.model.ledger.clients import (
     Option,
     Output,
     Rules,
-    SendingLane,
+    SendingChannel,
     Told,
     awaits_adds,
     bookie_id,
@@ -188,11 +188,11 @@ class _Run:
         self._changes = before.changes
         self._may_abort = settings.fence_give_ups
         self._out = out
-        self._attempt: _Recovery | None = None
+        self._attempt: Recovery | None = None
         if before.marked is not None:
             self._attempt = self._restored(before.marked, before)
 
-    def _restored(self, marked: Stored, before: Recovering) -> _Recovery:
+    def _restored(self, marked: Stored, before: Recovering) -> Recovery:
         attempt = self._new_attempt(marked)
         if before.machine is not None:
             attempt._protocol.restore(before.machine)
@@ -204,13 +204,13 @@ class _Run:
                     attempt._frame(entry_id)
         return attempt
 
-    def _new_attempt(self, marked: Stored) -> _Recovery:
+    def _new_attempt(self, marked: Stored) -> Recovery:
         limits = SimpleNamespace(recovery_reads_max=self._settings.reads_max)
         context = SimpleNamespace(
-            limits=limits, bookies=self, directory=self, nursery=self, catalog=self
+            limits=limits, bookies=self, directory=self, nursery=self, metadata_store=self
         )
         stored = StoredMetadata(marked.metadata, marked.version)
-        return _Recovery(cast("Any", context), LEDGER_ID, stored)
+        return Recovery(cast("Any", context), LEDGER_ID, stored)
 
     def value(self) -> Recovering:
         if self._stage is Stage.OVER:
@@ -233,8 +233,8 @@ class _Run:
 
     # -- what the shell asks of its context
 
-    def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
-        return SendingLane(bookie, self._out)
+    def open_channel(self, bookie: BookieId, *_: object) -> SendingChannel:
+        return SendingChannel(bookie, self._out)
 
     def replace(
         self, ensemble: Ensemble, failed: Sequence[BookieId], *_: object, **_named: object
@@ -296,7 +296,7 @@ class _Run:
                 attempt.add_failed(bookie, "no answer")
         self._settle()
 
-    def _running(self) -> _Recovery:
+    def _running(self) -> Recovery:
         assert self._attempt is not None
         return self._attempt
 
@@ -345,5 +345,5 @@ class _Run:
         self._marked = marked
         self._attempt = self._new_attempt(marked)
         self._out.fences = True
-        self._attempt._feed(Start())
+        self._attempt._handle(Start())
         self._settle()

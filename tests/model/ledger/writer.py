@@ -15,8 +15,8 @@ from daybook.bookie.errors import (
     LedgerClosedError,
     WriterWithdrawnError,
 )
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol import write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from daybook.bookie.ledger.protocol.update import Event, NotAllowed, Settled, Stored
@@ -29,7 +29,7 @@ from tests.model.ledger.clients import (
     Option,
     Output,
     Rules,
-    SendingLane,
+    SendingChannel,
     Told,
     awaits_adds,
     bookie_id,
@@ -151,9 +151,9 @@ class _Run:
         context = SimpleNamespace(
             limits=LedgerLimits(),
             directory=self,
-            catalog=SimpleNamespace(reachable=True),
+            metadata_store=SimpleNamespace(reachable=True),
             nursery=self,
-            bookies=SimpleNamespace(flusher=self, open_lane=self.open_lane),
+            bookies=SimpleNamespace(flusher=self, open_channel=self.open_channel),
             mark_under_replicated=None,
         )
         stored = StoredMetadata(before.stored.metadata, before.stored.version)
@@ -178,7 +178,7 @@ class _Run:
         ]
         return Writing(
             self._writer._protocol.canonical(),
-            Stored(self._writer.metadata, self._writer._changes.stored.version),
+            Stored(self._writer.metadata, self._writer._stored.version),
             tuple(frames),
             self._task,
             self._close_due,
@@ -208,11 +208,11 @@ class _Run:
     def mark(self, writer: LedgerWriter) -> None:
         """What is appended is flushed at once (`take`)."""
 
-    def open_lane(self, bookie: BookieId, *_: object) -> SendingLane:
-        return SendingLane(bookie, self._out)
+    def open_channel(self, bookie: BookieId, *_: object) -> SendingChannel:
+        return SendingChannel(bookie, self._out)
 
     def start_soon(self, task: object, *arguments: Any) -> None:
-        if task == self._writer._changes.change_ensemble:
+        if task == self._writer._change_ensemble:
             (wanted,) = arguments
             self._changes -= 1
             self._begin(Change(self._writer.metadata.last_fragment, wanted))
@@ -269,7 +269,7 @@ class _Run:
     # -- the metadata
 
     def _begin(self, purpose: Purpose) -> None:
-        stored = self._writer._changes.stored
+        stored = self._writer._stored
         self._is_now(purpose, begin(purpose, Stored(stored.metadata, stored.version)))
 
     def told(self, event: Event) -> None:
@@ -282,10 +282,10 @@ class _Run:
             self._out.notes.append(str(progress))
             return
         self._task = None
-        changes = self._writer._changes
+        writer = self._writer
         if isinstance(purpose, Change):
-            changes.ended(purpose.wanted, progress)
+            writer._ensemble_change_settled(purpose.wanted, progress)
         elif isinstance(progress, Settled | NotAllowed):
-            changes.stored = StoredMetadata(progress.metadata, progress.version)
+            writer._stored = StoredMetadata(progress.metadata, progress.version)
         if self._close_due:
             self._begin_close()

@@ -18,8 +18,8 @@ from daybook.bookie.errors import (
     LedgerFencedError,
     NoSuchLedgerError,
 )
-from daybook.bookie.ledger.catalog import StoredMetadata
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import Cursor

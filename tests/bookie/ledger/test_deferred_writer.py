@@ -8,7 +8,7 @@ from trio.abc import Clock
 
 from daybook.bookie.errors import InDoubtError, LedgerFencedError
 from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
-from daybook.bookie.ledger.deferred import DeferredLedgerWriter
+from daybook.bookie.ledger.deferred_writer import DeferredLedgerWriter
 from daybook.wire.messages.bookie import Add, Status
 from tests.bookie.ledger.cluster import Cluster, open_cluster
 

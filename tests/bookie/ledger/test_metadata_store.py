@@ -7,8 +7,8 @@ from random import Random
 import pytest
 import trio
 
-from daybook.bookie.ledger.catalog import Catalog, StoredMetadata
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import LedgerMetadataStore, StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.registry.cookies import Cookie, create_cookie, renew_cookie
@@ -47,13 +47,13 @@ class BeforeWriting(DirectLink):
 @asynccontextmanager
 async def a_ledger(
     *, cookie: bool = True
-) -> AsyncGenerator[tuple[Catalog, StoredMetadata, MetadataStore, BeforeWriting]]:
+) -> AsyncGenerator[tuple[LedgerMetadataStore, StoredMetadata, MetadataStore, BeforeWriting]]:
     """Its catalog, what is stored, what somebody else sees, and the link of the catalog."""
     store, link = MemoryStore(SystemClock()), BeforeWriting()
     theirs = store.session("other")
     if cookie:
         await create_cookie(theirs, PATHS, COOKIE)
-    catalog = Catalog(store.session("client", link=link), PATHS, Random(1))
+    catalog = LedgerMetadataStore(store.session("client", link=link), PATHS, Random(1))
     stored = await catalog.create_as(0, NAMES_ONE)
     yield catalog, stored, theirs, link
 

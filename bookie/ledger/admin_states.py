@@ -1,16 +1,15 @@
-"""What bookies are asked to do: take no entries, leave the cluster.
+"""Admin states of bookies, as operators set them: read-only, retiring, leaving.
 
     <root>/underreplication/orders/<bookie id>    {"version": 1, "order": "leave", "since_ms": 17}
 
-    read-only   it serves what it has, and takes no new entries
-    retire      the same, and no new ledger names it: it waits until all that it has is deleted
-    leave       the same, and its copies are moved to others
-    left        nothing names it any more, and its cookie is gone; should it start again, it takes
-                nothing until it is taken back
+    read-only   the bookie serves its entries, and rejects new ones
+    retire      as read-only, and no new ledger names the bookie, until all its ledgers are deleted
+    leave       as retire, and its copies are moved to other bookies
+    left        no ledger names the bookie any more, and its cookie is deleted; if it starts again,
+                it rejects new entries until it is admitted again
 
-A bookie follows its order as long as the record is there, across restarts; without contact to the
-metadata store, the one that it heard last.  Apache's tools do not look here, and its bookies do not
-follow.
+A bookie follows its state while the record exists, across restarts.  Without contact to the
+metadata store it follows the state it read last.  Apache's tools and bookies ignore these records.
 """
 
 import json
@@ -37,7 +36,7 @@ _VERSION = 1
 _RETRY_S = 1.0
 
 
-class Kind(Enum):
+class AdminState(Enum):
     READ_ONLY = "read-only"
     RETIRE = "retire"
     LEAVE = "leave"
@@ -45,13 +44,15 @@ class Kind(Enum):
 
     @property
     def goes(self) -> bool:
-        """The bookie is not meant to come back by itself: nothing new is to name it."""
-        return self is not Kind.READ_ONLY
+        """True if the bookie is not expected back, so no new ledger may name it."""
+        return self is not AdminState.READ_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    kind: Kind
+class AdminRecord:
+    """The admin state of one bookie, and since when it has it."""
+
+    kind: AdminState
     since_ms: int
 
     def encode(self) -> bytes:
@@ -59,45 +60,49 @@ class Order:
         return json.dumps(record).encode()
 
     @classmethod
-    def decode(cls, value: bytes) -> "Order":
+    def decode(cls, value: bytes) -> "AdminRecord":
         try:
             record = json.loads(value)
             if record["version"] != _VERSION:
-                raise MalformedRecordError(f"an order of version {record['version']}")
-            return cls(Kind(record["order"]), int(record["since_ms"]))
+                raise MalformedRecordError(f"the admin state has version {record['version']}")
+            return cls(AdminState(record["order"]), int(record["since_ms"]))
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            raise MalformedRecordError(f"an order that does not parse: {value[:200]!r}") from error
+            raise MalformedRecordError(
+                f"the admin state does not parse: {value[:200]!r}"
+            ) from error
 
 
-class Orders:
+class AdminStates:
+    """The admin states of all bookies of one cluster."""
+
     def __init__(self, store: MetadataStore, paths: LedgerPaths) -> None:
         self._store = store
         self._root = f"{paths.underreplication}/orders"
 
-    async def read(self, bookie: BookieId, watch: Watch | None = None) -> Order | None:
+    async def read(self, bookie: BookieId, watch: Watch | None = None) -> AdminRecord | None:
         record = await self._store.get(f"{self._root}/{bookie}", watch)
-        return None if record is None else Order.decode(record.value)
+        return None if record is None else AdminRecord.decode(record.value)
 
-    async def list(self, watch: Watch | None = None) -> dict[BookieId, Order]:
-        """All orders; `watch` is told when there are others."""
+    async def list(self, watch: Watch | None = None) -> dict[BookieId, AdminRecord]:
+        """Return all states; `watch` is called when they change."""
         if watch is not None and await self._store.get(self._root) is None:
-            await self._ensure_root()  # There has to be something to watch.
-        orders: dict[BookieId, Order] = {}
+            await self._ensure_root()  # A watch needs a record to lie on.
+        orders: dict[BookieId, AdminRecord] = {}
         for name in await self._store.get_children(self._root, watch) or []:
             try:
                 order = await self.read(BookieId(name), watch)
             except MalformedRecordError:
-                order = Order(Kind.READ_ONLY, 0)  # as the bookie itself takes it
+                order = AdminRecord(AdminState.READ_ONLY, 0)  # as the bookie reads it, too
             if order is not None:
                 orders[BookieId(name)] = order
         return orders
 
-    async def going(self) -> set[BookieId]:
-        """Those that no new ledger is to name."""
+    async def leaving(self) -> set[BookieId]:
+        """Return the bookies that no new ledger may name."""
         return {bookie for bookie, order in (await self.list()).items() if order.kind.goes}
 
-    async def give(self, bookie: BookieId, order: Order) -> None:
-        """In place of the one that it has."""
+    async def give(self, bookie: BookieId, order: AdminRecord) -> None:
+        """Set the state of the bookie, whatever it was before."""
         path = f"{self._root}/{bookie}"
         while True:
             try:
@@ -110,6 +115,7 @@ class Orders:
             return
 
     async def withdraw(self, bookie: BookieId) -> None:
+        """Delete the state of the bookie, if it has one."""
         while True:
             try:
                 await self._store.delete(f"{self._root}/{bookie}", ANY)
@@ -123,7 +129,7 @@ class Orders:
         try:
             await self._store.create(self._root, b"", make_parents=True)
         except (RecordExistsError, OutcomeUnknownError):
-            return  # The caller's next read shows it.
+            return  # The next read of the caller shows whether it is there.
 
     async def follow(
         self,
@@ -132,9 +138,10 @@ class Orders:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """For a bookie: call `hold` with whether it must take no entries; started when it knows.
+        """Call `hold` with True while the bookie has to reject new entries; for use by that bookie.
 
-        An order that does not parse is one: somebody meant something.
+        The task counts as started after the first call.  A record that does not parse holds the
+        bookie as well: an operator wanted something.
         """
         started = False
         while True:

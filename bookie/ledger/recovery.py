@@ -1,7 +1,11 @@
-"""Brings a ledger to its end: the shell of `RecoverProtocol`.
+"""Recover ledgers: the shell of `RecoverProtocol`.
 
-What recovery changes in the metadata are two writes: IN_RECOVERY before anything else, and the end
-with everything that was found on the way.  It may be cancelled, or fail, at any time in between.
+A recovery writes to the metadata twice: IN_RECOVERY before anything else, and at the end CLOSED
+with the last entry and all ensemble changes.  It may be cancelled, or fail, anywhere in between.
+
+A recovery fences the ledger, after which the writer cannot continue; if too few bookies answer, it
+cannot close the ledger either.  `can_recover` tests this without fencing, for callers that may as
+well wait.
 """
 
 from collections import deque
@@ -17,11 +21,10 @@ from daybook.bookie.errors import (
     RecoveryAbortedError,
     UnauthorizedError,
 )
-from daybook.bookie.ledger.bookies import Purpose
-from daybook.bookie.ledger.catalog import StoredMetadata, UpdateResult
+from daybook.bookie.ledger.bookie_client import LedgerChannel, Purpose
 from daybook.bookie.ledger.context import LedgerContext
-from daybook.bookie.ledger.lanes import Lane
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata, UpdateResult
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment
 from daybook.bookie.ledger.protocol.read import Verdict
 from daybook.bookie.ledger.protocol.recover import (
@@ -56,6 +59,7 @@ from daybook.bookie.ledger.protocol.write import (
     Send,
 )
 from daybook.bookie.ledger.reader import digester_of, verdict_of
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.cookies import Life
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, decode_entry, encode_header
@@ -67,7 +71,8 @@ from daybook.wire.transport import Buffer
 MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
 
 
-def usual_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
+def default_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
+    """Return the protocol for metadata that were just marked IN_RECOVERY."""
     return RecoverProtocol(metadata.quorums, metadata.fragments, reads_max=reads_max)
 
 
@@ -75,28 +80,30 @@ async def recover_ledger(
     context: LedgerContext,
     ledger_id: int,
     stored: StoredMetadata,
-    make_protocol: MakeProtocol = usual_protocol,
+    make_protocol: MakeProtocol = default_protocol,
 ) -> StoredMetadata:
-    """Fence, recover and close; return the metadata of the closed ledger.
+    """Fence, recover and close the ledger; return the metadata of the closed ledger.
 
-    RecoveryAbortedError when it cannot be decided now where the ledger ends.
+    Raise RecoveryAbortedError if the last entry cannot be determined now.
     """
     for _ in range(context.limits.recovery_attempts):
         marked = _stored(
-            ledger_id, await context.catalog.update(ledger_id, stored, mark_in_recovery)
+            ledger_id, await context.metadata_store.update(ledger_id, stored, mark_in_recovery)
         )
         if marked.metadata.closed:
-            return marked
-        attempt = _Recovery(context, ledger_id, marked, make_protocol)
+            return marked  # Another recovery, or the writer itself, has closed the ledger.
+        attempt = Recovery(context, ledger_id, marked, make_protocol)
         try:
             end = await attempt.run()
         finally:
             attempt.close()
+        # Only over the version that was marked: the fragments read and fenced are those of it.
         decide = close_by_recovery(marked.version, end.last_entry_id, end.length, end.changes)
         lives = attempt.lives_in(end.changes)
-        result = await context.catalog.update(ledger_id, marked, decide, lives)
+        result = await context.metadata_store.update(ledger_id, marked, decide, lives)
         if isinstance(result, NotAllowed):
-            # Somebody moved copies meanwhile, or lost what was written back: decide anew.
+            # The metadata changed since the mark: a copy was moved, or a bookie that took recovered
+            # entries has lost its disks.  The result is about other metadata; recover again.
             stored = StoredMetadata(result.metadata, result.version)
             continue
         return _stored(ledger_id, result)
@@ -115,15 +122,15 @@ def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
             assert_never(result)
 
 
-class _Recovery:
-    """One attempt, about metadata of one version."""
+class Recovery:
+    """One attempt, based on one version of the metadata."""
 
     def __init__(
         self,
         context: LedgerContext,
         ledger_id: int,
         marked: StoredMetadata,
-        make_protocol: MakeProtocol = usual_protocol,
+        make_protocol: MakeProtocol = default_protocol,
     ) -> None:
         metadata = marked.metadata
         self._context = context
@@ -131,19 +138,20 @@ class _Recovery:
         self._digester = digester_of(metadata)
         self._master_key = master_key(metadata.password or b"")
         self._protocol = make_protocol(metadata, context.limits.recovery_reads_max)
-        self._lanes: dict[BookieId, Lane] = {}
-        self._lives: dict[BookieId, Life] = {}  # of those that took somebody's place
+        self._channels: dict[BookieId, LedgerChannel] = {}
+        self._lives: dict[BookieId, Life] = {}  # generations of the new members
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
         self._inbox: deque[Event] = deque()
-        self._failed: set[BookieId] = set()  # did not take an entry
+        self._failed: set[BookieId] = set()  # bookies that rejected a recovered entry
         self._stepping = False
         self._ended = trio.Event()
         self._end: CloseLedger | None = None
         self._error: LedgerError | None = None
 
     async def run(self) -> CloseLedger:
-        self._feed(Start())
+        """Return the end of the ledger, or raise the error that ended the attempt."""
+        self._handle(Start())
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -151,28 +159,33 @@ class _Recovery:
         return self._end
 
     def lives_in(self, changes: Sequence[Fragment]) -> list[Life]:
-        """In which those took the first entry whom the changes name, and nothing named before."""
+        """Return the cookie generations of the bookies that the changes added to the ledger.
+
+        Each was read before the bookie was sent its first entry.  The closing write checks them: a
+        bookie with a new generation has lost its disks, and the entries on them.
+        """
         named = {bookie for fragment in changes for bookie in fragment.ensemble}
         return [life for bookie, life in self._lives.items() if bookie in named]
 
     def close(self) -> None:
+        """End the attempt, and close its channels."""
         self._ended.set()
-        for lane in self._lanes.values():
-            lane.close()
+        for channel in self._channels.values():
+            channel.close()
         self._entries.clear()
         self._frames.clear()
 
-    # -- what bookies say
+    # -- answers of bookies
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
-        self._feed(Added(bookie, first, count))
+        self._handle(Added(bookie, first, count))
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
         self._failed.add(bookie)
-        self._feed(AddFailed(bookie))
+        self._handle(AddFailed(bookie))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
-        # A recovery add is refused by a bookie only if it was deleted or has another key there.
+        # A bookie refuses a recovery add only if the ledger was deleted there or has another key.
         self.add_failed(bookie, f"it answered {status.name}")
 
     def _fenced(self, bookie: BookieId, status: Status | None, buffer: memoryview) -> None:
@@ -186,12 +199,13 @@ class _Recovery:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, None)
                 last = LastEntry(entry.entry_id, entry.lac, entry.length)
             except WireError:
-                pass  # It has fenced; what its last entry says is not to be believed.
-        self._feed(FenceAnswered(bookie, fenced, last))
+                pass  # The bookie has fenced, but its last entry is damaged and proves no LAC.
+        self._handle(FenceAnswered(bookie, fenced, last))
 
     def _read(
         self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
     ) -> None:
+        # A second copy of a decided entry is not even decoded.
         if self._ended.is_set() or not self._protocol.wants(entry_id):
             return
         verdict, length = verdict_of(status), 0
@@ -199,16 +213,20 @@ class _Recovery:
             try:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, entry_id)
             except WireError:
-                verdict = Verdict.UNKNOWN  # It has the entry, and cannot say what it is.
+                verdict = Verdict.UNKNOWN  # The bookie has the entry, but its copy is damaged.
             else:
                 verdict, length = Verdict.FOUND, entry.length
                 self._entries[entry_id] = entry
-        self._feed(ReadAnswered(bookie, entry_id, verdict, length))
+        self._handle(ReadAnswered(bookie, entry_id, verdict, length))
 
-    # -- carrying out
+    # -- effects
 
-    def _feed(self, event: Event) -> None:
-        """Step, and carry out what is asked for; what that brings about waits its turn."""
+    def _handle(self, event: Event) -> None:
+        """Step the protocol and perform its effects.
+
+        An event that an effect brings about waits in the inbox: the effects of one step are never
+        interleaved with those of another.
+        """
         self._inbox.append(event)
         if self._stepping:
             return
@@ -228,10 +246,11 @@ class _Recovery:
             case FencingRead(bookie, first, count):
                 for entry_id in range(first, first + count):
                     callback = partial(self._read, bookie, entry_id)
-                    self._lane(bookie).read(entry_id, callback, fence_key=self._master_key)
+                    self._channel(bookie).read(entry_id, callback, fence_key=self._master_key)
             case Send(first, count, to):
                 self._send(first, count, to)
             case Confirm(first, count):
+                # An ack quorum holds these entries: their bytes are not needed any more.
                 for entry_id in range(first, first + count):
                     del self._entries[entry_id], self._frames[entry_id]
             case Drop(entry_id):
@@ -244,7 +263,7 @@ class _Recovery:
                 if ensemble:
                     self._context.nursery.start_soon(self._change_to, ensemble)
                 else:
-                    self._feed(ChangePostponed())
+                    self._handle(ChangePostponed())
             case CloseLedger():
                 self._end = effect
                 self._ended.set()
@@ -254,15 +273,20 @@ class _Recovery:
                 assert_never(effect)
 
     async def _change_to(self, ensemble: Ensemble) -> None:
+        """Use the new ensemble once the cookie generations of its new members are known.
+
+        The change itself is published only by the closing write (`protocol.recover`).
+        """
         newcomers = [b for b in ensemble if b not in self._protocol.ensemble]
         try:
-            lives = await self._context.catalog.lives_of(newcomers)
+            lives = await self._context.metadata_store.lives_of(newcomers)
         except MetadataError:
-            self._feed(ChangePostponed())
+            self._handle(ChangePostponed())
             return
+        # A bookie may be added twice: the generation at its first entry is the one that counts.
         for life in lives:
             self._lives.setdefault(BookieId(life.bookie_id), life)
-        self._feed(EnsembleChanged(ensemble))
+        self._handle(EnsembleChanged(ensemble))
 
     def _fail(self, error: LedgerError) -> None:
         self._error = self._error or error
@@ -270,16 +294,19 @@ class _Recovery:
 
     def _fence(self, bookie: BookieId) -> None:
         callback = partial(self._fenced, bookie)
-        self._lane(bookie).read(LAST_ENTRY, callback, fence_key=self._master_key)
+        self._channel(bookie).read(LAST_ENTRY, callback, fence_key=self._master_key)
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
         for entry_id in range(first, first + count):
             frame = self._frames.get(entry_id) or self._frame(entry_id)
             for bookie in to:
-                self._lane(bookie).add(entry_id, frame)
+                self._channel(bookie).add(entry_id, frame)
 
     def _frame(self, entry_id: int) -> list[Buffer]:
-        """The entry again, with the same bytes, and the LAC that recovery found."""
+        """Frame the entry with its original payload and length, and the LAC found at the start.
+
+        The digest covers the LAC, so it is computed again.
+        """
         entry = self._entries[entry_id]
         payload = [entry.payload]
         header = encode_header(
@@ -290,10 +317,42 @@ class _Recovery:
         frame = self._frames[entry_id] = [head + header, entry.payload]
         return frame
 
-    def _lane(self, bookie: BookieId) -> Lane:
-        lane = self._lanes.get(bookie)
-        if lane is None:
-            lane = self._lanes[bookie] = self._context.bookies.open_lane(
+    def _channel(self, bookie: BookieId) -> LedgerChannel:
+        channel = self._channels.get(bookie)
+        if channel is None:
+            channel = self._channels[bookie] = self._context.bookies.open_channel(
                 bookie, self._ledger_id, Purpose.RECOVER, self
             )
-        return lane
+        return channel
+
+
+async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
+    """Return True if a recovery of this ledger would now find its last entry; fence nothing.
+
+    The bookies are asked for the entry after the last one sent.  Enough of them have to answer that
+    they do not have it: the others cannot confirm an entry then, and the earlier entries are
+    certainly present or absent.  A bookie that lost records answers 'unknown' and does not count.
+
+    Raise LedgerError or MetadataError if the metadata cannot be read.
+    """
+    metadata = (await context.metadata_store.read(writer.ledger_id)).metadata
+    if metadata.closed:
+        return True
+    ensemble, quorums = metadata.last_fragment.ensemble, metadata.quorums
+    absent: set[int] = set()
+    unheard = len(ensemble)
+    decided = trio.Event()
+
+    def heard(position: int, status: Status | None, entry: Buffer) -> None:
+        nonlocal unheard
+        unheard -= 1
+        if verdict_of(status) is Verdict.ABSENT:
+            absent.add(position)
+        if not unheard or quorums.is_covered(absent):
+            decided.set()
+
+    behind = writer.last_add_pushed + 1
+    for position, bookie in enumerate(ensemble):
+        context.bookies.read(bookie, writer.ledger_id, behind, partial(heard, position))
+    await decided.wait()
+    return quorums.is_covered(absent)

@@ -1,24 +1,29 @@
-"""How requests to a bookie are framed, and its answers understood: in protocol v2, or in v3.
+"""Codecs for requests to bookies and their answers, in protocol v2 and v3.
 
-All bookies that we know speak both on one port, and a connection speaks what its first frame was
-written in.  They say the same of adds and reads.  v2 costs less (struct instead of protobuf) and is
-tried first; v3 has what v2 cannot say: that the sync of an add may wait (`DEFERRED_SYNC`), and
-`force`.
+Bookies speak both on one port, and a connection speaks the version of its first frame.  For adds
+and reads the two are equivalent.  v2 costs less (struct instead of protobuf) and is tried first.
+Only v3 has the flag `DEFERRED_SYNC` for adds, and `force`.
 
-    v2    the ids tell what an answer answers; bookies of ours take many adds in one frame, too
-    v3    a transaction id does, and nothing else is believed
+    v2    ledger and entry ids match an answer to its request; our bookies also accept many adds in
+          one frame
+    v3    a transaction id does, and the ids in an answer are ignored
 
-`Spoken` remembers who does not speak v2: a bookie that answers "bad version", or that cuts two
-connections in a row on which it has not answered anything.
+`ProtocolVersions` remembers the bookies that do not speak v2: those that answer "bad version", and
+those that close two connections in a row without any answer.
+
+A writer makes one `AddBatch` of the entries gathered in one turn, and gives it to the channel of
+each bookie.  Each entry is framed as a plain v2 add.  Small entries are copied into one buffer,
+once for all bookies, because a system call costs more for each buffer than copying a kilobyte.
+Large entries are not copied.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
-from daybook.bookie.ledger.adds import Adds
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.digest import MASTER_KEY_BYTES
 from daybook.wire.errors import MalformedError
@@ -39,16 +44,44 @@ from daybook.wire.messages.bookie_v3 import from_v3
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from daybook.wire.transport import Buffer
 
+_COPIED_BYTES_MAX = 8 << 10  # average size of an entry
+
+
+class AddBatch:
+    """Consecutive adds from entry `first` on; each frame is one add in parts, with its size."""
+
+    def __init__(self, first: int, frames: Sequence[Sequence[Buffer]]) -> None:
+        self.first = first
+        self.frames = frames
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.frames) - 1
+
+    @cached_property
+    def buffers(self) -> Sequence[Buffer]:
+        """All frames, one after another."""
+        parts = [part for frame in self.frames for part in frame]
+        if len(self.frames) > 1 and sum(map(len, parts)) <= len(self.frames) * _COPIED_BYTES_MAX:
+            return [b"".join(parts)]
+        return parts
+
+    @cached_property
+    def size(self) -> int:
+        """The size of all frames in bytes."""
+        return sum(map(len, self.buffers))
+
+
 _CUTS_MAX = 2
-_ASKED_MAX = 1 << 20  # requests of one connection that may still be answered
+_ASKED_MAX = 1 << 20  # unanswered requests of one connection
 
 
-class Wire(Enum):
+class ProtocolVersion(Enum):
     V2 = "v2"
     V3 = "v3"
 
 
-WireChoice: TypeAlias = Literal["auto", "v2", "v3"]
+VersionChoice: TypeAlias = Literal["auto", "v2", "v3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,40 +98,40 @@ class Answers:
     forces: Sequence[ForceAnswer] = ()
 
 
-class Dialect(Protocol):
-    """One connection speaks one of them from its first frame to its last."""
+class Codec(Protocol):
+    """One per connection, from its first frame to its last."""
 
-    wire: Wire
+    wire: ProtocolVersion
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
-        """`frame`: the add as v2 has it, in parts."""
+        """Encode an add; `frame` is the add as in v2, in parts."""
         ...
 
-    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]: ...
+    def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]: ...
 
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None) -> Sequence[Buffer]: ...
 
     def decode(self, frames: Sequence[memoryview]) -> Answers:
-        """Raises WireError for what is no answer."""
+        """Decode answers; raise WireError for a frame that is no answer."""
         ...
 
 
-class V2:
-    """`blocks`: the bookie takes many adds in one frame.
+class V2Codec:
+    """Protocol v2.  With `blocks`, the bookie accepts many adds in one frame.
 
-    An answer to a block that is not under way on this connection is no answer.
+    An answer to a block that is not under way on this connection is an error.
     """
 
-    wire = Wire.V2
+    wire = ProtocolVersion.V2
 
     def __init__(self, *, blocks: bool = False) -> None:
         self._blocks = blocks
-        self._under_way: deque[tuple[int, int, int]] = deque()  # blocks: ledger, first, last
+        self._under_way: deque[tuple[int, int, int]] = deque()  # ledger, first and last entry
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         return frame
 
-    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
+    def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]:
         if not self._blocks or adds.first == adds.last:
             return adds.buffers
         self._under_way.append((ledger_id, adds.first, adds.last))
@@ -124,25 +157,25 @@ class V2:
     def _block_answered(self, frame: memoryview) -> AddRun:
         run = decode_block_answer(frame)
         try:
-            self._under_way.remove((run.ledger_id, run.first, run.last))  # mostly the first one
+            self._under_way.remove((run.ledger_id, run.first, run.last))  # usually the first item
         except ValueError:
-            block = f"of ledger {run.ledger_id} from {run.first} to {run.last}"
-            raise MalformedError(f"an answer to a block {block} that was not sent") from None
+            block = f"entries {run.first} to {run.last} of ledger {run.ledger_id}"
+            raise MalformedError(f"an answer to a block that was not sent: {block}") from None
         return run
 
 
-class V3:
-    """`deferred`: its adds may be answered before they are on disk."""
+class V3Codec:
+    """Protocol v3.  With `deferred`, adds may be acknowledged before they are on disk."""
 
-    wire = Wire.V3
+    wire = ProtocolVersion.V3
 
     def __init__(self, *, deferred: bool = False) -> None:
         self._deferred = deferred
         self._txn_id = 0
-        self._asked: dict[int, tuple[int, int]] = {}  # ledger and entry, by transaction
+        self._asked: dict[int, tuple[int, int]] = {}  # transaction -> ledger and entry
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
-        """The same entry behind another header; nothing of it is copied but its own header."""
+        """Put the same entry behind a v3 header; the payload is not copied."""
         head, *payload = frame
         packet = bytes(head[: ADD_REQUEST_HEADER_BYTES + 4])
         entry_header = head[len(packet) :]
@@ -157,7 +190,7 @@ class V3:
         )
         return [v3_header + entry_header, *payload]
 
-    def adds(self, ledger_id: int, adds: Adds) -> Sequence[Buffer]:
+    def adds(self, ledger_id: int, adds: AddBatch) -> Sequence[Buffer]:
         parts: list[Buffer] = []
         for entry_id, frame in enumerate(adds.frames, adds.first):
             parts += self.add(ledger_id, entry_id, frame)
@@ -168,15 +201,16 @@ class V3:
         return [bookie_v3.encode_read(txn_id, ledger_id, entry_id, fence_key=fence_key)]
 
     def force(self, ledger_id: int) -> tuple[int, Sequence[Buffer]]:
-        """The id by which its answer is known, and the request."""
+        """Return the id of the request, and its frame."""
         txn_id = self._next(ledger_id, 0)
         return txn_id, [bookie_v3.encode_force(txn_id, ledger_id)]
 
     def _next(self, ledger_id: int, entry_id: int) -> int:
         self._txn_id += 1
         self._asked[self._txn_id] = ledger_id, entry_id
+        # Requests that are never answered must not fill the memory; dicts keep their order.
         if len(self._asked) > _ASKED_MAX:
-            del self._asked[next(iter(self._asked))]  # It was given up long ago.
+            del self._asked[next(iter(self._asked))]  # This request timed out long ago.
         return self._txn_id
 
     def decode(self, frames: Sequence[memoryview]) -> Answers:
@@ -188,7 +222,7 @@ class V3:
             txn_id = response.header.txnId
             asked = self._asked.pop(txn_id, None)
             if asked is None:
-                continue
+                continue  # An answer without a request proves nothing.
             ledger_id, entry_id = asked
             match response.header.operation:
                 case pb.ADD_ENTRY:
@@ -202,18 +236,22 @@ class V3:
                     status = _status(response, "forceLedgerResponse")
                     forces.append(ForceAnswer(status, ledger_id, txn_id))
                 case _:
-                    continue  # Nobody here asks for anything else.
+                    continue  # This codec sends no other requests.
         return Answers(adds, reads, forces)
 
 
 def _status(response: pb.Response, part: str) -> Status:
-    """It is done only if the part of the answer that is about the operation says so, too."""
+    """Return the status of the operation.
+
+    The operation succeeded only if both the response and its part about the operation say so.
+    """
     if response.status != pb.EOK:
         return from_v3(response.status)
     return from_v3(getattr(response, part).status) if response.HasField(part) else Status.IO_ERROR
 
 
 def _add_to_runs(runs: list[AddRun], status: Status, ledger_id: int, entry_id: int) -> None:
+    """Append the answer to the last run if it continues that run, or else as a new run."""
     if runs:
         last = runs[-1]
         if (last.status, last.ledger_id, last.last) == (status, ledger_id, entry_id - 1):
@@ -222,36 +260,38 @@ def _add_to_runs(runs: list[AddRun], status: Status, ledger_id: int, entry_id: i
     runs.append(AddRun(status, ledger_id, entry_id, entry_id))
 
 
-class Spoken:
-    """Which protocol to begin a connection with.  `choice` other than "auto" leaves no choice.
+class ProtocolVersions:
+    """The protocol version for new connections to each bookie.
 
-    A bookie that seems to know v3 only is spoken to in v3 for `retry_s`; then v2 is tried again.
+    A `choice` other than "auto" always wins.  A bookie that seems to speak v3 only is spoken to in
+    v3 for `retry_s`; then v2 is tried again, since the bookie may have been upgraded.
     """
 
-    def __init__(self, choice: WireChoice, retry_s: float) -> None:
-        self._choice: WireChoice = choice
+    def __init__(self, choice: VersionChoice, retry_s: float) -> None:
+        self._choice: VersionChoice = choice
         self._retry_s = retry_s
         self._cuts: dict[BookieId, int] = {}
         self._v3_until: dict[BookieId, float] = {}
 
-    def with_whom(self, bookie: BookieId, now: float) -> Wire:
+    def for_bookie(self, bookie: BookieId, now: float) -> ProtocolVersion:
         if self._choice != "auto":
-            return Wire(self._choice)
-        return Wire.V3 if now < self._v3_until.get(bookie, now) else Wire.V2
+            return ProtocolVersion(self._choice)
+        return ProtocolVersion.V3 if now < self._v3_until.get(bookie, now) else ProtocolVersion.V2
 
     def answered(self, bookie: BookieId) -> None:
         self._cuts.pop(bookie, None)
 
-    def cut(self, bookie: BookieId, wire: Wire, now: float) -> None:
-        """It closed a connection without having answered anything."""
+    def handle_cut(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
+        """Note that the bookie closed a connection without having answered anything."""
         cuts = self._cuts[bookie] = self._cuts.get(bookie, 0) + 1
+        # One cut proves little: the bookie may just have been restarted.
         if cuts >= _CUTS_MAX:
             self.refused(bookie, wire, now)
 
-    def refused(self, bookie: BookieId, wire: Wire, now: float) -> None:
-        """It does not speak that."""
+    def refused(self, bookie: BookieId, wire: ProtocolVersion, now: float) -> None:
+        """Note that the bookie does not speak this version."""
         self._cuts.pop(bookie, None)
-        if wire is Wire.V2:
+        if wire is ProtocolVersion.V2:
             self._v3_until[bookie] = now + self._retry_s
         else:
             self._v3_until.pop(bookie, None)

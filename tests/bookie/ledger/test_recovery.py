@@ -15,7 +15,7 @@ from daybook.bookie.errors import (
 )
 from daybook.bookie.ledger.client import LedgerClient, LedgerReader, Quorums
 from daybook.bookie.ledger.metadata import LedgerState, encode_metadata
-from daybook.bookie.ledger.recoverer import recover_ledger
+from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.messages.bookie import Add, Flag, Read, Status
 from daybook.wire.metadata.store import StoreUnavailableError

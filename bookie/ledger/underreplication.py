@@ -1,12 +1,12 @@
-"""Marks ledgers that lack copies, for whoever restores them (BookKeeper's auto-recovery, or ours).
+"""Marks on ledgers that lack copies, for rereplication by BookKeeper's auto-recovery or by ours.
 
-    <root>/underreplication/LAYOUT                     which layout this is, as protobuf text
+    <root>/underreplication/LAYOUT                     the layout in use, as protobuf text
     <root>/underreplication/ledgers/hhhh/hhhh/hhhh/hhhh/urL<id>
-                                                       which bookies lack entries, since when
+                                                       the bookies that lack entries, since when
 
-`hhhh` are the sixteen-bit pieces of the id.  A mark that is there already is added to, never
-replaced, and written in any case: whoever works on it removes the version that it began with, so
-that one has to change when the same is found again meanwhile.
+`hhhh` are the 16-bit pieces of the ledger id.  A new finding is added to an existing mark and never
+replaces it.  The mark is written even if it already names the bookie: a rereplicator deletes the
+version it began with, so a finding made meanwhile has to change the version.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,7 @@ _LAYOUT = LedgerRereplicationLayoutFormat(type="BASIC", version=1)
 
 
 def mark_path(paths: LedgerPaths, ledger_id: int) -> str:
+    """Return the path of the mark, as BookKeeper has it."""
     digits = f"{ledger_id:016x}"
     pieces = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
     return f"{paths.underreplication}/ledgers/{pieces}/urL{ledger_id:010d}"
@@ -44,14 +45,14 @@ async def mark_under_replicated(
     missing: Sequence[BookieId],
     now_ms: int,
 ) -> None:
-    """Say that these bookies lack entries of the ledger."""
+    """Mark the ledger: these bookies lack entries of it."""
     await _ensure_layout(store, paths)
     path = mark_path(paths, ledger_id)
     while True:
         record = await store.get(path)
         mark = UnderreplicatedLedgerFormat()
         if record is not None:
-            # One that does not parse is of no use to anybody, and is written anew.
+            # A mark that does not parse is of no use to any reader, and is replaced.
             with suppress(text_format.ParseError, UnicodeDecodeError):
                 text_format.Parse(record.value.decode(), mark)
         mark.replica.extend(bookie for bookie in missing if bookie not in mark.replica)
@@ -63,7 +64,7 @@ async def mark_under_replicated(
             else:
                 await store.set(path, value, record.stat.version)
         except (RecordExistsError, VersionConflictError, NoRecordError, OutcomeUnknownError):
-            continue  # Look again: somebody else marks it, or has just mended it.
+            continue  # Read again: the ledger was marked or rereplicated meanwhile.
         return
 
 

@@ -7,9 +7,9 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import InDoubtError, LedgerFencedError
-from daybook.bookie.ledger.bookies import BookieLimits
+from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.client import LedgerLimits, Quorums
-from daybook.bookie.ledger.dialects import V3, Spoken, Wire, WireChoice
+from daybook.bookie.ledger.codecs import ProtocolVersion, ProtocolVersions, V3Codec, VersionChoice
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.digest import Digester, master_key
 from daybook.wire.entry import encode_header
@@ -30,7 +30,7 @@ async def three() -> AsyncGenerator[Cluster]:
         yield cluster
 
 
-def limits(protocol: WireChoice) -> LedgerLimits:
+def limits(protocol: VersionChoice) -> LedgerLimits:
     return LedgerLimits(bookies=BookieLimits(protocol=protocol))
 
 
@@ -66,18 +66,18 @@ def test_an_add_is_what_the_encoder_of_messages_makes_of_it(recovery: bool) -> N
     frame = add_frame(3, recovery=recovery)
     entry = b"".join(frame)[28:]
     expected = bookie_v3.encode_add(1, 5, 3, KEY, entry, recovery=recovery)
-    assert whole(V3().add(5, 3, frame)) == bookie_v3.decode_request(expected[4:])
+    assert whole(V3Codec().add(5, 3, frame)) == bookie_v3.decode_request(expected[4:])
 
 
 def test_deferred_adds_say_so() -> None:
-    plain, deferred = V3(), V3(deferred=True)
+    plain, deferred = V3Codec(), V3Codec(deferred=True)
     frame = add_frame(3, recovery=False)
     assert not whole(plain.add(5, 3, frame)).addRequest.HasField("writeFlags")
     assert whole(deferred.add(5, 3, frame)).addRequest.writeFlags == 1
 
 
 def test_what_an_answer_answers_is_told_by_its_transaction() -> None:
-    dialect = V3()
+    dialect = V3Codec()
     adds = [whole(dialect.add(5, e, add_frame(e, recovery=False))) for e in (3, 4, 5, 7)]
     read = whole(dialect.read(6, 2, None))
     fence = whole(dialect.read(6, -1, KEY))
@@ -96,7 +96,7 @@ def test_what_an_answer_answers_is_told_by_its_transaction() -> None:
 
 
 def test_an_answer_without_the_part_that_matters_proves_nothing() -> None:
-    dialect = V3()
+    dialect = V3Codec()
     requests = [
         whole(dialect.add(5, 3, add_frame(3, recovery=False))),
         whole(dialect.read(5, 3, None)),
@@ -109,7 +109,7 @@ def test_an_answer_without_the_part_that_matters_proves_nothing() -> None:
 
 
 def test_refusals_that_are_about_the_request_as_a_whole_are_heard() -> None:
-    dialect = V3()
+    dialect = V3Codec()
     request = whole(dialect.read(5, 3, None))
     answers = dialect.decode([answer(request, Status.TOO_MANY_REQUESTS, part=False)])
     assert [read.status for read in answers.reads] == [Status.TOO_MANY_REQUESTS]
@@ -119,37 +119,37 @@ def test_refusals_that_are_about_the_request_as_a_whole_are_heard() -> None:
 
 
 def test_v2_is_tried_first_and_v3_after_two_cuts_in_a_row() -> None:
-    spoken = Spoken("auto", retry_s=60)
-    assert spoken.with_whom(B1, 0) is Wire.V2
-    spoken.cut(B1, Wire.V2, 0)
-    spoken.answered(B1)
-    spoken.cut(B1, Wire.V2, 0)
-    assert spoken.with_whom(B1, 0) is Wire.V2
-    spoken.cut(B1, Wire.V2, 0)
-    assert spoken.with_whom(B1, 59) is Wire.V3
-    assert spoken.with_whom(BookieId("b2:3181"), 59) is Wire.V2
-    assert spoken.with_whom(B1, 61) is Wire.V2, "it may be another program by now"
+    versions = ProtocolVersions("auto", retry_s=60)
+    assert versions.for_bookie(B1, 0) is ProtocolVersion.V2
+    versions.handle_cut(B1, ProtocolVersion.V2, 0)
+    versions.answered(B1)
+    versions.handle_cut(B1, ProtocolVersion.V2, 0)
+    assert versions.for_bookie(B1, 0) is ProtocolVersion.V2
+    versions.handle_cut(B1, ProtocolVersion.V2, 0)
+    assert versions.for_bookie(B1, 59) is ProtocolVersion.V3
+    assert versions.for_bookie(BookieId("b2:3181"), 59) is ProtocolVersion.V2
+    assert versions.for_bookie(B1, 61) is ProtocolVersion.V2, "it may be another program by now"
 
 
 def test_who_does_not_speak_v3_either_is_tried_in_v2_again() -> None:
-    spoken = Spoken("auto", retry_s=60)
-    spoken.refused(B1, Wire.V2, 0)
-    assert spoken.with_whom(B1, 1) is Wire.V3
-    spoken.refused(B1, Wire.V3, 1)
-    assert spoken.with_whom(B1, 1) is Wire.V2
+    versions = ProtocolVersions("auto", retry_s=60)
+    versions.refused(B1, ProtocolVersion.V2, 0)
+    assert versions.for_bookie(B1, 1) is ProtocolVersion.V3
+    versions.refused(B1, ProtocolVersion.V3, 1)
+    assert versions.for_bookie(B1, 1) is ProtocolVersion.V2
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-def test_a_choice_that_is_made_is_kept(protocol: WireChoice) -> None:
-    spoken = Spoken(protocol, retry_s=60)
-    for wire in Wire:
-        spoken.refused(B1, wire, 0)
-        assert spoken.with_whom(B1, 1) is Wire(protocol)
+def test_a_choice_that_is_made_is_kept(protocol: VersionChoice) -> None:
+    versions = ProtocolVersions(protocol, retry_s=60)
+    for wire in ProtocolVersion:
+        versions.refused(B1, wire, 0)
+        assert versions.for_bookie(B1, 1) is ProtocolVersion(protocol)
 
 
 @pytest.mark.parametrize("protocol", ["auto", "v2", "v3"])
 async def test_a_ledger_is_written_recovered_and_read(
-    three: Cluster, protocol: WireChoice, autojump_clock: Clock
+    three: Cluster, protocol: VersionChoice, autojump_clock: Clock
 ) -> None:
     for bookie in three.bookies:
         bookie.speaks = ("v3",) if protocol == "v3" else ("v2",)

@@ -13,8 +13,8 @@ from daybook.bookie.errors import (
     LedgerClosedError,
     LedgerExistsError,
 )
-from daybook.bookie.ledger.advanced import AdvancedLedgerWriter
 from daybook.bookie.ledger.client import Quorums
+from daybook.bookie.ledger.deferred_writer import AdvancedLedgerWriter
 from tests.bookie.ledger.cluster import Cluster, open_cluster
 
 QUORUMS = Quorums(3, 3, 2)

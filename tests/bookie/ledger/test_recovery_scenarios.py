@@ -71,7 +71,7 @@ SCENARIOS = {
         b2 fenced           -> b1?0
         b1 has no 0         -> b2?0 b3?0
         b3 knows nothing 0  ->
-        b2 knows nothing 0  -> abort: nobody can tell whether entry 0 was confirmed
+        b2 knows nothing 0  -> abort: no bookie can tell whether entry 0 was confirmed
     """,
     "too few bookies answer the fencing request": """
         start               -> fence b1 b2 b3

@@ -1,16 +1,14 @@
-"""Single requests to bookies, whose answers say by an id what they answer.
+"""Single requests to bookies, whose answers carry the id of their request.
 
-    exchange = Exchange(bookies, decode_v3)
-    response = await exchange.ask(bookie, partial(encode_read_lac, ledger_id=7), timeout_s=5)
+    requests = RequestChannel(bookies, decode_v3)
+    response = await requests.ask(bookie, partial(encode_read_lac, ledger_id=7), timeout_s=5)
 
-That is all of protocol v3 (`wire.messages.bookie_v3`: what v2 cannot say), and of v2 the batch
-reads (`bookie.ledger.batches`).  One connection to a bookie serves all ledgers; it is made when
-something is asked, and closed when nothing has been for a while.  An answer finds its request by
-its id, so requests may take as long as they like (long polls), and those that nobody waits for any
-more cost nothing.
+These are all requests of protocol v3 (`wire.messages.bookie_v3`) and the batch reads of v2
+(`bookie.ledger.batches`).  One connection to a bookie serves all ledgers.  It is made for the first
+request, and closed after a while without any.  Requests may take as long as they like (long polls),
+since an answer is matched by its id.  A request whose caller has gone costs nothing.
 
-Not here: single entries on their way to bookies and back, by the thousands
-(`bookie.ledger.bookies`).
+Single entries, which travel by the thousands, are the business of `bookie.ledger.bookie_client`.
 """
 
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
-from daybook.bookie.ledger.bookies import Bookies
+from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, WireError
@@ -28,9 +26,9 @@ from daybook.wire.proto import bookkeeper_pb2 as pb
 
 Answer = TypeVar("Answer")
 Encode: TypeAlias = Callable[[int], bytes]
-"""The frame of a request, for its id."""
+"""Encodes the frame of a request with this id."""
 Decode: TypeAlias = Callable[[memoryview], tuple[int, Answer]]
-"""The id of the request that a frame answers, and the answer; or a WireError."""
+"""Returns the id of the request and the answer, or raises WireError."""
 
 _LATE = "it did not answer in time"
 
@@ -47,55 +45,56 @@ class _Request(Generic[Answer]):
     reason: str = _LATE
 
 
-class Exchange(Generic[Answer]):
-    """The connections of one ledger client for requests of one kind."""
+class RequestChannel(Generic[Answer]):
+    """The connections of one ledger client for one kind of requests."""
 
-    def __init__(self, bookies: Bookies, decode: Decode[Answer]) -> None:
+    def __init__(self, bookies: BookieClient, decode: Decode[Answer]) -> None:
         self._bookies = bookies
         self._decode = decode
-        self._lines: dict[BookieId, _Line[Answer]] = {}
+        self._connections: dict[BookieId, _Connection[Answer]] = {}
         self._request_id = 0
 
     async def ask(self, bookie: BookieId, encode: Encode, timeout_s: float) -> Answer:
-        """The answer, whatever it says; ConnectionLostError if there is none."""
+        """Return the answer, whatever its status; raise ConnectionLostError if there is none."""
         request_id = self._request_id = self._request_id + 1
-        line = self._lines.get(bookie)
-        if line is None:
-            line = self._lines[bookie] = _Line(bookie, self._decode)
-            self._bookies.nursery.start_soon(self._serve, line)
-        request = line.send(request_id, encode(request_id))
+        connection = self._connections.get(bookie)
+        if connection is None:
+            connection = self._connections[bookie] = _Connection(bookie, self._decode)
+            self._bookies.nursery.start_soon(self._serve, connection)
+        request = connection.send(request_id, encode(request_id))
         try:
             with trio.move_on_after(timeout_s) as scope:
                 await request.answered.wait()
         finally:
-            line.forget(request_id, request)
+            # Also if the caller is cancelled: nothing is kept for an answer that nobody awaits.
+            connection.forget(request_id, request)
         if scope.cancelled_caught:
-            line.close(_LATE)
+            connection.close(_LATE)
         if request.answer is None:
             raise ConnectionLostError(f"bookie {bookie}: {request.reason}")
         return request.answer
 
-    async def _serve(self, line: "_Line[Answer]") -> None:
+    async def _serve(self, connection: "_Connection[Answer]") -> None:
         try:
-            reason = await line.run(self._bookies)
+            reason = await connection.run(self._bookies)
         except (ConnectionLostError, WireError) as error:
             reason = str(error) or type(error).__name__
         finally:
-            # Whoever asks from now on has a new line.
-            if self._lines.get(line.bookie) is line:
-                del self._lines[line.bookie]
-        line.fail(reason)
+            # The next request makes a new connection; this one may have been replaced already.
+            if self._connections.get(connection.bookie) is connection:
+                del self._connections[connection.bookie]
+        connection.fail(reason)
 
 
-class _Line(Generic[Answer]):
-    """One connection, and who waits for answers on it."""
+class _Connection(Generic[Answer]):
+    """One connection, and the requests that wait for answers on it."""
 
     def __init__(self, bookie: BookieId, decode: Decode[Answer]) -> None:
         self.bookie = bookie
         self._decode = decode
         self._connection: FrameConnection | None = None
         self._requests: dict[int, _Request[Answer]] = {}
-        self._unsent: dict[int, bytes] = {}  # until there is a connection
+        self._unsent: dict[int, bytes] = {}  # sent once connected
 
     def send(self, request_id: int, frame: bytes) -> _Request[Answer]:
         request = self._requests[request_id] = _Request[Answer]()
@@ -120,8 +119,8 @@ class _Line(Generic[Answer]):
             request.reason = reason
             request.answered.set()
 
-    async def run(self, bookies: Bookies) -> str:
-        """Connect and receive until the connection ends, or is idle; return why it did."""
+    async def run(self, bookies: BookieClient) -> str:
+        """Connect, and receive until the connection ends or is idle; return the reason."""
         connection = await bookies.connect(self.bookie)
         try:
             self._connection = connection
@@ -134,7 +133,7 @@ class _Line(Generic[Answer]):
                         return connection.close_reason
                     self._received(frames)
                 if scope.cancelled_caught and not self._requests:
-                    return "nobody asked anything"
+                    return "there were no requests"
         finally:
             connection.close("the ledger client closed it")
 

@@ -7,8 +7,13 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.ledger.bookies import BookieLimits, Bookies, Channel, Purpose
-from daybook.bookie.ledger.lanes import Lane
+from daybook.bookie.ledger.bookie_client import (
+    BookieClient,
+    BookieConnection,
+    BookieLimits,
+    LedgerChannel,
+    Purpose,
+)
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.digest import Digester, master_key
 from daybook.wire.entry import encode_header
@@ -45,16 +50,18 @@ class Heard:
 @dataclass
 class Setup:
     cluster: Cluster
-    bookies: Bookies
+    bookies: BookieClient
     observer: Heard
 
     @property
     def bookie(self) -> FakeBookie:
         return self.cluster.bookies[0]
 
-    def lane(self, ledger_id: int = 5, purpose: Purpose = Purpose.ADD) -> tuple[Lane, Heard]:
+    def channel(
+        self, ledger_id: int = 5, purpose: Purpose = Purpose.ADD
+    ) -> tuple[LedgerChannel, Heard]:
         heard = Heard()
-        return self.bookies.open_lane(B1, ledger_id, purpose, heard), heard
+        return self.bookies.open_channel(B1, ledger_id, purpose, heard), heard
 
 
 @pytest.fixture
@@ -66,13 +73,14 @@ async def setup() -> AsyncGenerator[Setup]:
             return "b1", PORT
 
         observer = Heard()
-        bookies = Bookies(
+        bookies = BookieClient(
             network=cluster.network.of("client"),
             arenas=cluster.arenas,
             flusher=cluster.flusher,
             resolve=resolve,
             takes_blocks=lambda _: False,
-            observer=observer,
+            on_failed=observer.bookie_failed,
+            on_refused=observer.bookie_refused,
             nursery=cluster.nursery,
             limits=BookieLimits(),
         )
@@ -86,37 +94,37 @@ def frame(entry_id: int, ledger_id: int = 5) -> list[Buffer]:
 
 
 async def test_adds_are_answered_in_runs(setup: Setup, autojump_clock: Clock) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     for entry_id in range(10):
-        lane.add(entry_id, frame(entry_id))
+        channel.add(entry_id, frame(entry_id))
     await trio.sleep(1)
     assert heard.lines == ["added 0+10"]
-    assert lane.idle
+    assert channel.idle
     assert setup.observer.lines == []
 
 
 async def test_a_connection_that_breaks_fails_what_is_under_way_once(
     setup: Setup, autojump_clock: Clock
 ) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     setup.bookie.silent = True
-    lane.add(0, frame(0))
-    lane.add(1, frame(1))
+    channel.add(0, frame(0))
+    channel.add(1, frame(1))
     await trio.sleep(1)
     setup.cluster.network.cut("b1")
     await trio.sleep(1)
     assert heard.lines == ["failed"]
     assert len(setup.observer.lines) == 1
     setup.bookie.silent = False
-    lane.add(1, frame(1))
+    channel.add(1, frame(1))
     await trio.sleep(1)
     assert heard.lines == ["failed", "added 1+1"], "the next add connects again"
 
 
 async def test_a_port_that_refuses_fails_at_once(setup: Setup, autojump_clock: Clock) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     setup.bookie.kill()
-    lane.add(0, frame(0))
+    channel.add(0, frame(0))
     await trio.sleep(0.1)
     assert heard.lines == ["failed"]
 
@@ -124,9 +132,9 @@ async def test_a_port_that_refuses_fails_at_once(setup: Setup, autojump_clock: C
 async def test_a_host_that_swallows_everything_fails_in_time(
     setup: Setup, autojump_clock: Clock
 ) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     setup.cluster.network.block("client", "b1")
-    lane.add(0, frame(0))
+    channel.add(0, frame(0))
     await trio.sleep(3.1)
     assert heard.lines == ["failed"]
 
@@ -134,11 +142,11 @@ async def test_a_host_that_swallows_everything_fails_in_time(
 async def test_what_is_queued_for_a_connection_that_is_being_made_is_bounded(
     setup: Setup, autojump_clock: Clock
 ) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     setup.cluster.network.block("client", "b1")
     megabyte = bytes(1 << 20)
     for entry_id in range(70):
-        lane.add(entry_id, [megabyte])
+        channel.add(entry_id, [megabyte])
     await trio.sleep(0.1)
     assert heard.lines == ["failed"]
     assert setup.observer.lines == ["bookie: it does not keep up"]
@@ -147,9 +155,9 @@ async def test_what_is_queued_for_a_connection_that_is_being_made_is_bounded(
 async def test_no_answer_fails_after_the_time_out_and_a_late_one_still_counts(
     setup: Setup, autojump_clock: Clock
 ) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     setup.bookie.delay_s = 8
-    lane.add(0, frame(0))
+    channel.add(0, frame(0))
     await trio.sleep(4.9)
     assert heard.lines == []
     await trio.sleep(1)
@@ -172,17 +180,17 @@ async def test_no_answer_fails_after_the_time_out_and_a_late_one_still_counts(
 async def test_what_an_answer_means(
     setup: Setup, status: Status, told: str, autojump_clock: Clock
 ) -> None:
-    lane, heard = setup.lane()
+    channel, heard = setup.channel()
     setup.bookie.add_status = status
-    lane.add(0, frame(0))
+    channel.add(0, frame(0))
     await trio.sleep(1)
     assert heard.lines == [told]
 
 
 async def test_reads_are_answered_failed_and_timed_out(setup: Setup, autojump_clock: Clock) -> None:
     told: list[Status | None] = []
-    lane, _ = setup.lane()
-    lane.add(3, frame(3))
+    channel, _ = setup.channel()
+    channel.add(3, frame(3))
     await trio.sleep(0.1)
 
     def read(entry_id: int) -> None:
@@ -212,35 +220,35 @@ async def test_each_user_of_a_ledger_has_a_connection_until_all_its_answers_are_
     setup: Setup, autojump_clock: Clock
 ) -> None:
     setup.bookie.silent = True
-    one, heard = setup.lane(purpose=Purpose.RECOVER)
+    one, heard = setup.channel(purpose=Purpose.RECOVER)
     one.read(0, lambda status, entry: None, fence_key=KEY)
     one.close()
-    two, _ = setup.lane(purpose=Purpose.RECOVER)
-    assert two._channel is not one._channel
+    two, _ = setup.channel(purpose=Purpose.RECOVER)
+    assert two._connection is not one._connection
     two.close()
-    three, _ = setup.lane(purpose=Purpose.RECOVER)
-    assert three._channel is two._channel
+    three, _ = setup.channel(purpose=Purpose.RECOVER)
+    assert three._connection is two._connection
     await trio.sleep(6)
-    four, _ = setup.lane(purpose=Purpose.RECOVER)
-    assert four._channel is one._channel
+    four, _ = setup.channel(purpose=Purpose.RECOVER)
+    assert four._connection is one._connection
     assert heard.lines == [], "nobody listens any more"
 
 
 async def test_a_closed_lane_is_told_nothing(setup: Setup, autojump_clock: Clock) -> None:
-    lane, heard = setup.lane()
-    lane.add(0, frame(0))
-    lane.close()
+    channel, heard = setup.channel()
+    channel.add(0, frame(0))
+    channel.close()
     await trio.sleep(1)
     assert heard.lines == []
-    assert isinstance(lane._channel, Channel)
-    assert 5 not in lane._channel.lanes
+    assert isinstance(channel._connection, BookieConnection)
+    assert 5 not in channel._connection.channels
 
 
 async def test_idle_connections_are_closed(setup: Setup, autojump_clock: Clock) -> None:
-    lane, _ = setup.lane()
-    lane.add(0, frame(0))
+    channel, _ = setup.channel()
+    channel.add(0, frame(0))
     await trio.sleep(1)
-    lane.close()
+    channel.close()
     assert len(setup.cluster.network._streams) == 2
     await trio.sleep(70)
     assert setup.cluster.network._streams == []
@@ -277,8 +285,8 @@ async def test_a_peer_that_is_no_bookie_is_a_failed_one(
         await trio.sleep_forever()
 
     setup.cluster.nursery.start_soon(serve)
-    lane, heard = setup.lane()
-    lane.add(0, frame(0))
+    channel, heard = setup.channel()
+    channel.add(0, frame(0))
     await trio.sleep(1)
     assert heard.lines == ["failed"]
 
@@ -302,9 +310,9 @@ async def test_answers_about_strangers_and_strange_codes_do_no_harm(
         await trio.sleep_forever()
 
     setup.cluster.nursery.start_soon(serve)
-    lane, heard = setup.lane()
-    lane.add(0, frame(0))
-    lane.add(1, frame(1))
+    channel, heard = setup.channel()
+    channel.add(0, frame(0))
+    channel.add(1, frame(1))
     await trio.sleep(1)
     assert heard.lines == ["added 0+1", "failed"]
 
@@ -315,10 +323,10 @@ async def test_answers_about_strangers_and_strange_codes_do_no_harm(
 async def test_a_deferred_lane_hears_of_a_connection_that_ends_while_nothing_is_under_way(
     setup: Setup, autojump_clock: Clock
 ) -> None:
-    plain, heard = setup.lane()
-    deferred, heard_of_deferred = setup.lane(purpose=Purpose.ADD_DEFERRED)
-    for lane in (plain, deferred):
-        lane.add(0, frame(0))
+    plain, heard = setup.channel()
+    deferred, heard_of_deferred = setup.channel(purpose=Purpose.ADD_DEFERRED)
+    for channel in (plain, deferred):
+        channel.add(0, frame(0))
     await trio.sleep(1)
     setup.cluster.network.cut("b1")
     await trio.sleep(1)
@@ -329,31 +337,31 @@ async def test_a_deferred_lane_hears_of_a_connection_that_ends_while_nothing_is_
 async def test_an_answer_to_a_force_that_was_given_up_answers_no_later_one(
     setup: Setup, autojump_clock: Clock
 ) -> None:
-    lane, heard = setup.lane(purpose=Purpose.ADD_DEFERRED)
-    lane.add(0, frame(0))
+    channel, heard = setup.channel(purpose=Purpose.ADD_DEFERRED)
+    channel.add(0, frame(0))
     await trio.sleep(0.1)
     setup.bookie.delay_s = 8
     forced: list[str] = []
-    lane.force(lambda: forced.append("first"))
+    channel.force(lambda: forced.append("first"))
     await trio.sleep(6)
     assert heard.lines == ["added 0+1", "failed"]
-    lane.force(lambda: forced.append("second"))
+    channel.force(lambda: forced.append("second"))
     await trio.sleep(4)
     assert forced == [], "the answer that came was to the first one"
     await trio.sleep(5)
     assert heard.lines == ["added 0+1", "failed", "failed"], "too late again"
     assert forced == []
     setup.bookie.delay_s = 0
-    lane.force(lambda: forced.append("third"))
+    channel.force(lambda: forced.append("third"))
     await trio.sleep(10)
     assert forced == ["third"]
-    assert lane.idle
+    assert channel.idle
 
 
 async def test_a_force_that_is_refused_is_a_failure(setup: Setup, autojump_clock: Clock) -> None:
-    lane, heard = setup.lane(purpose=Purpose.ADD_DEFERRED)
-    lane.add(0, frame(0))
+    channel, heard = setup.channel(purpose=Purpose.ADD_DEFERRED)
+    channel.add(0, frame(0))
     setup.bookie.force_status = Status.IO_ERROR
-    lane.force(lambda: heard.lines.append("forced"))
+    channel.force(lambda: heard.lines.append("forced"))
     await trio.sleep(1)
     assert heard.lines == ["added 0+1", "failed"]

@@ -1,4 +1,4 @@
-"""The records of ledgers in the metadata store: create, read, compare-and-swap, delete."""
+"""Records of ledgers in the metadata store: create, read, compare-and-swap, delete."""
 
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -54,11 +54,15 @@ _PAUSE_S_MAX = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StoredMetadata:
+    """Metadata of a ledger, and the version of their record."""
+
     metadata: LedgerMetadata
     version: int
 
 
-class Catalog:
+class LedgerMetadataStore:
+    """The records of all ledgers of one cluster."""
+
     def __init__(self, store: MetadataStore, paths: LedgerPaths, rng: Random) -> None:
         self.store = store
         self.paths = paths
@@ -66,7 +70,7 @@ class Catalog:
 
     @property
     def reachable(self) -> bool:
-        """There is contact with the metadata store; else every request would have to wait."""
+        """True if the session is connected; otherwise every request would have to wait."""
         return self.store.session_state is SessionState.CONNECTED
 
     async def create(
@@ -92,7 +96,7 @@ class Catalog:
         return StoredMetadata(metadata, 0)
 
     async def _create(self, path: str, value: bytes, token: int) -> bool:
-        """False if there is a ledger of somebody else with that id."""
+        """Return False if the record of another ledger has that id."""
         pause_s = _PAUSE_S
         with _remembered_doubt() as doubt:
             while True:
@@ -101,10 +105,11 @@ class Catalog:
                 except RecordExistsError:
                     return await self._is_ours(path, token)
                 except OutcomeUnknownError as error:
-                    doubt.append(error)  # Either it is there now, and ours, or it can be created.
+                    # The next attempt finds the record, with our token, or creates it.
+                    doubt.append(error)
                     continue
                 except NoRecordError:
-                    # Whoever deletes the neighbours removes the parents that we create.
+                    # A deletion of a neighbouring ledger may remove the parents just created.
                     await trio.sleep(self._rng.uniform(0, pause_s))
                     pause_s = min(2 * pause_s, _PAUSE_S_MAX)
                     continue
@@ -118,10 +123,11 @@ class Catalog:
             return False
 
     async def read(self, ledger_id: int, watch: Watch | None = None) -> StoredMetadata:
-        """NoSuchLedgerError only if the store, asked for its newest state, has none."""
+        """Return the metadata; raise NoSuchLedgerError if the newest state has none."""
         path = self.paths.ledger(ledger_id)
         record = await self.store.get(path, watch)
         if record is None:
+            # The server may lag.  Only its newest state proves that there is no such ledger.
             await self.store.sync(path)
             record = await self.store.get(path, watch)
         if record is None:
@@ -130,17 +136,18 @@ class Catalog:
         return StoredMetadata(metadata, record.stat.version)
 
     async def lives_of(self, bookies: Iterable[BookieId]) -> list[Life]:
-        """For `update`: to be read before the first entry is sent to them."""
+        """Return cookie generations for `update`; read them before the first entry is sent."""
         return [await read_life(self.store, self.paths, bookie) for bookie in bookies]
 
     async def update(
         self, ledger_id: int, stored: StoredMetadata, decide: Decide, lives: Sequence[Life] = ()
     ) -> UpdateResult:
-        """Change the metadata as `decide` wants; `stored` is what the caller has read last.
+        """Change the metadata as `decide` wants; `stored` is what the caller read last.
 
-        `lives` are of bookies that the change names for entries that they hold already.  One that
-        is born anew asks the metadata of which ledgers it may have lost something, once: NotAllowed
-        if one of them may have asked before it was named.
+        `lives` are the cookie generations of bookies that the change adds and that hold entries
+        already. A bookie that starts with empty disks asks once for the ledgers whose metadata name
+        it.  If one of the generations has ended, the bookie may have asked before the change named
+        it, and would never learn of its lost entries; the result is then NotAllowed.
         """
         protocol = UpdateProtocol(decide)
         effect = protocol.start(stored.metadata, stored.version)
@@ -167,13 +174,18 @@ class Catalog:
     async def _write(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, lives: Sequence[Life]
     ) -> Event | None:
-        """None: one of the lives is over, and no write of ours can be carried out any more."""
+        """Write the record; return None if a cookie generation has ended.
+
+        In that case, no write of ours can be carried out any more.
+        """
         path, value = self.paths.ledger(ledger_id), encode_metadata(metadata)
         try:
             if not lives:
                 return Written(await self.store.set(path, value, version))
             if await self.lives_of(BookieId(life.bookie_id) for life in lives) != list(lives):
                 return None
+            # The generations are compared again by the store, in one transaction with the write: a
+            # bookie may lose its disks between the comparison above and the write.
             checks = [
                 Check(self.paths.cookie(life.bookie_id), life.version)
                 for life in lives
@@ -183,10 +195,11 @@ class Catalog:
         except VersionConflictError:
             return Conflict()
         except NoRecordError:
-            return Conflict() if lives else Missing()  # Which record, the next read says.
+            # With checks of cookies, only the next read tells which record is missing.
+            return Conflict() if lives else Missing()
         except OutcomeUnknownError:
             return Unknown()
-        except MetadataError:  # The store does not answer, or refuses: nothing was carried out.
+        except MetadataError:  # The store is away, or refuses: nothing was changed.
             return Unavailable()
 
     async def _read(self, ledger_id: int) -> Event:
@@ -199,7 +212,7 @@ class Catalog:
         return Stored(stored.metadata, stored.version)
 
     async def delete(self, ledger_id: int) -> None:
-        """One that is not there is deleted already."""
+        """Delete the record, if there is one."""
         with _remembered_doubt() as doubt:
             while True:
                 try:
@@ -208,17 +221,21 @@ class Catalog:
                     doubt.append(error)
                     continue
                 except NoRecordError:
-                    return
+                    return  # It was deleted already, perhaps by an earlier attempt of ours.
                 await prune_parents(self.store, self.paths, ledger_id)
                 return
 
     def list(self) -> AsyncIterator[int]:
+        """Return the ids of all ledgers, ascending."""
         return list_ledgers(self.store, self.paths)
 
 
 @contextmanager
 def _remembered_doubt() -> Generator[list[OutcomeUnknownError]]:
-    """Around tries of one change: that the last of them was not made says nothing of the others."""
+    """Raise OutcomeUnknownError at the end if any attempt of one change was in doubt.
+
+    The failure of the last attempt proves nothing about the earlier ones.
+    """
     doubt: list[OutcomeUnknownError] = []
     try:
         yield doubt
