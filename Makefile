@@ -4,7 +4,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 STAMP_DOCS := $(VENV)/.installed-docs
-CODE   := wire bookie managed_ledger broker clients daybook
 
 .PHONY: help setup demo test lint docs bench bench-peers sim storms mutants check-model fuzz soak interop clean java
 

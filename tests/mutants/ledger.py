@@ -98,7 +98,7 @@ RECOVERY = [
             "    if ensemble is not None:\n"
             "        fragment = Fragment(first_entry_id, ensemble)\n"
             "        metadata, version = self.marked\n"
-            "        from bookie.ledger.protocol.placement import with_fragment\n"
+            "        from daybook.bookie.ledger.protocol.placement import with_fragment\n"
             "        metadata = __import__('dataclasses').replace(\n"
             "            metadata, fragments=with_fragment(metadata.fragments, fragment)\n"
             "        )\n"

@@ -119,7 +119,7 @@ class TestFileDisk(DiskSuite):
     async def test_another_process_cannot_have_the_lock(self, disk: Disk, root: str) -> None:
         lock = await disk.lock_directory(root)
         attempt = (
-            "import sys, trio; from bookie.storage.disk import *\n"
+            "import sys, trio; from daybook.bookie.storage.disk import *\n"
             "try: trio.run(FileDisk().lock_directory, sys.argv[1])\n"
             "except DirectoryInUseError: print('in use')"
         )

@@ -27,7 +27,7 @@ def modules_after(statements: str) -> set[str]:
 )
 def test_light_commands_load_few_modules(arguments: list[str]) -> None:
     loaded = modules_after(
-        f"from clients.cli.main import main\nmain({arguments}, standalone_mode=False)"
+        f"from daybook.clients.cli.main import main\nmain({arguments}, standalone_mode=False)"
     )
     assert not loaded & HEAVY
     assert len(loaded) <= MODULES_MAX[arguments[0]]
