@@ -1,33 +1,33 @@
-"""What can go wrong between a ledger client, its bookies and the metadata of ledgers.
+"""The errors of a ledger client, its bookies and the metadata of ledgers.
 
-Each says whether what was asked for took effect (`outcome`), and what helps (`remedy`):
+Each error says whether the request took effect (`outcome`), and what helps (`remedy`):
 
     LedgerError                 NOT_APPLIED and GIVE_UP unless stated otherwise
       LedgerExistsError         the id that the caller gave is taken
       NoSuchLedgerError         the metadata store says that there is no such ledger
       NoSuchEntryError          the entry is not in the ledger, or every bookie of its write set
-                                says so
+                                says that it is not
       LedgerFencedError         UNKNOWN for appends under way: another client recovers the ledger,
                                 or has closed it; REOPEN
       LedgerClosedError         this handle was closed, or abandoned, by its owner
-      EntryTooLargeError        bookies take no entry of that size
+      EntryTooLargeError        bookies accept no entry of that size
       DuplicateEntryError       the writer was given an entry of that id before
-      EntryNotSentError         one before it was never given; REOPEN
+      EntryNotSentError         an entry before it was never given to the writer; REOPEN
       WriterWithdrawnError      UNKNOWN: the writer gave up; `reason` says why; REOPEN
       InDoubtError              UNKNOWN: an append was not confirmed when its writer stopped; REOPEN
       NotEnoughBookiesError     fewer bookies than the ack quorum can be written to now; RETRY
-      ReadUnknownError          no copy of the entry could be had, and not every bookie that may
-                                hold one said that it does not; RETRY
+      ReadUnknownError          no copy of the entry could be read, and not every bookie that may
+                                hold one said that it holds none; RETRY
       UnauthorizedError         the password is not that of the ledger
       RecoveryAbortedError      too few answers to decide where the ledger ends; RETRY
       MalformedMetadataError    the metadata of the ledger do not parse, or contradict themselves
-    RegistryError               what bookies find in the metadata store
-      LayoutError               the root holds another layout than ours, or none
+    RegistryError               a bookie cannot work with what the metadata store holds
+      LayoutError               the root holds another layout than Daybook's, or none
       ForeignInstanceError      the root holds other ledgers than those of the topics beside it
       BookieIdTakenError        another process is registered under the id of this bookie
       MalformedRecordError      a cookie or a registration that does not parse
 
-What the metadata store itself reports (`wire.metadata.store.MetadataError`) passes through.
+Errors of the metadata store itself (`wire.metadata.store.MetadataError`) pass through.
 """
 
 from enum import Enum, auto
@@ -40,7 +40,7 @@ class Outcome(Enum):
 
 
 class Remedy(Enum):
-    """What to do next, as a sentence."""
+    """The next step for the caller, as a sentence."""
 
     GIVE_UP = "asking again gives the same answer"
     RETRY = "the same request may succeed later"
@@ -55,7 +55,7 @@ class LedgerError(Exception):
 
 
 class LedgerExistsError(LedgerError):
-    """There is a ledger of that id, and it is not the one that was to be created."""
+    """A ledger of that id exists, and it is not the one that was to be created."""
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"there is a ledger {ledger_id} already")
@@ -63,7 +63,7 @@ class LedgerExistsError(LedgerError):
 
 
 class NoSuchLedgerError(LedgerError):
-    """There is no such ledger, and the metadata store said so."""
+    """The metadata store said that there is no such ledger."""
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id} does not exist")
@@ -81,7 +81,7 @@ class NoSuchEntryError(LedgerError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client recovers the ledger, or has closed it.  This handle does not write again."""
+    """Another client recovers the ledger, or has closed it.  This handle no longer writes."""
 
     outcome = Outcome.UNKNOWN
     remedy = Remedy.REOPEN
@@ -96,7 +96,7 @@ class EntryTooLargeError(LedgerError):
 
 
 class DuplicateEntryError(LedgerError):
-    """The writer was given an entry of that id before; this one was not taken."""
+    """The writer was given an entry of that id before; it refused this one."""
 
     def __init__(self, ledger_id: int, entry_id: int) -> None:
         super().__init__(f"ledger {ledger_id} was given an entry {entry_id} before")
@@ -105,7 +105,7 @@ class DuplicateEntryError(LedgerError):
 
 
 class EntryNotSentError(LedgerError):
-    """The writer stopped while the entry waited for one before it; no bookie has heard of it."""
+    """The writer stopped while the entry waited for an earlier one; it was sent to no bookie."""
 
     remedy = Remedy.REOPEN
 
@@ -118,7 +118,7 @@ class EntryNotSentError(LedgerError):
 
 
 class WriterWithdrawnError(LedgerError):
-    """The writer gave up.  Of what was not confirmed, recovery decides what the ledger keeps."""
+    """The writer gave up.  Recovery decides which unconfirmed entries the ledger keeps."""
 
     outcome = Outcome.UNKNOWN
     remedy = Remedy.REOPEN
@@ -129,7 +129,7 @@ class WriterWithdrawnError(LedgerError):
 
 
 class InDoubtError(LedgerError):
-    """The append was not confirmed when its writer stopped; the entry may survive or not."""
+    """The append was not confirmed when its writer stopped; the entry may or may not survive."""
 
     outcome = Outcome.UNKNOWN
     remedy = Remedy.REOPEN
@@ -141,13 +141,13 @@ class InDoubtError(LedgerError):
 
 
 class NotEnoughBookiesError(LedgerError):
-    """Fewer bookies can be written to than it takes to confirm an entry."""
+    """Fewer bookies can be written to than are needed to confirm an entry."""
 
     remedy = Remedy.RETRY
 
 
 class ReadUnknownError(LedgerError):
-    """Some bookie that may hold the entry could not say; ask again later."""
+    """A bookie that may hold the entry could not say whether it does; a retry may succeed."""
 
     remedy = Remedy.RETRY
 
@@ -162,7 +162,7 @@ class UnauthorizedError(LedgerError):
 
 
 class RecoveryAbortedError(LedgerError):
-    """Where the ledger ends could not be decided now.  Trying again does no harm, and may help."""
+    """The end of the ledger could not be decided now.  A retry does no harm, and may succeed."""
 
     remedy = Remedy.RETRY
 
@@ -172,15 +172,15 @@ class MalformedMetadataError(LedgerError):
 
 
 class RegistryError(Exception):
-    """What the metadata store holds is not what a bookie can live with."""
+    """A bookie cannot work with what the metadata store holds."""
 
 
 class LayoutError(RegistryError):
-    """The root holds no ledgers, or keeps them in another layout than ours."""
+    """The root holds no ledgers, or keeps them in another layout than Daybook's."""
 
 
 class ForeignInstanceError(RegistryError):
-    """The root holds other ledgers than those that the topics beside it are kept in."""
+    """The root holds other ledgers than those in which the topics beside it are stored."""
 
 
 class BookieIdTakenError(RegistryError):
@@ -188,4 +188,4 @@ class BookieIdTakenError(RegistryError):
 
 
 class MalformedRecordError(RegistryError):
-    """A cookie or a registration that does not parse."""
+    """A cookie or a registration does not parse."""

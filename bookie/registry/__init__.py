@@ -1,15 +1,15 @@
-"""What ledgers and bookies keep in the metadata store, and where: BookKeeper's layout, as it is.
+"""The records of ledgers and bookies in the metadata store, in BookKeeper's unchanged layout.
 
 Read in this order:
 
-    paths          where everything is
-    layout         the cluster: created once, checked by everybody; its id
-    instance       which of several roots the topics of the metadata store are kept in
-    registrations  which bookies serve now, and where
-    cookies        which bookies belong to the cluster, here or away
+    paths          the paths of all records
+    layout         the cluster: created once, checked by every process; its id
+    instance       the one of several roots in which the topics are stored
+    registrations  which bookies serve now, and at which addresses
+    cookies        which bookies belong to the cluster, running or not
     ledger_ids     new ids, and those of all ledgers
-    numbers        a number in what others have written
+    numbers        a number in a text that another process has written
 
 Everything here may run on several hosts at once, and again after a request whose outcome is
-unknown: nothing is created twice and nothing of others is overwritten.
+unknown: nothing is created twice and no record of another process is overwritten.
 """

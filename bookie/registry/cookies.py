@@ -1,14 +1,15 @@
-"""Which bookies belong to the cluster, here or away: their cookies.
+"""The cookies of the bookies that belong to the cluster, running or not.
 
-A cookie says whose directories these are.  It is in the metadata store, and as a file in each of
-the directories (`server.identity` compares them): a line with its version, and CookieFormat as
-protobuf text.  Versions 3 and 4 are read.
+A cookie names the bookie that owns a set of directories.  It is stored in the metadata store and as
+a file in each directory (`server.identity` compares them): a line with its version, then
+CookieFormat as protobuf text.  Versions 3 and 4 can be read.
 
 Every write here may be repeated after one whose outcome is unknown.  A cookie is changed only by
-its version, and one of somebody else is never overwritten.
+compare-and-swap on its version, and the cookie of another bookie is never overwritten.
 
-What a bookie has acknowledged holds for one life of it (`Life`): who may have lost something writes
-its cookie again (`renew_cookie`) before it asks whose that may be (`server.limbo`).
+An acknowledgement of a bookie is valid for one cookie generation (`Life`).  A bookie that may have
+lost records first rewrites its cookie (`renew_cookie`), then finds out which ledgers they may
+belong to (`server.limbo`).
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ COOKIE_VERSION = 5
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """Whose directories these are: in the metadata store, and as a file in each directory."""
+    """The owner of a set of directories, in the metadata store and as a file in each of them."""
 
     bookie_id: str
     journal_directories: Sequence[str]
@@ -63,7 +64,7 @@ class Cookie:
 
     @classmethod
     def decode(cls, value: bytes) -> "Cookie":
-        """A cookie of version 3 (plain lines), 4 or 5."""
+        """Parse a cookie of version 3 (plain lines), 4 or 5."""
         try:
             version, _, body = value.decode().partition("\n")
             if version == "3":
@@ -100,16 +101,16 @@ def _split_directories(text: str) -> tuple[str, ...]:
 class StoredCookie:
     cookie: Cookie
     version: int
-    created_txid: int  # when the bookie was born, in the order of all writes of the cluster
-    modified_txid: int  # when it was last written: the same, or when it was reborn (`renew_cookie`)
+    created_txid: int  # the creation, in the order of all writes of the cluster
+    modified_txid: int  # the last write: the creation, or a `renew_cookie`
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One life of a bookie: it may have forgotten what it acknowledged in another one.
+    """One cookie generation: the bookie may have lost what it acknowledged in another one.
 
-    Without a cookie (`version` is None) nobody can tell its lives apart.  A cookie that was deleted
-    and made again counts its versions anew; `created_txid` tells.
+    Without a cookie (`version` is None) the generations of a bookie cannot be told apart.  A cookie
+    that was deleted and created again counts its versions from 0; `created_txid` differs then.
     """
 
     bookie_id: str
@@ -118,7 +119,10 @@ class Life:
 
 
 async def read_life(store: MetadataStore, paths: LedgerPaths, bookie_id: str) -> Life:
-    """The present one, or one before it; that it has no cookie is asked of the newest state."""
+    """Return the current cookie generation or an earlier one.
+
+    An absent cookie is read a second time after a `sync`.
+    """
     record = await _newest(store, paths.cookie(bookie_id))
     if record is None:
         return Life(bookie_id, None, None)
@@ -126,7 +130,7 @@ async def read_life(store: MetadataStore, paths: LedgerPaths, bookie_id: str) ->
 
 
 async def _newest(store: MetadataStore, path: str) -> Record | None:
-    """None only if the newest state has no such record."""
+    """Return the record; None only if the newest state of the store has no such record."""
     record = await store.get(path)
     if record is None:
         await store.sync(path)
@@ -137,7 +141,7 @@ async def _newest(store: MetadataStore, path: str) -> Record | None:
 async def read_cookie(
     store: MetadataStore, paths: LedgerPaths, bookie_id: str
 ) -> StoredCookie | None:
-    """None only if the store says that there is none."""
+    """Return the cookie; None only if the newest state of the store has none."""
     record = await _newest(store, paths.cookie(bookie_id))
     if record is None:
         return None
@@ -146,15 +150,15 @@ async def read_cookie(
 
 
 async def known_bookies(store: MetadataStore, paths: LedgerPaths) -> list[str]:
-    """All bookies that belong to the cluster (they have a cookie), serving or away."""
+    """Return the ids of all bookies that have a cookie, running or not."""
     return await store.get_children(paths.cookies) or []
 
 
 async def create_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> None:
-    """Store the cookie of a new bookie.  RecordExistsError if the id has another one.
+    """Store the cookie of a new bookie; raise RecordExistsError if the id has another cookie.
 
-    The starts of an earlier bookie of that name are forgotten in the same transaction: this one
-    has none of its data.
+    The start count of an earlier bookie of that id is deleted in the same transaction, because the
+    new bookie has none of its data.
     """
     path = paths.cookie(check_bookie_id(cookie.bookie_id))
     starts = paths.starts(cookie.bookie_id)
@@ -166,11 +170,11 @@ async def create_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie
                 await _ensure(store, paths.cookies)
                 await store.multi([Create(path, cookie.encode()), Delete(starts, ANY)])
         except NoRecordError:
-            continue  # the starts have gone meanwhile
+            continue  # The start count was deleted meanwhile.
         except RecordExistsError:
             record = await store.get(path)
             if record is not None and record.value == cookie.encode():
-                return  # Ours, by a request whose outcome we did not hear of.
+                return  # An earlier attempt, whose outcome is unknown, has created it.
             raise
         except OutcomeUnknownError:
             continue
@@ -180,11 +184,12 @@ async def create_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie
 async def update_cookie(
     store: MetadataStore, paths: LedgerPaths, cookie: Cookie, version: int
 ) -> int:
-    """Replace that version; return the new one.  VersionConflictError if it is no longer it."""
+    """Replace that version and return the new one; raise VersionConflictError if it has changed."""
     path = paths.cookie(cookie.bookie_id)
     try:
         return await store.set(path, cookie.encode(), version)
     except (OutcomeUnknownError, VersionConflictError):
+        # An earlier attempt, whose outcome is unknown, may have written this value.
         record = await store.get(path)
         if record is not None and record.value == cookie.encode():
             return record.stat.version
@@ -192,15 +197,15 @@ async def update_cookie(
 
 
 async def renew_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> int:
-    """Write it again as it is; return the transaction id of that, or of a later write.
+    """Rewrite the cookie unchanged; return the transaction id of that write or of a later one.
 
-    RegistryError if it is not there as it was.
+    Raise RegistryError if the stored cookie is not `cookie`.
     """
     path = paths.cookie(cookie.bookie_id)
     found = await read_cookie(store, paths, cookie.bookie_id)
     if found is None or found.cookie.encode() != cookie.encode():
         raise MalformedRecordError(f"{path} is not the cookie of this bookie any more")
-    with suppress(OutcomeUnknownError):  # then the next read says what became of it
+    with suppress(OutcomeUnknownError):  # The read below shows whether it was written.
         await store.set(path, cookie.encode(), found.version)
     await store.sync(path)
     renewed = await read_cookie(store, paths, cookie.bookie_id)
@@ -218,13 +223,14 @@ async def _ensure(store: MetadataStore, path: str) -> None:
 async def delete_cookie(
     store: MetadataStore, paths: LedgerPaths, bookie_id: str, version: int
 ) -> None:
-    """Forget a bookie, and its starts.  It must hold nothing that is needed; the caller has made
-    sure.
+    """Delete the cookie and the start count of a bookie.
+
+    The caller has made sure that the bookie holds nothing that is needed.
     """
     cookie, starts = paths.cookie(bookie_id), paths.starts(bookie_id)
     while await store.get(cookie) is not None:
         counted = await store.get(starts) is not None
         operations: list[Operation] = [Delete(cookie, version)]
-        with suppress(NoRecordError):  # one of the two has gone meanwhile
+        with suppress(NoRecordError):  # One of the two was deleted meanwhile: look again.
             await store.multi([*operations, Delete(starts, ANY)] if counted else operations)
             return

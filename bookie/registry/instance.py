@@ -1,8 +1,8 @@
-"""In which ledgers the topics of a metadata store are kept: the record `/daybook/instance`.
+"""The record `/daybook/instance`: which ledgers the topics of a metadata store are stored in.
 
 A root of ledgers has an id, its INSTANCEID.  Topics and their lists of ledgers lie beside the
-roots, so nothing else says to which of several roots they belong.  The record names that id and
-nothing else: `zk:2181` with `/p/ledgers` and `zk:2181/p` with `/ledgers` are the same ledgers.
+roots, so only this record says which of several roots they belong to.  It holds the id and no path,
+because `zk:2181` with `/p/ledgers` and `zk:2181/p` with `/ledgers` are the same ledgers.
 
     {"instanceId":"8a6f...","version":1}
 """
@@ -35,7 +35,7 @@ class Bound:
 
 
 async def read_bound(store: MetadataStore) -> Bound | None:
-    """The newest record; None if there is none.  MalformedRecordError, MetadataError."""
+    """Return the newest record, or None.  Raise MalformedRecordError or MetadataError."""
     await store.sync(PATH)
     record = await store.get(PATH)
     if record is None:
@@ -61,9 +61,9 @@ def encoded(instance_id: str) -> bytes:
 
 
 async def create_bound(store: MetadataStore, instance_id: str) -> Bound:
-    """Create the record, unless somebody else was faster; return what is there then."""
+    """Create the record unless another process was faster; return the record that is there."""
     while True:
-        with suppress(RecordExistsError, OutcomeUnknownError):  # What is there, the read tells.
+        with suppress(RecordExistsError, OutcomeUnknownError):  # The read shows what is there.
             await store.create(PATH, encoded(instance_id), make_parents=True)
         found = await read_bound(store)
         if found is not None:
@@ -71,9 +71,9 @@ async def create_bound(store: MetadataStore, instance_id: str) -> Bound:
 
 
 async def root_instance_id(store: MetadataStore, paths: LedgerPaths) -> str | None:
-    """The id of a root; None if nothing was ever made there.
+    """Return the id of a root; None if no cluster was ever created there.
 
-    LayoutError for a root that has ledgers and no id.
+    Raise LayoutError for a root that has a layout and no id.
     """
     try:
         return await read_instance_id(store, paths)
@@ -84,7 +84,7 @@ async def root_instance_id(store: MetadataStore, paths: LedgerPaths) -> str | No
 
 
 def check_bound(bound: Bound, instance_id: str | None, where: str) -> None:
-    """ForeignInstanceError if these are not the ledgers that the topics are kept in."""
+    """Raise ForeignInstanceError unless the topics are stored in the ledgers of this instance."""
     if instance_id == bound.instance_id:
         return
     found = f"INSTANCEID {instance_id}" if instance_id else "no INSTANCEID: no bookie has started"

@@ -1,11 +1,12 @@
-"""The ids of ledgers: a new one, and all that there are.
+"""The ids of ledgers: allocation of a new one, and the list of all.
 
-The store counts, so ids are given by any number of hosts at once, and none is given twice; one
-whose request had no answer is skipped.  While they fit, ids are short; then, or once somebody has
-made `idgen-long`, they are a generation in the upper half and a count below.
+The metadata store counts, so any number of hosts can allocate ids at once and none is given twice.
+An id whose request had no answer is skipped.  Ids are short while they fit into 31 bits.  After
+that, or once `idgen-long` exists, an id has a generation in its upper half and a count in its lower
+half.
 
-The path of a ledger is its id (`paths`), so listing reads no record.  What the record of a ledger
-holds: `bookie.ledger.metadata`.
+The path of a ledger contains its id (`paths`), so listing reads no record.  The content of a
+ledger's record is described in `bookie.ledger.metadata`.
 """
 
 import re
@@ -29,7 +30,10 @@ _LONG_GENERATIONS_KEPT = 3
 
 
 async def new_ledger_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:
-    """An id that no ledger has had.  Ids may be skipped.  `janitor` tidies up behind us."""
+    """Return an id that no ledger has had.  Ids may be skipped.
+
+    Tasks in `janitor` delete the records that only served to count.
+    """
     if await store.get(paths.idgen_long) is None:
         number = await _count(store, f"{paths.idgen}/ID-", janitor)
         if 0 <= number <= SHORT_ID_MAX:
@@ -38,7 +42,7 @@ async def new_ledger_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.
 
 
 async def _new_long_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:
-    """Generation in the upper half, a counter below; a counter that is used up starts the next."""
+    """Return generation << 32 | count.  When a count is used up, the next generation begins."""
     while True:
         names = await store.get_children(paths.idgen_long) or []
         generations = sorted(int(n[4:]) for n in names if re.fullmatch(r"HOB-\d{10}", n))
@@ -53,7 +57,7 @@ async def _new_long_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.N
 
 
 async def _count(store: MetadataStore, prefix: str, janitor: trio.Nursery) -> int:
-    """The store numbers the records that are created there; numbers wrap to negative ones."""
+    """Return the number that the store gives to a new record; it becomes negative on overflow."""
     for attempt in range(_ID_ATTEMPTS):
         try:
             path = await store.create(
@@ -62,7 +66,7 @@ async def _count(store: MetadataStore, prefix: str, janitor: trio.Nursery) -> in
         except OutcomeUnknownError:
             if attempt + 1 == _ID_ATTEMPTS:
                 raise
-            continue  # That number is lost, and its record goes with the session.
+            continue  # That number is skipped; its record is deleted with the session.
         janitor.start_soon(_tidy, store, path)
         return int(path[len(prefix) :])
     raise AssertionError("the loop above returns or raises")
@@ -72,11 +76,11 @@ async def _tidy(store: MetadataStore, path: str) -> None:
     try:
         await store.delete(path, ANY)
     except MetadataError:
-        return  # The record of a number goes with the session in any case.
+        return  # The record of a number is ephemeral: it ends with the session in any case.
 
 
 async def prune_parents(store: MetadataStore, paths: LedgerPaths, ledger_id: int) -> None:
-    """After a ledger was deleted: remove the directories above that are empty now."""
+    """Delete the parents of a deleted ledger's record that are empty now."""
     path = paths.ledger(ledger_id)
     while (path := path.rpartition("/")[0]) != paths.root:
         try:
@@ -84,14 +88,14 @@ async def prune_parents(store: MetadataStore, paths: LedgerPaths, ledger_id: int
         except NoRecordError:
             continue
         except MetadataError:
-            return  # Not empty, or not now: an empty directory does no harm.
+            return  # The parent has children, or the store is away; an empty one does no harm.
 
 
 async def list_ledgers(store: MetadataStore, paths: LedgerPaths) -> AsyncIterator[int]:
-    """The ids of all ledgers, ascending.
+    """Yield the ids of all ledgers, ascending.
 
-    Ledgers that are created or deleted meanwhile may be among them, or not.  A read that fails
-    raises; a listing that came to its end missed nothing that was there all the time.
+    Ledgers that are created or deleted meanwhile may or may not be among them.  A failed read
+    raises; a listing that reaches its end has missed no ledger that existed all the time.
     """
     top = await store.get_children(paths.root)
     if top is None:
@@ -106,7 +110,7 @@ async def list_ledgers(store: MetadataStore, paths: LedgerPaths) -> AsyncIterato
 async def _list_below(
     store: MetadataStore, path: str, digits: str, depth: int
 ) -> AsyncIterator[int]:
-    names = await store.get_children(path) or []  # None: emptied, and pruned, meanwhile
+    names = await store.get_children(path) or []  # None: the record was pruned meanwhile
     for name in names:
         if depth == 0 and re.fullmatch(r"L\d{4}", name):
             yield int(digits + name[1:])

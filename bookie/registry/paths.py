@@ -1,17 +1,17 @@
-"""Where everything is in the metadata store: BookKeeper's paths, as they are.
+"""The paths of all records in the metadata store, which are BookKeeper's.
 
     <root>                        /ledgers unless told otherwise
       LAYOUT                      which layout this is
       INSTANCEID                  the id of the cluster, in the cookie of each bookie
       available/<bookie id>       ephemeral: a bookie that can be written to
       available/readonly/<id>     ephemeral: a bookie that serves reads only
-      cookies/<bookie id>         a bookie that belongs to the cluster, here or away
-      idgen/ID-<n>, idgen-long    where ledger ids come from
+      cookies/<bookie id>         a bookie that belongs to the cluster, running or not
+      idgen/ID-<n>, idgen-long    counters from which ledger ids are allocated
       00/0001/L2345               the metadata of ledger 12345: ids below 2**31 - 1
-      000/0000/0021/4748/L3647    those above
-      underreplication            ledgers that lack copies, for whoever restores them
+      000/0000/0021/4748/L3647    the metadata of ledgers with larger ids
+      underreplication            ledgers that lack copies, for the replication workers
 
-Nothing here asks the store.
+Nothing here sends requests to the store.
 """
 
 import re
@@ -26,7 +26,7 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9:_.\-]+")
 
 
 def check_bookie_id(bookie_id: str) -> str:
-    """Return the id; one that others could not store or parse is a MalformedRecordError."""
+    """Return the id; raise MalformedRecordError if others could not store or parse it."""
     if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id == READONLY:
         raise MalformedRecordError(f"{bookie_id!r} cannot be the id of a bookie")
     return bookie_id

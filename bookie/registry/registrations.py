@@ -1,11 +1,11 @@
-"""Which bookies serve now, and where they can be reached: ephemeral records.
+"""The ephemeral records of bookies that serve now, with their addresses.
 
-A bookie is announced as one that can be written to or as one that serves reads only, for as long as
-its session lives; away is who has announced nothing.  The value of a record is binary protobuf,
-BookieServiceInfoFormat; an empty one is as good if the id is host:port.
+A bookie is registered as writable or as read-only for as long as its session lives.  A bookie
+without a record is away.  The value of a record is binary protobuf, BookieServiceInfoFormat; it may
+be empty if the id is host:port.
 
-Announcing may be repeated after a request whose outcome is unknown.  What another session has
-announced under the id is never touched: it goes with that session, or the id is taken.
+Registration may be repeated after a request whose outcome is unknown.  A record that another
+session has created under the id is never touched: it ends with that session, or the id is taken.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ _YIELD_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """How a bookie can be reached, and what it says of itself."""
+    """The address of a bookie, and the properties that it publishes."""
 
     bookie_id: str
     host: str
@@ -55,7 +55,7 @@ class BookieInfo:
 
     @classmethod
     def decode(cls, bookie_id: str, value: bytes) -> "BookieInfo":
-        """An empty value, or one without a data endpoint, means that the id is host:port."""
+        """Parse a record.  If it has no data endpoint, or is empty, the id must be host:port."""
         info = BookieServiceInfoFormat()
         try:
             info.ParseFromString(value)
@@ -73,7 +73,7 @@ class BookieInfo:
 
 
 def parse_address(bookie_id: str) -> tuple[str, int]:
-    """Host and port, if the id is made of them."""
+    """Return host and port; raise MalformedRecordError if the id is not made of them."""
     host, _, port = bookie_id.rpartition(":")
     if not host or number_in(port) > 65535:
         raise MalformedRecordError(f"{bookie_id!r} does not say where the bookie is")
@@ -88,12 +88,12 @@ async def register_bookie(
     read_only: bool = False,
     timeout_s: float = 10.0,
 ) -> None:
-    """Announce this bookie, writable or read-only, for as long as the session lives.
+    """Register this bookie, writable or read-only, for as long as the session lives.
 
-    The other announcement, if there is one, is withdrawn afterwards: for a moment there are two.
-    A record of another session (of our own process before a restart) is waited out, in either
-    place: one process as a writable bookie and another one as a read-only one of the same name
-    would have acknowledged different things.
+    The bookie's other record, if there is one, is deleted afterwards: for a moment there are two.
+    A record of another session (that of this bookie before a restart) is waited for to end, in
+    either place: a writable and a read-only process of the same id would have acknowledged
+    different entries.
     """
     path = paths.registration(check_bookie_id(info.bookie_id), read_only=read_only)
     other = paths.registration(info.bookie_id, read_only=not read_only)
@@ -101,7 +101,8 @@ async def register_bookie(
         while not await _announce_alone(store, path, other, info.encode()):
             await trio.lowlevel.checkpoint()
             if not read_only:
-                await trio.sleep(_YIELD_S)  # else both might go on like that
+                # The read-only process gets ahead, or both could withdraw for each other forever.
+                await trio.sleep(_YIELD_S)
     if scope.cancelled_caught:
         await _withdraw(store, path)
         raise BookieIdTakenError(f"another process is registered as bookie {info.bookie_id}")
@@ -109,25 +110,26 @@ async def register_bookie(
 
 
 async def unregister_bookie(store: MetadataStore, paths: LedgerPaths, bookie_id: str) -> None:
-    """Withdraw what this session has announced."""
+    """Delete the records that this session has created."""
     for read_only in (False, True):
         await _withdraw(store, paths.registration(bookie_id, read_only=read_only))
 
 
 async def _announce_alone(store: MetadataStore, path: str, other: str, value: bytes) -> bool:
-    """False if another session has a record, in either place; it is time to look again then."""
+    """Create the record; return False, for another attempt, if another session has one."""
     if not (await _is_free(store, other) and await _announce(store, path, value)):
         return False
+    # Two sessions may have looked before either wrote: each looks at the other place once more.
     await store.sync(other)
     record = await store.get(other)
     if record is None or record.stat.owner == store.session_id:
         return True
-    await _withdraw(store, path)  # Both have looked before either wrote.
+    await _withdraw(store, path)
     return False
 
 
 async def _is_free(store: MetadataStore, path: str) -> bool:
-    """True if no other session has a record there; waits for that to go, then False."""
+    """Return True if no other session has a record there; else wait for a change, return False."""
     changed = trio.Event()
     record = await store.get(path, changed.set)
     if record is None or record.stat.owner == store.session_id:
@@ -137,7 +139,10 @@ async def _is_free(store: MetadataStore, path: str) -> bool:
 
 
 async def _announce(store: MetadataStore, path: str, value: bytes) -> bool:
-    """True once our record is there; waits for that of another session to go, then False."""
+    """Return True once this session's record is there.
+
+    If another session has the record, wait until it changes and return False.
+    """
     changed = trio.Event()
     record = await store.get(path, changed.set)
     if record is None:
@@ -188,7 +193,7 @@ async def readonly_bookies(
 async def bookie_info(
     store: MetadataStore, paths: LedgerPaths, bookie_id: str
 ) -> BookieInfo | None:
-    """What a bookie has announced, as a writable or a read-only one; None while it is away."""
+    """Return the registration of a bookie, writable or read-only; None while it is away."""
     record = await store.get(paths.registration(bookie_id))
     if record is None:
         record = await store.get(paths.registration(bookie_id, read_only=True))

@@ -1,14 +1,15 @@
-"""How often a bookie was started, and how far its logs had come: one record for each bookie.
+"""The start count of each bookie, and the positions up to which its logs were durable.
 
     <root>/underreplication/starts/<bookie id>
     {"version": 1, "starts": 7, "process": "5f0c...", "positions": {"/d0": 81920}}
 
-The bookie compares it with its directories at each start (`server.starts`).  It is deleted with the
-cookie, in one transaction.  It is never a part of the cookie: the transaction that last wrote the
-cookie is the birth of the bookie, and Apache's tools refuse a cookie with an unknown field.
+The bookie compares the record with its directories at each start (`server.starts`).  The record is
+deleted with the cookie, in one transaction.  It is never a part of the cookie: the transaction that
+last wrote the cookie begins a cookie generation, and Apache's tools refuse a cookie with an unknown
+field.
 
 `process` is a random name of the process that counted the start.  Two processes with the same
-identity count to the same number, and only this tells them apart.
+identity count to the same number, and only this name tells them apart.
 """
 
 import json
@@ -27,7 +28,7 @@ NUMBER_MAX = (1 << 63) - 1
 class StartRecord:
     starts: int
     process: str
-    positions: Mapping[str, int]  # by directory: its log was durable below this one
+    positions: Mapping[str, int]  # by directory: its log was durable below this position
 
     def encode(self) -> bytes:
         record = {
@@ -71,7 +72,7 @@ class StoredStarts:
 async def read_starts(
     store: MetadataStore, paths: LedgerPaths, bookie_id: str
 ) -> StoredStarts | None:
-    """Raises MalformedRecordError, which names the path."""
+    """Return the record, or None.  Raise MalformedRecordError, which names the path."""
     path = paths.starts(bookie_id)
     record = await store.get(path)
     if record is None:
