@@ -1,18 +1,18 @@
-"""Bytes and connections: what travels between processes; the metadata store.
+"""Bytes and connections between processes, and the metadata store.
 
 Read in this order:
 
-    errors              what a peer can send wrong, what a connection can do to us
-    fields, protobuf    integers inside frames; what the protobuf runtime does not check
+    errors              errors in received bytes, and the loss of a connection
+    fields, protobuf    integers inside frames; checks that the protobuf runtime leaves out
     topics              names of topics
-    digest, entry       an entry as bookies store it, and what protects it
+    digest, entry       an entry as bookies store it, and its digest
     compression, batch  messages inside an entry
     messages/           requests and answers of both protocols; proto/ has their definitions
     transport, tcp      SEAM network, and TCP behind it
-    arena, outbox       where received bytes live; what is to be sent
+    arena, outbox       memory for received bytes; the queue of bytes to send
     connection          frames over a stream
     clock               SEAM wall clock
     metadata/           SEAM metadata store: ZooKeeper, or memory
-    settings            a TOML file, then the environment over it
-    process             what a server sets for its own process
+    settings            a TOML file, overridden by the environment
+    process             memory, garbage collection and open files of a server process
 """

@@ -1,19 +1,19 @@
-"""Where received bytes live.  Whoever holds a view into an arena keeps that arena.
+"""Arenas: recycled memory into which connections receive.  A view into an arena keeps it in use.
 
-Receiving into fresh memory is what costs most in a broker that only passes bytes on: so arenas
-are recycled.  An arena is free when nobody holds a view into it any more, which its reference
-count says; no bookkeeping per message is needed.
+Receiving into fresh memory is the largest cost of a broker that only passes bytes on, so arenas
+are recycled.  An arena is free when no view into it is left, as its reference count shows; no
+bookkeeping per message is needed.
 
-The pool bounds what all connections of a host may hold together, in bytes of arenas and not of
-payloads: a single small view pins a whole arena.  Who keeps a payload for long (a cache, a slow
-consumer) must copy it out.  When the bound is reached, arenas that connections hold without need
-are taken back; then receiving waits for one.
+The pool bounds the memory that all connections of a host hold together, in bytes of arenas and not
+of payloads: a single small view pins a whole arena.  A cache or a slow consumer that keeps a
+payload for long must copy it out.  When the bound is reached, the pool first takes back arenas that
+connections hold without need; after that receiving waits for an arena.
 
 A connection that has little to receive needs no arena: it receives into `scratch`, which all
-connections of the pool share, and copies what came.  So only frames of more than `LITTLE_BYTES`
+connections of the pool share, and copies the bytes.  So only frames of more than `LITTLE_BYTES`
 ever wait for memory.  Frames that need more than one standard arena do not get the last quarter of
-the pool; the bound may be exceeded by one arena, so that those who wait never wait for each other
-in a circle.  While somebody waits, the peer that has begun a frame and sends least of it is cut.
+the pool.  The bound may be exceeded by one arena, so that waiting connections never wait for each
+other in a circle.  While a connection waits, the peer with the slowest unfinished frame is cut.
 """
 
 from collections import deque
@@ -28,24 +28,24 @@ ARENA_BYTES = 1 << 20
 LITTLE_BYTES = 1 << 16
 _RETRY_S = 0.01
 _TRIES_MAX = 10
-_LOOK_S = 0.1  # between looks at half frames while somebody waits for an arena
-_LOOKS_MAX = 10  # at a half frame that does not get on
-_LOOK_BYTES = 1638  # progress, between two looks: 16 KiB/s
-_LENT_S = 1.0  # then an arena that is only lent is taken back before new memory is
+_LOOK_S = 0.1  # between looks at half frames while a connection waits for an arena
+_LOOKS_MAX = 10  # looks without progress after which a half frame is cut
+_LOOK_BYTES = 1638  # needed between two looks, to count as progress: 16 KiB/s
+_LENT_S = 1.0  # An arena that was lent for longer is taken back before new memory is allocated.
 _FREE_REFERENCES = 2  # the local variable and the argument of getrefcount
 
 
 @dataclass(slots=True, eq=False)
 class HalfFrame:
-    """The frame that a peer has begun to send: it keeps an arena until it is whole."""
+    """A frame that a peer has begun to send, which keeps an arena until it is complete."""
 
     cut: Callable[[str], None]
     received_bytes: int = 0
-    seen_bytes: int = 0  # of these, when somebody looked last and there was progress
-    looks: int = 0  # without progress
+    seen_bytes: int = 0  # `received_bytes` at the last look that found progress
+    looks: int = 0  # since then, all without progress
 
     def begin(self) -> None:
-        """Another frame has begun."""
+        """Start to count for a new frame."""
         self.received_bytes = self.seen_bytes = self.looks = 0
 
     def look(self) -> None:
@@ -56,7 +56,7 @@ class HalfFrame:
 
 
 class ArenaPool:
-    """The arenas of one host.  `total_bytes_max` bounds them; `total_bytes` is what there is."""
+    """The arenas of one host.  `total_bytes_max` bounds their sum, which is `total_bytes`."""
 
     def __init__(
         self, *, arena_bytes: int = ARENA_BYTES, total_bytes_max: int = 256 * ARENA_BYTES
@@ -65,8 +65,8 @@ class ArenaPool:
         self.total_bytes_max = total_bytes_max
         self.scratch = memoryview(bytearray(LITTLE_BYTES))  # never used across an `await`
         self._all_bytes = 0
-        self._retired: deque[bytearray] = deque()  # given back; views into them may still be held
-        # Idle connections that hold an arena, since when, and how to take it back.
+        self._retired: deque[bytearray] = deque()  # given back; views into them may still exist
+        # Idle connections that hold an arena: since when, and the function that takes it back.
         self._holders: dict[object, tuple[float, Callable[[], None]]] = {}
         self._half_frames: dict[HalfFrame, None] = {}
         self._looked_at = 0.0
@@ -78,11 +78,11 @@ class ArenaPool:
         return self._all_bytes
 
     def is_half_full(self, size: int) -> bool:
-        """Return True if an arena of `size` bytes would make it more than half of the bound."""
+        """Return True if an arena of `size` bytes would bring the total above half the bound."""
         return self._all_bytes + size > self.total_bytes_max // 2
 
     def try_acquire(self, size: int) -> bytearray | None:
-        """An arena of at least `size` bytes, or None if the bound does not allow one now."""
+        """Return an arena of at least `size` bytes, or None if the bound does not allow one now."""
         size = max(size, self.arena_bytes)
         if size == self.arena_bytes and (arena := self._recycled(3)) is not None:
             return arena
@@ -94,17 +94,20 @@ class ArenaPool:
             self._reclaim(size)
             if size == self.arena_bytes and (arena := self._recycled(len(self._retired))):
                 return arena
-            # A single frame may exceed the bound, or a small pool could never receive it.
+            # A lone arena may exceed the bound, or a small pool could never receive a large frame.
             if self._all_bytes and self._all_bytes + size > self._bound(size):
                 return None
         return self._allocate(size)
 
     def _bound(self, size: int) -> int:
-        """The last quarter is for standard arenas: large frames that stall do not block others."""
+        """Return the bound for a size: only standard arenas may use the last quarter of the pool.
+
+        So large frames that stall do not block other connections.
+        """
         return self.total_bytes_max if size == self.arena_bytes else self.total_bytes_max * 3 // 4
 
     def _allocate(self, size: int) -> bytearray | None:
-        """Memory that is not there is not counted either: count when it is there."""
+        """Allocate an arena and count it; None if there is no memory, even without free arenas."""
         try:
             arena = bytearray(size)
         except MemoryError:
@@ -119,8 +122,8 @@ class ArenaPool:
     async def acquire(
         self, size: int, given_up: Callable[[], bool] = lambda: False
     ) -> bytearray | None:
-        """As `try_acquire`, but wait until there is one.  None when it is wanted no longer."""
-        # Arenas are asked for in turn, so that only the first one in each queue looks again.
+        """Wait until `try_acquire` returns an arena; None if `given_up` returns True before."""
+        # The callers queue for the lock, so that only the first of each queue polls.
         turn = self._turn if size <= self.arena_bytes else self._large_turn
         if not turn.locked() and (arena := self.try_acquire(size)) is not None:
             return arena
@@ -130,8 +133,8 @@ class ArenaPool:
                 if (arena := self.try_acquire(size)) is not None:
                     return arena
                 tries += 1
-                # Connections that hold one arena and wait for another could wait for each other: so
-                # one arena at a time may exceed the bound.
+                # Connections that hold one arena and wait for another could wait for each other in
+                # a circle, so one arena at a time may exceed the bound.
                 if (
                     tries > _TRIES_MAX
                     and self._all_bytes <= self.total_bytes_max
@@ -139,36 +142,36 @@ class ArenaPool:
                 ):
                     return arena
                 self._look()
-                # Nothing tells when the last view goes, so this asks again; it is the rare path.
+                # No event says that the last view has gone, so this polls; the path is rare.
                 await trio.sleep(_RETRY_S)
         return None
 
     def release(self, arena: bytearray) -> None:
-        """Give an arena back.  Views into it stay valid; it is used again when they are gone."""
+        """Give an arena back.  Views into it stay valid; it is recycled when they are gone."""
         self._retired.append(arena)
 
     # -- connections that hold an arena
 
     def lend(self, holder: object, give_back: Callable[[], None]) -> None:
-        """`holder` can do without its arena: `give_back` is called when it is missed."""
+        """Mark the arena of `holder` as idle: the pool calls `give_back` when it needs memory."""
         self._holders[holder] = trio.current_time(), give_back
 
     def keep(self, holder: object) -> None:
-        """`holder` needs its arena again (if it was not asked for it)."""
+        """Unmark the arena of `holder`, which needs it again.  Does nothing if it was taken."""
         self._holders.pop(holder, None)
 
     def await_rest(self, half: HalfFrame) -> None:
-        """The peer is waited for; it is cut if it sends little and others need its arena."""
+        """Watch a half frame: its peer is cut if it sends little while others need memory."""
         self._half_frames[half] = None
 
     def rest_came(self, half: HalfFrame) -> None:
-        """Some bytes came, or the connection has ended."""
+        """Stop watching a half frame: bytes have come, or the connection has ended."""
         self._half_frames.pop(half, None)
 
     def _look(self) -> None:
-        """Cut the peer whose frame gets on least, if it has not got on in ten looks.
+        """Cut the peer whose frame makes the least progress, if ten looks found none.
 
-        Looks are counted and not seconds: time in which this process stood still is no look.
+        Looks are counted instead of seconds, because a pause of this process must not count.
         """
         now = trio.current_time()
         if now - self._looked_at < _LOOK_S or not self._half_frames:
@@ -192,7 +195,7 @@ class ArenaPool:
         return None
 
     def _take_back_oldest(self) -> bool:
-        """Take the arena back that has been lent longest, if that is long."""
+        """Take back the arena that was lent first, if that was `_LENT_S` ago; True if taken."""
         holder = next(iter(self._holders))
         since, give_back = self._holders[holder]
         if trio.current_time() - since < _LENT_S:
@@ -202,7 +205,7 @@ class ArenaPool:
         return True
 
     def _reclaim(self, size: int) -> None:
-        """Make room: what idle connections hold comes back, what is free is dropped."""
+        """Take back the arenas of idle connections; for a large size also drop the free ones."""
         holders, self._holders = self._holders, {}
         for _, give_back in holders.values():
             give_back()
@@ -219,6 +222,6 @@ class ArenaPool:
 
 
 def release_view(view: memoryview) -> None:
-    """End a view, unless somebody uses its bytes at this moment."""
+    """Release a view, unless its buffer is exported to another object at this moment."""
     with suppress(BufferError):
         view.release()

@@ -1,20 +1,20 @@
-"""What is inside an entry of a topic: the broker's own block, a checksum, metadata, messages.
+"""The content of a topic's entry: the broker's own block, a checksum, metadata, messages.
 
     | 0e02 | size u32 | BrokerEntryMetadata |     in front, by the broker; may be missing
     | 0e01 | crc32c u32 |                         may be missing
     | metadata_size u32 | MessageMetadata |
     | body ...                            |       compressed as a whole
 
-The checksum covers what follows it.  The broker writes its block in front of what a producer sent
-and never touches the rest: not covered by the checksum, it says when the entry was taken and the
-offset of its *last* message.
+The checksum covers everything behind it.  The broker writes its block in front of the producer's
+bytes and never changes those.  The block is not covered by the checksum; it holds the time at which
+the broker took the entry, and the offset of its *last* message.
 
 The body is one message's data, or a batch: for each message
 
     | size u32 | SingleMessageMetadata | data, payload_size bytes |
 
-It is a batch if `num_messages_in_batch` is *present*, also if that is 1.  Metadata that was stored
-is never serialised again: it may have fields that are newer than ours.
+The body is a batch if `num_messages_in_batch` is *present*, even if it is 1.  Stored metadata is
+never serialised again, because it may have fields that this version does not know.
 """
 
 import struct
@@ -38,16 +38,16 @@ _BROKER_HEAD_BYTES = 6  # magic, size
 _SIZE_BYTES = 4
 _KNOWN_MAX = 4096
 _BATCH_MAX = 1 << 18  # messages in one entry
-_MESSAGE_BYTES_MIN = _SIZE_BYTES + 2  # in a batch: its metadata hold the size of its data at least
-# How far each compression can shrink what is all the same; zstd may write 128 KiB in 4 bytes.
+_MESSAGE_BYTES_MIN = _SIZE_BYTES + 2  # in a batch: the metadata hold at least the size of the data
+# How far each compression can shrink equal bytes; zstd may write 128 KiB in 4 bytes.
 _RATIO_MAX = {pb.LZ4: 255, pb.ZLIB: 1032, pb.ZSTD: 1 << 15, pb.SNAPPY: 64}
-_REPEATED_BYTES_MAX = 64  # of metadata, to look whether all messages of a batch have the same
+_REPEATED_BYTES_MAX = 64  # Longer metadata are not compared across all messages of a batch.
 
 # -- the broker's block
 
 
 def broker_entry_metadata(timestamp_ms: int, index: int) -> bytes:
-    """The block in front of an entry.  `index`: the offset of its last message."""
+    """Return the block in front of an entry.  `index` is the offset of its last message."""
     fields = b"\x08" + encode_varint(timestamp_ms) + b"\x10" + encode_varint(index)
     return b"%b\x00\x00\x00%c%b" % (_BROKER_MAGIC, len(fields), fields)
 
@@ -57,7 +57,7 @@ def has_broker_metadata(entry: memoryview) -> bool:
 
 
 def split_broker_metadata(entry: memoryview) -> tuple[int | None, int | None, memoryview]:
-    """Timestamp and index, where there are such, and the entry as its producer sent it."""
+    """Return timestamp and index (None if absent), and the entry as its producer sent it."""
     if not has_broker_metadata(entry):
         return None, None, entry
     if len(entry) < _BROKER_HEAD_BYTES:
@@ -80,7 +80,7 @@ def split_broker_metadata(entry: memoryview) -> tuple[int | None, int | None, me
 
 
 def _producer_part(payload: memoryview) -> memoryview:
-    """The entry without the broker's block."""
+    """Return the entry without the broker's block."""
     return split_broker_metadata(payload)[2] if has_broker_metadata(payload) else payload
 
 
@@ -97,7 +97,7 @@ def verify_checksum(payload: memoryview) -> None:
 
 
 def without_checksum(payload: memoryview) -> memoryview:
-    """The payload as peers know it that are too old for checksums."""
+    """Return the payload for peers that are too old for checksums."""
     payload = _producer_part(payload)
     return (
         payload[_CHECKSUM_END:] if payload[:_MAGIC_BYTES].tobytes() == _CHECKSUM_MAGIC else payload
@@ -105,9 +105,9 @@ def without_checksum(payload: memoryview) -> memoryview:
 
 
 def parse_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]:
-    """The metadata of an entry and its body.  Does not verify the checksum.
+    """Return the metadata of an entry and its body, without verifying the checksum.
 
-    All strings can be read and `num_messages_in_batch` is at least 1, or it is a MalformedError.
+    Raise MalformedError unless all strings are readable and `num_messages_in_batch` is at least 1.
     """
     payload = without_checksum(payload)
     if len(payload) < _SIZE_BYTES:
@@ -142,12 +142,12 @@ def _texts(properties: Iterable[pb.KeyValue]) -> list[object]:
 
 
 def num_messages(metadata: pb.MessageMetadata) -> int:
-    """How many messages the entry holds."""
+    """Return how many messages the entry holds."""
     return metadata.num_messages_in_batch
 
 
 def impossible_claim(metadata: pb.MessageMetadata, body_bytes: int) -> str | None:
-    """What the metadata say about the entry that cannot be so; None if all of it can."""
+    """Return a statement of the metadata that cannot be true of the entry; None if all can."""
     messages, chunks = metadata.num_messages_in_batch, metadata.num_chunks_from_msg
     room = body_bytes
     if metadata.compression != pb.NONE:
@@ -163,7 +163,7 @@ def impossible_claim(metadata: pb.MessageMetadata, body_bytes: int) -> str | Non
 
 
 def peek_metadata(entry: memoryview) -> tuple[int, pb.MessageMetadata]:
-    """Where the producer's part begins, and the metadata, of which nothing is checked."""
+    """Return the offset of the producer's part, and the metadata, unchecked."""
     try:
         start = 0
         if entry[0] == _MAGIC and entry[1] == _BROKER:
@@ -184,12 +184,12 @@ def peek_metadata(entry: memoryview) -> tuple[int, pb.MessageMetadata]:
 
 
 def messages_counted(metadata: pb.MessageMetadata) -> int:
-    """How many messages an entry counts for, and how many permits it takes, readable or not."""
+    """Return how many messages, and so permits, an entry counts for, readable or not."""
     return max(1, metadata.num_messages_in_batch)
 
 
 def count_messages(entry: memoryview) -> int:
-    """The same of an entry as it is stored: 1 if nobody can say it."""
+    """Return `messages_counted` of a stored entry; 1 if its metadata do not parse."""
     try:
         return messages_counted(peek_metadata(entry)[1])
     except (TruncatedError, MalformedError):
@@ -201,19 +201,19 @@ def is_batch(metadata: pb.MessageMetadata) -> bool:
 
 
 def publish_time(payload: memoryview) -> int:
-    """When the producer says that it sent the entry, in ms since the epoch."""
+    """Return the time at which the producer says it sent the entry, in ms since the epoch."""
     return parse_metadata(payload)[0].publish_time
 
 
 def encode_payload_head(metadata: pb.MessageMetadata, body: Buffer) -> bytes:
-    """Checksum and metadata: what goes in front of `body`, which is not copied."""
+    """Return checksum and metadata, to be sent in front of `body`, which is not copied."""
     fields = metadata.SerializeToString()
     head = U32.pack(len(fields)) + fields
     return _CHECKSUM_MAGIC + U32.pack(crc32c(body, crc32c(head))) + head
 
 
 def encode_payload(metadata: pb.MessageMetadata, body: Buffer) -> bytes:
-    """A whole entry as a producer sends it."""
+    """Return a whole entry as a producer sends it."""
     return encode_payload_head(metadata, body) + body
 
 
@@ -222,7 +222,7 @@ def encode_payload(metadata: pb.MessageMetadata, body: Buffer) -> bytes:
 
 @dataclass(slots=True, frozen=True)
 class SingleMetadata:
-    """What a batch says about one of its messages."""
+    """The metadata of one message of a batch."""
 
     payload_size: int
     key: str | None
@@ -260,7 +260,7 @@ _NO_METADATA = SingleMetadata(0, None, False, None, (), 0, None, False, False)
 
 
 class BatchReader:
-    """Takes batches apart.  Remembers metadata: most messages have the same as others."""
+    """Splits batches.  It remembers parsed metadata, because most messages share theirs."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, SingleMetadata] = {}
@@ -270,9 +270,9 @@ class BatchReader:
     def split(
         self, body: bytes, count: int, start: int = 0
     ) -> tuple[list[SingleMetadata], list[bytes]]:
-        """The messages of a batch that is to hold `count`, data copied.  Raises a WireError.
+        """Return metadata and data, copied, of the `count` messages in `body[start:]`.
 
-        The batch is what `body` holds from `start` on.
+        Raise a WireError if the batch does not parse or is cut off.
         """
         if count < 1:
             return [], []
@@ -306,7 +306,7 @@ class BatchReader:
         return singles, data
 
     def _metadata(self, body: bytes, offset: int) -> tuple[int, SingleMetadata]:
-        """Where the data of the message at `offset` begin, and what is said about it."""
+        """Return where the data of the message at `offset` begin, and its metadata."""
         first = offset + _SIZE_BYTES
         if first > len(body):
             raise TruncatedError("a batch is cut off")
@@ -323,7 +323,7 @@ class BatchReader:
             raise MalformedError(f"the metadata of a message: {error}") from None
         self.met_compacted |= single.compacted_out
         self.met_null |= single.null_value
-        if single.sequence_id is None:  # Else it never comes again.
+        if single.sequence_id is None:  # Metadata with a sequence id are never repeated.
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             self._known[raw] = single
@@ -331,14 +331,14 @@ class BatchReader:
 
 
 def iter_batch(body: Buffer, count: int) -> Iterator[tuple[SingleMetadata, bytes]]:
-    """The messages of one batch.  Who takes many apart keeps a `BatchReader`."""
+    """Yield the messages of one batch.  A caller with many batches keeps a `BatchReader`."""
     yield from zip(*BatchReader().split(bytes(body), count), strict=True)
 
 
 def _is_repeated(body: bytes, start: int, first: int, stride: int, count: int) -> bool:
-    """Whether all messages have the metadata of the first one, in `body[start:first]`, and fill it.
+    """Return True if all messages repeat the metadata `body[start:first]` and fill the body.
 
-    One look for each byte of the metadata, at all messages at once.
+    Each byte of the metadata is compared once, for all messages at once.
     """
     if len(body) - start != stride * count or first - start > _REPEATED_BYTES_MAX:
         return False
@@ -346,7 +346,7 @@ def _is_repeated(body: bytes, start: int, first: int, stride: int, count: int) -
 
 
 def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, Buffer]]) -> bytes:
-    """The body of a batch, not compressed; sets the sizes in the metadata."""
+    """Return the body of a batch, not compressed, and set the sizes in the metadata."""
     parts: list[Buffer] = []
     for single, data in messages:
         single.payload_size = len(data)

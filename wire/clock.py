@@ -1,6 +1,6 @@
-"""The wall clock of a host: publish times, retention, logs.  Durations are trio's business.
+"""The wall clock of a host: publish times, retention, logs.  trio's clock measures durations.
 
-A wall clock may jump, backwards too.  Nothing that must be right may depend on it: no order, no
+A wall clock may jump, also backwards.  Nothing that must be correct may depend on it: no order, no
 lease, no fence.
 """
 

@@ -1,12 +1,12 @@
-"""The codecs that a batch may be compressed with, and their limits.
+"""The codecs with which a batch may be compressed, and their limits.
 
     LZ4      a raw LZ4 block without header
     ZLIB     a zlib stream
     ZSTD     a zstd frame
     SNAPPY   a raw snappy block
 
-None of them may grow beyond what the sender announced, nor that beyond the limit of the reader:
-memory is asked for once, in the announced size, and filled or not.
+Decompressed data may not exceed the size that the sender announced, and that size may not exceed
+the limit of the reader.  Memory is allocated once, in the announced size.
 """
 
 from enum import IntEnum
@@ -29,7 +29,7 @@ _ZSTD_LEVEL = 1  # Twice as fast as the default, and a tenth larger.
 
 
 def compress(kind: CompressionType, data: Buffer) -> Buffer:
-    """`data` compressed; itself for NONE."""
+    """Return `data` compressed, or `data` itself for NONE."""
     match kind:
         case CompressionType.NONE:
             return data
@@ -44,9 +44,9 @@ def compress(kind: CompressionType, data: Buffer) -> Buffer:
 
 
 def decompress(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> Buffer:
-    """What was compressed: `uncompressed_size` bytes, says the sender; `limit` is what we take.
+    """Return the decompressed data, `uncompressed_size` bytes according to the sender.
 
-    Raises OversizeError if that is too much, MalformedError if the data do not give that size.
+    Raise OversizeError if that exceeds `limit`, MalformedError if the data have another size.
     """
     if kind == CompressionType.NONE:
         return data

@@ -1,21 +1,22 @@
-"""Frames over a stream: both protocols count a frame's bytes in four bytes in front of it.
+"""Frames over a stream: in both protocols four bytes in front of a frame hold its size.
 
-Received frames are views: nothing is copied.  `receive` returns all whole frames that have arrived,
-so that work is done once a batch.  The next `receive` ends them: it empties the list and releases
-the last frame, so that no variable of a receive loop keeps memory while the connection is idle.  A
-slice of a frame stays valid for as long as somebody holds it.
+Received frames are views: nothing is copied.  `receive` returns all complete frames that have
+arrived, so that callers work batch by batch.  The next `receive` ends these frames: it empties the
+list and releases the last frame, so that no variable of a receive loop keeps memory while the
+connection is idle.  A slice of a frame stays valid for as long as it is referenced.
 
-Memory to receive into.  A connection that has little to receive owns none: it receives into memory
-that all connections share, and keeps a copy of what came, of its exact size.  A connection that has
-much to receive takes an arena, and lends it back while it is idle.  A large frame takes an arena
-only when 16 KiB of it have come, so four bytes that announce one keep nothing.  Small frames and
-the end of the stream never need an arena.
+Memory to receive into: a connection that has little to receive owns none.  It receives into memory
+that all connections share, and keeps a copy of the received bytes in their exact size.  A
+connection that has much to receive takes an arena, and lends it back while it is idle.  A large
+frame takes an arena only when 16 KiB of it have come, so the four bytes that announce it pin no
+memory.  Small frames and the end of the stream never need an arena.
 
-A connection that has begun a frame has to go on: `FramePace` says how fast.  Only time in which we
-wait for the peer counts; a peer that we do not read from is not late.
+A peer that has begun a frame must send the rest at the rate of `FramePace`.  Only time in which the
+connection waits for the peer counts; a peer from which nobody reads is not late.
 
-Sending queues buffers and never waits; a `Flusher` sends them once a turn of the loop.  Who has to
-slow down watches `pending_bytes` or waits in `wait_below`.  One task may receive; anybody may send.
+Sending queues buffers and never waits; a `Flusher` sends them once per turn of the loop.  A sender
+that has to slow down watches `pending_bytes` or waits in `wait_below`.  Only one task may receive;
+any task may send.
 """
 
 from collections.abc import Sequence
@@ -33,29 +34,29 @@ SIZE_BYTES = 4
 _SIZE = Struct(">I")
 _IOV_MAX = 1000  # Linux takes 1024 buffers in one call.
 _ROOM_BYTES_MIN = 1 << 16  # With less room left, the next arena is worth a copy of the tail.
-_TURN_BYTES_MAX = 2 << 20  # Received without a checkpoint; then others get their turn.
+_TURN_BYTES_MAX = 2 << 20  # After so many bytes without a checkpoint other tasks get their turn.
 _LINGER_S = 1.0
-_FRAMES_MAX = 1 << 13  # of one `receive`: a view costs fifty times what an empty frame does
-_BEGUN_BYTES_MIN = 1 << 14  # of a large frame have come before it takes an arena
+_FRAMES_MAX = 1 << 13  # in one `receive`: a view costs fifty times as much as an empty frame
+_BEGUN_BYTES_MIN = 1 << 14  # So much of a large frame has come before it takes an arena.
 _LOOKS = 5
 _NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class FramePace:
-    """How fast a frame has to come in once it has begun.  Only time that we wait for it counts."""
+    """The rate at which a begun frame must come in.  Only time spent waiting for it counts."""
 
-    stall_s: float = 30.0  # without a single byte
+    stall_s: float = 30.0  # at most, without a single byte
     bytes_per_s: int = 16 << 10  # at least, over `window_s`
     window_s: float = 30.0
 
 
 CLIENT_PACE = FramePace()
-"""What clients expect of servers, which may stand still for a while."""
+"""The pace that clients expect of servers, which may stand still for a while."""
 
 
 class PendingTotal:
-    """How many bytes wait to be sent on several connections together."""
+    """The number of bytes that wait to be sent on several connections together."""
 
     __slots__ = ("bytes",)
 
@@ -79,14 +80,14 @@ class FrameConnection:
         pending_total: PendingTotal | None = None,
         name: str = "",
     ) -> None:
-        """Until `trust` is called the `newcomer_` limits hold, where they are given."""
+        """The `newcomer_` limits, where they are given, hold until `trust` is called."""
         self._pending_total = pending_total or PendingTotal()
         self.peer = stream.peer
         self.name = name
         self.pending_bytes = 0
         self.closed = False
         self.close_reason = ""
-        self.cut_reason = ""  # why this side has cut the connection, if the frames were the reason
+        self.cut_reason = ""  # why this side has cut the connection, if frames were the reason
         self.received_bytes = 0
         self.sent_bytes = 0
         self._stream = stream
@@ -98,38 +99,38 @@ class FrameConnection:
         self._pace = pace
         self._arena: bytearray | None = None
         self._home = self._arenas  # where the arena came from
-        self._view = _NOTHING  # of the arena; without one, of what has come and is not parsed yet
-        self._read: int = 0  # the bytes of the view between these two are not parsed yet
+        self._view = _NOTHING  # The arena; without one, the received bytes not parsed yet.
+        self._read: int = 0  # The bytes of the view between these two are not parsed yet.
         self._written: int = 0
-        self._much = False  # the shared memory was filled: an arena is worth having
+        self._much = False  # The shared memory was filled, so an arena is worth having.
         self._turn_bytes = 0
-        self._begun = False  # a frame has come in part, and we have waited for the rest
+        self._begun = False  # A frame has come in part, and the rest was waited for.
         self._half = HalfFrame(self._cut)
         self._waited_s = 0.0  # for the rest of the frame, in this window
         self._window_bytes = 0
-        self._handed: list[memoryview] = []  # what `receive` returned last
+        self._handed: list[memoryview] = []  # the result of the last `receive`
         self._span = _NOTHING
         self._out: list[Buffer] = []
-        self._marked = False  # the flusher knows, or `drain` is running
+        self._marked = False  # The flusher knows this connection, or `drain` is running.
         self._progress: trio.Event | None = None
 
     # -- receiving
 
     def trust(self) -> None:
-        """The peer has shown that it speaks the protocol: from now on it has the full limits."""
+        """Apply the full limits from now on: the peer has shown that it speaks the protocol."""
         self._frame_bytes_max, self._arenas = self._trusted_limits
         self._trusted = True
 
     async def receive(self) -> list[memoryview]:
-        """Whole frames that are there, at least one; [] when the connection has ended.
+        """Return the complete frames, at least one; [] when the connection has ended.
 
-        The frames are valid until the next `receive`, slices of them for as long as they are held.
-        Raises OversizeError for a frame above the limit; the stream is useless after that.
+        The frames are valid until the next `receive`, slices of them while they are referenced.
+        Raise OversizeError for a frame above the limit; the stream is useless after that.
         """
         return (await self.receive_span())[0]
 
     async def receive_span(self) -> tuple[list[memoryview], memoryview]:
-        """The same, and all of their bytes in one piece, each frame behind its size."""
+        """Return the frames of `receive`, and all their bytes in one piece with the sizes."""
         self._end_handed()
         while not self.closed:
             begin = self._read
@@ -148,7 +149,7 @@ class FrameConnection:
         return [], _NOTHING
 
     def _end_handed(self) -> None:
-        """A loop over the frames still has the last of them in a variable: release that one."""
+        """Release the last frame, which a loop over the frames still has in a variable."""
         if self._handed:
             release_view(self._handed[-1])
             self._handed.clear()
@@ -156,7 +157,7 @@ class FrameConnection:
         self._span = _NOTHING
 
     def _parse(self) -> tuple[list[memoryview], int]:
-        """The frames that are complete, and the size of the one after them if its size is known."""
+        """Return the complete frames, and the size of the next one (or SIZE_BYTES if unknown)."""
         frames: list[memoryview] = []
         view, read, written = self._view, self._read, self._written
         need = SIZE_BYTES
@@ -165,7 +166,7 @@ class FrameConnection:
                 break
             (size,) = _SIZE.unpack_from(view, read)
             if size > self._frame_bytes_max:
-                if frames:  # What came before it counts, and may raise the limit.
+                if frames:  # Handling the frames before it may raise the limit.
                     break
                 raise OversizeError(f"a frame of {size} bytes, at most {self._frame_bytes_max} fit")
             end = read + SIZE_BYTES + size
@@ -178,7 +179,7 @@ class FrameConnection:
         return frames, need
 
     async def _fill(self, need: int) -> bool:
-        """Receive something; False at the end of the stream.  `need` bytes are to fit in all."""
+        """Receive bytes, with room for `need` in all; return False at the end of the stream."""
         if self._turn_bytes >= _TURN_BYTES_MAX:
             self._turn_bytes = 0
             await trio.lowlevel.checkpoint()
@@ -202,9 +203,9 @@ class FrameConnection:
             late = not await self._wait_readable()
 
     def _receive_little(self) -> int | None:
-        """Receive into the shared memory, and keep a copy.  Nothing is kept when nothing came.
+        """Receive into the shared memory, and keep a copy of the bytes if any came.
 
-        The copy is writable, as arenas are: a bookie makes its records where entries have come.
+        The copy is writable, as arenas are: a bookie builds its records in the received memory.
         """
         scratch = self._arenas.scratch
         count = self._stream.try_recv_into(scratch)
@@ -216,7 +217,8 @@ class FrameConnection:
         return count
 
     async def _wait_readable(self) -> bool:
-        """Wait for the peer; False if it has begun a frame and sends nothing for too long."""
+        """Wait for the peer; return False if it stalls for too long inside a frame."""
+        # The peer may be waiting for what is queued, so that leaves first.
         self._flusher.flush()
         if self._written > self._read:
             return await self._wait_for_the_rest()
@@ -250,7 +252,7 @@ class FrameConnection:
             home.rest_came(self._half)
 
     async def _wait_stall(self) -> bool:
-        """In several looks: time in which this process stood still is one look, not all of it."""
+        """Wait in several looks, so that a pause of this process counts as one look at most."""
         look_s = self._pace.stall_s / _LOOKS
         for _ in range(_LOOKS):
             began = trio.current_time()
@@ -262,7 +264,7 @@ class FrameConnection:
         return False
 
     def _check_pace(self) -> None:
-        """A peer that sends a byte now and then is cut, too."""
+        """Raise ConnectionLostError for a peer that sends, but below the pace of the window."""
         pace = self._pace
         if self._waited_s < pace.window_s:
             return
@@ -286,13 +288,13 @@ class FrameConnection:
     # -- memory to receive into
 
     async def _make_room(self, need: int) -> None:
-        """Have room for the frame that has begun, or for a good many small ones."""
+        """Make room for the frame that has begun, or for many small ones."""
         left = self._written - self._read
         little = need <= LITTLE_BYTES
         if self._arena is not None:
             if len(self._view) - self._written >= _ROOM_BYTES_MIN and (
                 need <= len(self._view) - self._read
-                or self._arenas.is_half_full(need)  # then fill what is there before taking more
+                or self._arenas.is_half_full(need)  # then fill this arena before taking more
             ):
                 return
         elif little:
@@ -301,21 +303,21 @@ class FrameConnection:
         elif left < _BEGUN_BYTES_MIN:
             return
         if little:
-            # A small frame never waits for an arena: it goes on without one.
+            # A small frame never waits for an arena: without one it uses the shared memory.
             self._move(self._arenas.try_acquire(need + _ROOM_BYTES_MIN) if self._trusted else None)
             return
         size = need + _ROOM_BYTES_MIN
         if left < self._arenas.arena_bytes // 2 and self._arenas.is_half_full(size):
-            size = min(size, self._arenas.arena_bytes)  # More of it has to come for more memory.
+            size = min(size, self._arenas.arena_bytes)  # More memory needs more received bytes.
         fresh = await self._arenas.acquire(size, lambda: self.closed)
-        if self.closed:  # meanwhile; nobody would give it back
+        if self.closed:  # It was closed meanwhile, so nobody else would give the arena back.
             if fresh is not None:
                 self._arenas.release(fresh)
             raise ConnectionLostError(self.close_reason)
         self._move(fresh)
 
     def _move(self, fresh: bytearray | None) -> None:
-        """Go on in another arena, or without one."""
+        """Continue in another arena, or without one, with the bytes that are not parsed yet."""
         left = self._view[self._read : self._written]
         size = len(left)
         if fresh is None:
@@ -323,17 +325,18 @@ class FrameConnection:
         else:
             view = memoryview(fresh)
             view[:size] = left
+        # The bytes are copied by now: another connection may overwrite the arena once it is back.
         self._give_back()
         self._much = False
         self._arena, self._home, self._view = fresh, self._arenas, view
         self._read, self._written = 0, size
 
     def _do_without(self) -> None:
-        """Others need the arena, and what has come of a frame is little: keep a copy of that."""
+        """Give the arena to others, and keep a copy of the little that has come of a frame."""
         self._move(None)
 
     def _give_back(self) -> None:
-        """Return the arena to the pool; what was received and not parsed has been copied."""
+        """Return the arena to the pool; the caller has copied the bytes that are not parsed yet."""
         arena, self._arena = self._arena, None
         self._view = _NOTHING
         self._read = self._written = 0
@@ -343,7 +346,7 @@ class FrameConnection:
     # -- sending
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Queue whole frames, their sizes included.  Does nothing once the connection is closed."""
+        """Queue whole frames, their sizes included.  A closed connection drops them."""
         if self.closed:
             return
         self._out += buffers
@@ -355,7 +358,7 @@ class FrameConnection:
             self._flusher.mark(self)
 
     def flush(self) -> bool:
-        """For the flusher: send what fits now; False if the rest has to wait."""
+        """Send what fits now; return False if the rest has to wait.  The flusher calls this."""
         try:
             done = self._send_some()
         except (ConnectionLostError, trio.ClosedResourceError) as error:
@@ -369,7 +372,7 @@ class FrameConnection:
         return done
 
     async def drain(self) -> None:
-        """For the flusher: send the rest as the peer takes it."""
+        """Send the rest as the peer takes it.  The flusher runs this in a task."""
         while not self.closed:
             try:
                 await self._stream.wait_writable()
@@ -412,7 +415,7 @@ class FrameConnection:
     # -- closing
 
     def close(self, reason: str = "closed") -> None:
-        """Close at once; what is queued is lost.  The first reason stays."""
+        """Close at once and drop the queued buffers.  The first reason is kept."""
         if self.closed:
             return
         self.closed = True
@@ -429,7 +432,7 @@ class FrameConnection:
             self._progress = None
 
     async def aclose(self, reason: str = "closed") -> None:
-        """Send what is queued, for a second at most, then close."""
+        """Send the queued buffers, for a second at most, then close."""
         with trio.move_on_after(_LINGER_S) as scope:
             scope.shield = True
             await self.wait_below(0)

@@ -1,7 +1,7 @@
-"""How a process shares out its file descriptors, and what it says when they run out.
+"""Shares of a process's file descriptors for its ports, and a log of shortages.
 
-A process that has no descriptor left can neither reach the metadata store again nor open a file, so
-clients must never get the last ones.  Each port has a bound on its connections, and the bounds
+A process that has no descriptor left can neither reconnect to the metadata store nor open a file,
+so clients must never get the last ones.  Each port has a bound on its connections, and the bounds
 leave a reserve for everything else:
 
     limit = service port + HTTP port + reserve
@@ -18,8 +18,8 @@ import trio
 from daybook.wire.settings import ConfigError
 
 LIMIT_MIN = 96
-_RESERVE_SHARE = 2  # at most this part of a small limit is kept back
-_HTTP_SHARE = 4  # at most this part of what is left goes to HTTP
+_RESERVE_SHARE = 2  # at most half of a small limit is reserved
+_HTTP_SHARE = 4  # at most a quarter of the rest goes to HTTP
 _UNLIMITED = 1 << 30
 _LINE_EVERY_S = 1.0
 
@@ -40,9 +40,9 @@ def open_files_limit() -> int:
 
 
 def share_out(limit: int, *, reserve: int, service_max: int, http_max: int) -> Descriptors:
-    """Return the bounds of both ports under a limit; ConfigError if the limit is too low.
+    """Return the bounds of both ports under a limit; raise ConfigError if the limit is too low.
 
-    `reserve` descriptors are kept for everything else, or half of a limit that is small.
+    `reserve` descriptors are kept for everything else, or half of the limit if that is less.
     """
     if limit < LIMIT_MIN:
         raise ConfigError(
@@ -57,7 +57,7 @@ def share_out(limit: int, *, reserve: int, service_max: int, http_max: int) -> D
 def bounds_of_ports(
     *, reserve: int, service_max: int, http_max: int, warn: Callable[..., object]
 ) -> Descriptors:
-    """Share out the limit of this process; `warn(event, **facts)` if less is left than was set.
+    """Share out the limit of this process; call `warn(event, **facts)` if it is below the settings.
 
     Raise ConfigError if the limit is too low to serve anybody.
     """
@@ -75,17 +75,17 @@ def bounds_of_ports(
 
 
 class ShortageLog:
-    """Counts connections that could not be accepted, and says so once a second at most."""
+    """Counts connections that could not be accepted, and logs them once a second at most."""
 
     def __init__(self, warn: Callable[..., object]) -> None:
-        """`warn(event, **facts)` writes one line."""
+        """`warn(event, **facts)` writes one log line."""
         self.failures = 0
         self._warn = warn
         self._said_at = -_LINE_EVERY_S
         self._unsaid = 0
 
     def failed(self, port: int, error: OSError) -> None:
-        """An accept on `port` has failed, and will be tried again."""
+        """Count a failed accept on `port`, which the caller repeats."""
         self.failures += 1
         self._unsaid += 1
         now = trio.current_time()

@@ -1,17 +1,17 @@
-"""What protects an entry on its way to a disk and back; the keys that passwords become.
+"""The digests that protect entries, and the keys that are derived from passwords.
 
-    type     bytes  what they are
+    type     bytes  content
     CRC32        8  zlib's CRC-32 in the lower half, zeros above
     HMAC        20  HMAC-SHA1 with the key SHA-1("mac" + password)
     CRC32C       4  the Castagnoli CRC; the default
     DUMMY        0  nothing
 
-A digest covers the header of an entry, then its payload, as if they were one run of bytes; never
+A digest covers the header of an entry, then its payload, as one run of bytes; it does not cover
 itself.  It does not depend on the protocol that carries the entry.  Clients verify it, bookies do
 not.
 
-The master key says who may use a ledger: SHA-1("ledger" + password).  It goes to every bookie with
-every add; the password stays in the metadata of the ledger.
+The master key, SHA-1("ledger" + password), authorizes the use of a ledger.  Every add carries it to
+every bookie; the password stays in the metadata of the ledger.
 """
 
 import hashlib
@@ -45,12 +45,12 @@ _SIZES = {
 
 
 def crc32c(buffer: Buffer, value: int = 0) -> int:
-    """The CRC-32C of `buffer`, continued from `value`."""
+    """Return the CRC-32C of `buffer`, continued from `value`."""
     return _crc32c.crc32c(buffer, value)
 
 
 def master_key(password: bytes) -> bytes:
-    # SHA-1 is what the protocol fixes.
+    # The protocol fixes SHA-1.
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
@@ -65,7 +65,7 @@ class Digester:
         self.digest_type = digest_type
         self.size = _SIZES[digest_type]
         self.compute = _digest_of(digest_type, password)
-        """The digest of buffers, one behind the other."""
+        """Return the digest of several buffers as one run of bytes."""
 
 
 def _digest_of(digest_type: DigestType, password: bytes) -> Callable[..., bytes]:

@@ -31,7 +31,7 @@ FIELDS = Struct(">qqqq")
 _IDS = Struct(">qq")
 ENTRY_HEADER_BYTES = FIELDS.size
 LAC_HEADER_BYTES = _IDS.size
-assert (ENTRY_HEADER_BYTES, LAC_HEADER_BYTES) == (32, 16)  # what others have on their disks
+assert (ENTRY_HEADER_BYTES, LAC_HEADER_BYTES) == (32, 16)  # disks of others have this layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def encode_header(
     digester: Digester,
     payload: Sequence[Buffer],
 ) -> bytes:
-    """What goes in front of the payload: the fields and the digest.  Nothing is copied."""
+    """Return the fields and the digest, to be sent in front of the payload, which is not copied."""
     fields = FIELDS.pack(ledger_id, entry_id, lac, length)
     return fields + digester.compute(fields, *payload)
 
@@ -59,15 +59,16 @@ def encode_header(
 def decode_entry(
     buffer: memoryview, digester: Digester, ledger_id: int, entry_id: int | None
 ) -> Entry:
-    """The entry in `buffer`, verified.  `entry_id` None takes any id (a read of the last entry).
+    """Verify and return the entry in `buffer`.  With `entry_id` None any id is right (last entry).
 
-    The digest is looked at before the ids: ids that do not match are somebody's mistake, and no
-    proof of anything, in an entry that is damaged.
+    Raise TruncatedError, ChecksumError or MalformedError.
     """
     start = ENTRY_HEADER_BYTES + digester.size
     if len(buffer) < start:
         raise TruncatedError(f"an entry of {len(buffer)} bytes, at least {start} needed")
     payload = buffer[start:]
+    # The digest comes first: in an intact entry wrong ids are a peer's mistake, in a damaged one
+    # they prove nothing.
     if bytes(buffer[ENTRY_HEADER_BYTES:start]) != digester.compute(
         buffer[:ENTRY_HEADER_BYTES], payload
     ):
@@ -81,7 +82,7 @@ def decode_entry(
 
 
 def peek_ids(buffer: Buffer) -> tuple[int, int]:
-    """Ledger and entry id of an entry, nothing verified."""
+    """Return the ledger and entry id of an entry without verifying it."""
     if len(buffer) < ENTRY_HEADER_BYTES:
         raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
     ledger_id, entry_id = _IDS.unpack_from(buffer)
@@ -89,7 +90,7 @@ def peek_ids(buffer: Buffer) -> tuple[int, int]:
 
 
 def peek_lac(buffer: Buffer) -> int:
-    """The LAC that an entry carries, nothing verified."""
+    """Return the LAC of an entry without verifying it."""
     if len(buffer) < ENTRY_HEADER_BYTES:
         raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
     lac: int = FIELDS.unpack_from(buffer)[2]
@@ -102,7 +103,7 @@ def encode_lac(ledger_id: int, lac: int, digester: Digester) -> bytes:
 
 
 def decode_lac(buffer: memoryview, digester: Digester, ledger_id: int) -> int:
-    """The LAC in an explicit-LAC packet, verified."""
+    """Verify an explicit-LAC packet and return its LAC."""
     size = LAC_HEADER_BYTES + digester.size
     if len(buffer) < size:
         raise TruncatedError(f"a LAC packet of {len(buffer)} bytes, {size} needed")

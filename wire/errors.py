@@ -1,11 +1,11 @@
-"""What a peer can send wrong, and what a connection can do to us.
+"""The errors of received bytes and of connections.
 
-    WireError                  the bytes are not what they claim to be; the peer is at fault
+    WireError                  the bytes break the protocol; the peer is at fault
       TruncatedError           fewer bytes than the layout needs
       OversizeError            a length above the limit
       ChecksumError            the bytes were changed on their way, or on a disk
       MalformedError           anything else that does not parse
-    ConnectionLostError        the stream ended or broke; what was under way is in doubt
+    ConnectionLostError        the stream ended or broke; requests under way are in doubt
       NobodyListensError       connect: the host is there and says that nothing listens on the port
 
 Every decoder either returns a value or raises a `WireError`; no input makes it raise anything else.
@@ -17,11 +17,11 @@ class WireError(Exception):
 
 
 class TruncatedError(WireError):
-    """Fewer bytes than the layout needs."""
+    """There are fewer bytes than the layout needs."""
 
 
 class OversizeError(WireError):
-    """A length above the limit that the reader allows."""
+    """A length is above the limit of the reader."""
 
 
 class ChecksumError(WireError):

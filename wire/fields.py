@@ -1,8 +1,8 @@
-"""Integers inside frames and protobuf messages, for the messages that are handled as slices.
+"""Integers inside frames and protobuf messages, for messages that are handled as slices.
 
-Fixed-width integers are big-endian, as both protocols have them.  A varint is protobuf's: seven
-bits a byte, the least significant first; at most ten bytes, and a value below 2**64.  A negative
-int32 or int64 is the varint of its two's complement in 64 bits.
+Fixed-width integers are big-endian in both protocols.  A varint is protobuf's: seven bits per byte,
+the least significant first; at most ten bytes, and a value below 2**64.  A negative int32 or int64
+is the varint of its two's complement in 64 bits.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ U64 = Struct(">Q")
 I32 = Struct(">i")
 I64 = Struct(">q")
 
-VARINT = 0  # protobuf's wire types; 3 and 4 are groups, which nobody sends
+VARINT = 0  # protobuf's wire types; 3 and 4 are groups, which no peer sends
 FIXED64 = 1
 DELIMITED = 2
 FIXED32 = 5
@@ -26,11 +26,11 @@ _VARINT_BYTES_MAX = 10
 _U64_END = 1 << 64
 
 Field: TypeAlias = tuple[int, int, int, int]
-"""Number, wire type, start and end of the value; of a varint the value itself and the end."""
+"""Number, wire type, start and end of the value; for a varint the value itself and its end."""
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` as a varint; negative values as 64 bits."""
+    """Return `value` as a varint; a negative value has 64 bits."""
     if value < 0:
         value += _U64_END
     if value < 0x80:
@@ -44,7 +44,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
-    """The varint at `offset`, unsigned, and the offset behind it."""
+    """Return the varint at `offset`, unsigned, and the offset behind it."""
     value = shift = 0
     for index in range(offset, min(offset + _VARINT_BYTES_MAX, len(buffer))):
         byte = buffer[index]
@@ -60,7 +60,7 @@ def decode_varint(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """The int64 that was sent as this varint."""
+    """Return the int64 that was sent as this varint."""
     return value - _U64_END if value >= 1 << 63 else value
 
 
@@ -69,10 +69,10 @@ def encode_tag(number: int, wire_type: int) -> bytes:
 
 
 def iter_fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:
-    """The fields of the protobuf message in `buffer[start:end]`, in the order of their bytes.
+    """Yield the fields of the protobuf message in `buffer[start:end]`, in the order of their bytes.
 
-    Yields (number, wire type, first, last): where the value begins and ends; for a varint its
-    unsigned value and where it ends.
+    A field is (number, wire type, first, last): the offsets of its value, or for a varint its
+    unsigned value and the offset of its end.
     """
     end = len(buffer) if end is None else end
     offset = start
