@@ -1,13 +1,13 @@
-"""The HTTP port of a broker or a bookie: Hypercorn's connections behind an accept loop of our own.
+"""The HTTP port of a broker or a bookie: Hypercorn's connections behind Daybook's accept loop.
 
-Hypercorn's own loop knows no bound on connections and logs a traceback for each accept that fails.
-Here the connections are bounded apart from those of the service port.  When they are all taken, the
-connection that has been idle for longest makes room, so that people who connect and say nothing
-cannot keep a probe of the orchestrator out; if each has a request under way, the newcomer is cut.
+Hypercorn's own loop has no bound on connections and logs a traceback for each accept that fails.
+Here the connections are bounded apart from those of the service port.  When the bound is reached,
+the oldest idle connection is cut, so that clients that connect and send nothing cannot keep a probe
+of the orchestrator out.  If each connection has a request under way, the newcomer is cut.
 
-A client that sends nothing, or half of something, is cut by Hypercorn after `_IDLE_S`.  A client
-that never reads its answer is cut by the kernel: Hypercorn shields its sending, and would wait for
-ever, also at the end.
+Hypercorn cuts a client that sends nothing, or half a request, after `_IDLE_S`.  The kernel cuts a
+client that never reads its answer: Hypercorn shields its sending, and would wait forever, also at
+shutdown.
 """
 
 import socket
@@ -44,7 +44,7 @@ class _Connection(TCPServer):
 
 
 class HttpPort:
-    """A port that is taken, and not served yet."""
+    """A port that is bound, and served after `serve` is called."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class HttpPort:
         connections_max: int = CONNECTIONS_MAX,
         on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
     ) -> None:
-        """OSError, with the address in it, if the port is taken."""
+        """Bind the port; raise OSError, with the address in it, if it is taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._connections_max = connections_max
         self._on_accept_failed = on_accept_failed
-        # In the order in which they came.
+        # in the order in which they were accepted
         self._connections: dict[_Connection, trio.CancelScope] = {}
         self._socket = sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -85,7 +85,7 @@ class HttpPort:
         self.close()
 
     def close(self) -> None:
-        """Give the port up, if it was not served.  Idempotent."""
+        """Close a port that was not served.  Idempotent."""
         self._socket.close()
 
     async def serve(
@@ -95,7 +95,7 @@ class HttpPort:
         config = Config()
         config.accesslog = None
         config.errorlog = None
-        config.keep_alive_timeout = _IDLE_S  # also for one who connects and says nothing
+        config.keep_alive_timeout = _IDLE_S  # also for a client that connects and sends nothing
         context = WorkerContext(None)
         wrapped: Any = wrap_app(app, config.wsgi_max_body_size, None)  # type: ignore[arg-type]
         with trio.socket.from_stdlib_socket(self._socket) as listening:
@@ -116,14 +116,14 @@ class HttpPort:
             try:
                 accepted, _ = await listening.accept()
             except OSError as error:
-                # Neither a lack of descriptors nor a connection that is gone ends the port.
+                # Neither a lack of descriptors nor a connection that is gone may end the port.
                 self._on_accept_failed(self.port, error)
                 await trio.sleep(_ACCEPT_PAUSE_S)
             else:
                 return accepted
 
     def _has_room(self) -> bool:
-        """Return True if one more connection is allowed, after an idle one was cut if need be."""
+        """Return True if one more connection is allowed, if need be by cutting an idle one."""
         if len(self._connections) < self._connections_max:
             return True
         for connection, scope in self._connections.items():
@@ -139,7 +139,7 @@ class HttpPort:
             with scope:
                 await connection.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # The end of this connection, and of nothing else.
+            pass  # The error ends this connection, and no other.
         finally:
             del self._connections[connection]
             with suppress(OSError):

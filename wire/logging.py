@@ -1,8 +1,8 @@
 """The log of a bookie or a broker: lines of key=value on stderr, or nothing.
 
 A host receives its logger from the process that starts it.  The simulator gives it a silent one.
-Lines that a stranger can cause go through a `LogLimiter`: a flood of bad requests becomes a few
-lines a minute and a count.
+Lines that any client can cause go through a `LogLimiter`: a flood of bad requests becomes a few
+lines per minute and a count.
 """
 
 import sys

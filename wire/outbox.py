@@ -1,9 +1,9 @@
-"""What a host has to send, flushed by one task for all its connections.
+"""The flusher of a host: one task that sends for all its connections.
 
-A connection that has something to send marks itself; once a turn of the loop the flusher sends
-what has gathered, one gathered system call for each connection.  So wake-ups and system calls are
-shared by everything that happened in that turn.  A task that is about to wait for its peer calls
-`flush` first: what it caused leaves a turn earlier then.
+A connection that has something to send marks itself.  Once per turn of the loop the flusher sends
+all queued buffers, with one gathering system call for each connection, so all sends of a turn share
+wake-ups and system calls.  A task that is about to wait for its peer calls `flush` first: its
+buffers leave one turn earlier then.
 """
 
 from typing import Protocol
@@ -14,16 +14,16 @@ from trio.lowlevel import Abort, RaiseCancelT, Task
 
 class Flushable(Protocol):
     def flush(self) -> bool:
-        """Send what fits now; False if something is left that has to wait for the peer."""
+        """Send what fits now; return False if the rest has to wait for the peer."""
         ...
 
     async def drain(self) -> None:
-        """Go on sending until nothing is left."""
+        """Send until nothing is left."""
         ...
 
 
 class Flusher:
-    """One for each host.  `run` belongs into the nursery of the host."""
+    """One instance per host.  `run` belongs in the nursery of the host."""
 
     def __init__(self) -> None:
         self._dirty: list[Flushable] = []
@@ -31,14 +31,14 @@ class Flusher:
         self._nursery: trio.Nursery | None = None
 
     def mark(self, connection: Flushable) -> None:
-        """`connection` has something to send.  It must not mark itself twice between flushes."""
+        """Note that `connection` has something to send.  It marks itself once between flushes."""
         self._dirty.append(connection)
         task, self._parked = self._parked, None
         if task is not None:
             trio.lowlevel.reschedule(task)
 
     def flush(self) -> None:
-        """Send what has gathered now; what does not fit leaves as the peers take it."""
+        """Send all queued buffers now; a `drain` task sends what a peer does not take at once."""
         nursery = self._nursery
         while self._dirty and nursery is not None:
             dirty, self._dirty = self._dirty, []
@@ -47,7 +47,7 @@ class Flusher:
                     nursery.start_soon(connection.drain)
 
     async def run(self) -> None:
-        """Flush for ever."""
+        """Flush forever."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:

@@ -1,15 +1,15 @@
-"""Asks a port of this machine a question of its protocol, as a client would, to see that it serves.
+"""A probe that sends a port of this machine a request, as a client would, to see that it serves.
 
     probe = PortProbe(listener.host, listener.port, request, explain)
     why = await probe.why_not_ready()     # "" if the port has answered in time
 
-The connection is made by blocking calls, so that a thread of the watchdog can ask while the event
-loop is stuck; `why_not_ready` asks in a worker thread.  The probe is bound to a port of its own
-before it connects, and `reserved` names it, as `Stream.peer` does: the server accepts it even if
-all other connections are taken.  No stranger can come from that address while the probe has it.
+The probe uses blocking calls, so that a thread of the watchdog can probe while the event loop is
+stuck; `why_not_ready` runs in a worker thread.  The probe binds a local port before it connects,
+and `reserved` holds this address in the form of `Stream.peer`: the server accepts it even if all
+other connections are taken.  No stranger can use that address while the probe is bound to it.
 
-A probe that could not be sent, because this process has no descriptor or no port left, says nothing
-about the server: `NotAskedError`, which is neither an answer nor silence.
+A probe that could not be sent, because this process has no descriptor or no port left, proves
+nothing about the server: it raises `NotAskedError`, which is neither an answer nor silence.
 """
 
 import socket
@@ -24,11 +24,11 @@ READY_S = 2.0
 
 _FRAME_BYTES_MAX = 1 << 16
 _SIZE = struct.Struct(">I")
-_LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where to reach who listens anywhere
+_LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  how to reach a listener on all addresses
 
 
 class NoAnswerError(Exception):
-    """The port has not answered in time, or with something else than an answer."""
+    """The port has not answered in time, or not with a valid answer."""
 
 
 class SilentError(NoAnswerError):
@@ -36,17 +36,17 @@ class SilentError(NoAnswerError):
 
 
 class NotAskedError(Exception):
-    """The question could not be sent, for a reason on the side of the caller."""
+    """The request could not be sent, for a reason on the side of the caller."""
 
 
 class PortProbe:
-    """Asks one port, again and again."""
+    """Probes one port, any number of times."""
 
     def __init__(
         self, host: str, port: int, request: bytes, explain: Callable[[bytes], str]
     ) -> None:
-        """`request` is a whole frame.  `explain` returns "" for an answer of the protocol, and
-        else what is wrong with that frame; it may be called in another thread."""
+        """`request` is a whole frame.  `explain` returns "" for a valid answer, or what is wrong
+        with that frame; it may be called in another thread."""
         self.reserved: set[str] = set()
         self._host = _LOCAL.get(host, host)
         self._port = port
@@ -57,7 +57,8 @@ class PortProbe:
         self._said: str | None = None
 
     def ask(self, timeout_s: float) -> None:
-        """Return if the port answers in time; else NoAnswerError or NotAskedError.  Blocks."""
+        """Return if the port answers in time, else raise NoAnswerError or NotAskedError.  Blocks.
+        """
         until = monotonic() + timeout_s
         with self._open() as sock:
             name = "{}:{}".format(*sock.getsockname()[:2])
@@ -85,7 +86,7 @@ class PortProbe:
     async def why_not_ready(self) -> str:
         """Return "" if the port answers within `READY_S`, else why it does not count as ready.
 
-        All who ask at the same time share one probe.
+        Callers that ask at the same time share one probe.
         """
         while (asking := self._asking) is not None:
             await asking.wait()
@@ -111,9 +112,9 @@ class PortProbe:
 
 
 def ask_port(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
-    """Return the first frame that the port answers; else NoAnswerError or NotAskedError.  Blocks.
+    """Return the first frame that the port answers, or raise NoAnswerError or NotAskedError.
 
-    For ports of others, whose host may be a name.
+    It blocks.  It is for ports of other processes, whose host may be a name.
     """
     until = monotonic() + timeout_s
     try:
@@ -127,7 +128,7 @@ def ask_port(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
 
 
 def ask(sock: socket.socket, address: tuple[object, ...], request: bytes, until: float) -> bytes:
-    """Connect, send `request`, return the first frame that comes."""
+    """Connect, send `request`, and return the first frame that comes before `until`."""
     where = "{}:{}".format(*address[:2])
 
     def patience_s() -> float:

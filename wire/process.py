@@ -1,12 +1,13 @@
-"""What a server sets for its own process: memory, the collector, the number of open files.
+"""Process settings of a server: freed memory, the garbage collector, the number of open files.
 
-`prepare` comes before anything else, `settle` when everything is made and serving begins.  For
-applications that do as much as a server both are in `daybook.ledgers`, too; no library calls them.
+A server calls `prepare` before anything else, and `settle` when everything is set up and serving
+begins.  Both are also in `daybook.ledgers`, for applications with the load of a server; no library
+calls them.
 
-A server receives, reads and forgets buffers of 100 KB and more without an end.  The C library of
-Linux maps each such buffer anew and gives it back afterwards, so that every page of it is a fault;
-told to keep what is free, it makes reading twice as fast (`make bench`, consume).  Where the C
-library has no such knob, nothing happens.
+A server continuously allocates and frees buffers of 100 KB and more.  The C library of Linux maps
+each such buffer anew and unmaps it afterwards, so that every page of it is a fault.  Reading is
+twice as fast when the library is told to keep freed memory (`make bench`, consume).  Where the C
+library has no such setting, nothing happens.
 """
 
 import ctypes
@@ -17,12 +18,12 @@ from collections.abc import Callable
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPPED_ALONE_BYTES = 32 << 20  # and above; the most that the C library takes
 _KEPT_FREE_BYTES = 128 << 20
-_YOUNG_OBJECTS = 50_000  # between two collections; little in a server is ever in a cycle
-_GONE_MIN = 1000  # connections; a collection takes some tens of milliseconds, so it has to pay
+_YOUNG_OBJECTS = 50_000  # between two collections; few objects of a server are ever in a cycle
+_GONE_MIN = 1000  # connections: fewer are not worth the tens of milliseconds of a collection
 
 
 def prepare() -> None:
-    """Use as many files as the system allows; keep freed memory at hand."""
+    """Allow as many open files as the system does, and keep freed memory in the process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -34,14 +35,14 @@ def prepare() -> None:
 
 
 def settle() -> None:
-    """What is here now stays: the collector need not look at it again."""
+    """Exempt all present objects from garbage collection, and make collections rarer."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
 
 
 def give_back_memory() -> None:
-    """Collect cycles, and return what is free to the system.  Takes tens of milliseconds."""
+    """Collect cycles, and return free memory to the system.  Takes tens of milliseconds."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
@@ -50,10 +51,10 @@ def give_back_memory() -> None:
 
 
 class Crowd:
-    """Gives memory back when most of many connections have gone.
+    """Returns memory to the system when most of many connections have ended.
 
-    The C library is told to keep what is free, and the collector to come rarely.  So after a
-    thousand clients their memory would stay with the process for as long as it lives.
+    The C library keeps freed memory, and the collector runs rarely.  So without this the memory of
+    a thousand clients would stay with the process for as long as it lives.
     """
 
     def __init__(self, give_back: Callable[[], None] = give_back_memory) -> None:
@@ -61,7 +62,7 @@ class Crowd:
         self._peak = 0
 
     def left(self, connections: int) -> None:
-        """One connection has ended, and so many are left."""
+        """Note that one connection has ended and `connections` are left."""
         self._peak = max(self._peak, connections + 1)
         if self._peak - connections >= _GONE_MIN and connections <= self._peak // 2:
             self._peak = connections

@@ -1,4 +1,4 @@
-"""What the protobuf runtime does not check when it parses, and those who read a message rely on."""
+"""Checks of parsed messages that the protobuf runtime leaves out and readers rely on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,9 +35,9 @@ def _check_strings(message: Message) -> None:
 
 
 def _check_map(name: str, entries: Mapping[Any, Any]) -> None:
-    """Reading a key that is no text is an error of the runtime; such a value comes as `bytes`.
+    """Raise MalformedError unless all keys and values are UTF-8; all maps have text in both.
 
-    There are no maps of anything but text.
+    The runtime raises an error when such a key is read, and returns such a value as `bytes`.
     """
     try:
         values = list(dict(entries).values())

@@ -1,12 +1,12 @@
-"""Settings of a process: a TOML file, then the environment over it.
+"""Settings of a process: a TOML file, overridden by the environment.
 
 With the prefix `DAYBOOK_BROKER_`, `DAYBOOK_BROKER_HTTP_PORT=8080` sets `http_port`, and
-`DAYBOOK_BROKER_QUORUMS__ACK=2` sets `ack` inside `quorums`; a value is read as text where a text is
-wanted, else as TOML.  A key that does not exist is an error, and so is a value of the wrong kind:
+`DAYBOOK_BROKER_QUORUMS__ACK=2` sets `ack` inside `quorums`.  A value is read as text if its field
+is a text, and as TOML otherwise.  An unknown key is an error, and so is a value of the wrong type:
 nothing is ignored.
 
-What there is to set, a frozen struct says that forbids unknown fields; what it raises in
-`__post_init__` is a ConfigError of its own.
+A frozen struct that forbids unknown fields declares the settings.  An error that it raises in
+`__post_init__` becomes a ConfigError.
 """
 
 import tomllib
@@ -22,13 +22,13 @@ SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 
 class ConfigError(ValueError):
-    """The settings make no sense; the message says which one."""
+    """A setting is invalid; the message names it."""
 
 
 def load(
     kind: type[SettingsT], prefix: str, path: Path | None, environment: Mapping[str, str]
 ) -> SettingsT:
-    """The settings in the file and the environment; raises ConfigError, which names both."""
+    """Return the settings in the file and the environment; raise ConfigError, which names both."""
     settings: dict[str, object] = {}
     if path is not None:
         try:
@@ -47,7 +47,7 @@ def load(
 
 
 def parse(kind: type[SettingsT], settings: Mapping[str, object]) -> SettingsT:
-    """The settings in `settings`; raises ConfigError."""
+    """Convert `settings` to a `kind`; raise ConfigError if they do not fit."""
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:

@@ -1,10 +1,10 @@
-"""TCP behind the network seam: plain non-blocking sockets; trio only waits for them.
+"""TCP behind the network seam: plain non-blocking sockets, for which trio only waits.
 
-Calling the socket first and waiting only when it is dry saves a good part of what a stream class
-costs for each message.
+Calling the socket first, and waiting only when it has nothing, saves a good part of what a stream
+class costs for each message.
 
-Between processes of one machine nothing is gained by pacing: where BBR is the default such
-connections use CUBIC, which costs less there.
+Pacing gains nothing between processes of one machine, so such connections use CUBIC where BBR is
+the default; it costs less there.
 """
 
 import os
@@ -105,7 +105,7 @@ class TcpListener:
                 # Descriptors or memory are short, or the network has reported an error of a
                 # connection that is gone.  The port is never given up for either.
                 self._on_accept_failed(self._port, error)
-                await trio.sleep(_ACCEPT_PAUSE_S)  # Those who are connected go on meanwhile.
+                await trio.sleep(_ACCEPT_PAUSE_S)  # Present connections are served meanwhile.
             else:
                 _tune(sock)
                 return TcpStream(sock)
@@ -122,11 +122,11 @@ class TcpNetwork:
     def __init__(
         self, on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None
     ) -> None:
-        """`on_accept_failed` is told the port and the error of each accept that is repeated."""
+        """`on_accept_failed` is called with the port and the error of each failed accept."""
         self._on_accept_failed = on_accept_failed
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Try the addresses of `host` in turn.  Raises ConnectionLostError if none answers."""
+        """Try the addresses of `host` in turn; raise ConnectionLostError if none answers."""
         try:
             addresses = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -152,12 +152,12 @@ class TcpNetwork:
             return TcpStream(sock)
         if isinstance(failure, ConnectionRefusedError):
             raise NobodyListensError(f"{host}:{port}: connection refused") from failure
-        # trio says the address once more, and as it has it.
+        # trio's own message repeats the address, in another form.
         why = os.strerror(failure.errno) if failure and failure.errno else failure
         raise ConnectionLostError(f"{host}:{port}: {why}") from failure
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Listen on `host`; raises OSError, with the address in it, if the port is taken."""
+        """Listen on `host`; raise OSError, with the address in it, if the port is taken."""
         await trio.lowlevel.checkpoint()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -181,4 +181,4 @@ def _tune(sock: socket.socket) -> None:
         if str(sock.getpeername()[0]).startswith(_THIS_MACHINE):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     except OSError:
-        return  # The peer is gone already, as whoever uses the stream finds out; or no CUBIC.
+        return  # There is no CUBIC, or the peer has gone, which the first use of the stream shows.

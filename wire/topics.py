@@ -1,13 +1,13 @@
-"""Names of topics, and what becomes of them in ZooKeeper, in URLs, in the hash of bundles.
+"""Names of topics, and their forms in ZooKeeper, in URLs and in the hash of bundles.
 
     my-topic                                  short for persistent://public/default/my-topic
     tenant/namespace/my-topic                 short for persistent://tenant/namespace/my-topic
     persistent://tenant/namespace/my-topic    the full name
     ...-partition-7                           one partition of a topic: a topic of its own
 
-The bundle of a topic is found by the CRC-32 of its full name.  Names are encoded as Java's
-URLEncoder does it where they become part of a path: `*` stays, `~` does not, a space is `+`.  What
-no part of a path in ZooKeeper can be called, `.` and `..`, nothing is called here.
+The bundle of a topic is found by the CRC-32 of its full name.  A name that becomes part of a path
+is encoded as Java's URLEncoder does it: `*` stays, `~` does not, a space becomes `+`.  The names
+`.` and `..` are refused, because ZooKeeper allows neither as a part of a path.
 """
 
 import re
@@ -26,12 +26,12 @@ _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
 def url_encode(name: str) -> str:
-    """`name` as Java's URLEncoder encodes it."""
+    """Return `name` as Java's URLEncoder encodes it."""
     return quote_plus(name, safe="*").replace("~", "%7E")
 
 
 def url_decode(text: str) -> str:
-    """The inverse of `url_encode`."""
+    """Reverse `url_encode`; raise MalformedError if the result is not UTF-8."""
     try:
         return unquote_plus(text, errors="strict")
     except UnicodeDecodeError as error:
@@ -39,7 +39,7 @@ def url_decode(text: str) -> str:
 
 
 def check_namespace(namespace: str) -> str:
-    """`namespace` if it is `tenant/name`; raises MalformedError."""
+    """Return `namespace` if it is `tenant/name`, else raise MalformedError."""
     tenant, _, name = namespace.partition("/")
     if _NAMED.fullmatch(tenant) is None or _NAMED.fullmatch(name) is None:
         raise MalformedError(f"not a namespace: {namespace!r}")
@@ -48,7 +48,7 @@ def check_namespace(namespace: str) -> str:
 
 @dataclass(frozen=True, order=True)
 class TopicName:
-    """The name of a topic, taken apart.  Two are equal if their full names are."""
+    """The parsed name of a topic.  Two are equal if their full names are."""
 
     domain: str
     tenant: str
@@ -57,7 +57,7 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """A full or a short name; raises MalformedError for anything else."""
+        """Parse a full or a short name; raise MalformedError for anything else."""
         if len(name) > _NAME_CHARS_MAX:
             raise MalformedError(f"a topic name of {len(name)} characters")
         domain, found, rest = name.partition("://")
@@ -81,7 +81,7 @@ class TopicName:
 
     @property
     def namespace(self) -> str:
-        """`tenant/namespace`."""
+        """The namespace with its tenant: `tenant/namespace`."""
         return f"{self.tenant}/{self.short_namespace}"
 
     @cached_property
@@ -96,14 +96,14 @@ class TopicName:
 
     @property
     def base(self) -> "TopicName":
-        """The topic that this is a partition of; itself otherwise."""
+        """The topic of which this is a partition, or the topic itself."""
         match = _PARTITION.fullmatch(self.local)
         if match is None:
             return self
         return TopicName(self.domain, self.tenant, self.short_namespace, match[1])
 
     def partition_name(self, index: int) -> "TopicName":
-        """The name of one partition of this topic."""
+        """Return the name of one partition of this topic."""
         assert index >= 0
         local = f"{self.local}-partition-{index}"
         return TopicName(self.domain, self.tenant, self.short_namespace, local)
@@ -115,12 +115,12 @@ class TopicName:
 
     @property
     def managed_ledger_name(self) -> str:
-        """`tenant/namespace/persistent/encoded`: where its log is found in ZooKeeper."""
+        """The path of the topic's log in ZooKeeper: `tenant/namespace/persistent/encoded`."""
         return f"{self.namespace}/{self.domain}/{self.encoded}"
 
     @classmethod
     def of_managed_ledger(cls, name: str) -> Self:
-        """The inverse of `managed_ledger_name`."""
+        """Parse a `managed_ledger_name`."""
         parts = name.split("/")
         if len(parts) != 4:
             raise MalformedError(f"not the name of a topic's log: {name!r}")
@@ -129,7 +129,7 @@ class TopicName:
 
     @cached_property
     def bundle_hash(self) -> int:
-        """What the ranges of bundles are compared with: CRC-32 of the full name."""
+        """The CRC-32 of the full name, which lies in the range of the topic's bundle."""
         return crc32(self.full.encode())
 
     def __str__(self) -> str:

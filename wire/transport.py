@@ -1,15 +1,15 @@
 """SEAM network: streams of bytes between hosts.  TCP in production, memory in the simulator.
 
 A `Stream` carries bytes both ways, and moves them without waiting: `try_recv_into` fills the
-caller's memory, `try_send` takes what fits now and says how much that was.  Waiting is apart, so
-that a connection needs no memory while it is idle.
+caller's memory, `try_send` takes what fits now and returns how much that was.  Waiting is a
+separate call, so that a connection needs no memory while it is idle.
 
     network = TcpNetwork()
     listener = await network.listen("127.0.0.1", 0)
     stream = await network.connect("127.0.0.1", listener.port)
 
-What breaks the stream from outside (reset, unreachable, refused) is a `ConnectionLostError`.
-Using a stream after `close` is a `trio.ClosedResourceError`.
+A stream that breaks from outside (reset, unreachable, refused) raises `ConnectionLostError`.
+Using a stream after `close` raises `trio.ClosedResourceError`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Stream(Protocol):
-    """One end of a connection.  One task receives; sending is synchronous and may be anybody's."""
+    """One end of a connection.  One task receives; any task may send, which is synchronous."""
 
     @property
     def peer(self) -> str:
@@ -27,11 +27,12 @@ class Stream(Protocol):
         ...
 
     def try_recv_into(self, buffer: memoryview) -> int | None:
-        """Receive what is there: the number of bytes, 0 at the end, None if nothing is there."""
+        """Receive what is there; return the number of bytes, 0 at the end, None if there is none.
+        """
         ...
 
     async def wait_readable(self) -> None:
-        """Return when `try_recv_into` has something to say."""
+        """Return when `try_recv_into` has bytes, the end or an error."""
         ...
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
@@ -43,7 +44,7 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Close both ways.  Wakes whoever waits in this stream.  Idempotent."""
+        """Close both ways, and wake the tasks that wait in this stream.  Idempotent."""
         ...
 
 
@@ -57,17 +58,17 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     async def accept(self) -> Stream:
-        """The next connection.  Out of file descriptors and the like is waited out inside."""
+        """Return the next connection.  A lack of descriptors or memory is waited out inside."""
         ...
 
     def close(self) -> None: ...
 
 
 class Network(Protocol):
-    """What a host sees of the network."""
+    """The network as one host sees it."""
 
     async def connect(self, host: str, port: int) -> Stream: ...
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Listen; port 0 takes a free one.  `OSError` if the port is taken."""
+        """Listen; port 0 takes a free one.  Raise `OSError` if the port is taken."""
         ...
