@@ -119,7 +119,7 @@ class _Walk:
         self._applied = applied
         self._result = result
         self._reached = reached  # up to here every byte was found or reported lost
-        self._tail: list[Batch] = []  # batches that end behind the last mark
+        self._tail: list[Batch] = []  # batches behind the last mark, not yet applied
 
     async def segment(self, window: Window, start: int) -> None:
         header = await window.header()
